@@ -1,0 +1,17 @@
+"""Makes JAX strict and gives it eight CPU devices before anything imports it."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see workbench/placements/_simulate.py
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-browser", action="store_true", help="fail, instead of skip, when no browser is found")

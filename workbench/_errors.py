@@ -1,0 +1,57 @@
+"""The errors of the workbench, as a small tree.
+
+WorkbenchError
+├── PlacementError (ValueError)      clients, placements, weights, keys
+├── MeshError (ValueError)           meshes, axes, devices, targets
+├── ProgramError (TypeError)         the user's function and what it returns
+├── InspectionError (ValueError)     records that cannot be made from what was given
+├── EngineError (RuntimeError)       a run that failed: carries `.stage`, `.client`
+├── DataError (ValueError)           files and arrays of client data
+└── MissingDependencyError (ImportError)
+"""
+
+
+class WorkbenchError(Exception):
+    """Base of everything that the workbench raises on purpose."""
+
+
+class PlacementError(WorkbenchError, ValueError):
+    """Values, weights or keys do not fit the clients of a placement, or no placement is active."""
+
+
+class MeshError(WorkbenchError, ValueError):
+    """A mesh, an axis of it or a hardware target does not exist or cannot hold what was asked."""
+
+
+class ProgramError(WorkbenchError, TypeError):
+    """A user's function cannot be a part of a program as it is."""
+
+
+class InspectionError(WorkbenchError, ValueError):
+    """Something was given to an inspector that it cannot read."""
+
+
+class DataError(WorkbenchError, ValueError):
+    """Client data are missing, cut off or of the wrong form."""
+
+
+class EngineError(WorkbenchError, RuntimeError):
+    """A run failed; `stage` and `client` say where, `__cause__` holds the original exception."""
+
+    def __init__(self, message: str, *, stage: str | None = None, client: int | str | None = None) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.client = client
+
+
+class MissingDependencyError(WorkbenchError, ImportError):
+    """An optional library is not installed; the message holds the line that installs it."""
+
+    def __init__(self, library: str, *, extra: str, needed_for: str) -> None:
+        super().__init__(
+            f"{needed_for} needs the library `{library}`, which is not installed here. It comes with the optional "
+            f'extra `{extra}`: run `pip install "mapreduce-workbench[{extra}]"` and restart the kernel.',
+            name=library,
+        )
+        self.library = library
+        self.extra = extra

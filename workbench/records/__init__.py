@@ -1,0 +1,43 @@
+"""What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
+
+from workbench.records._base import Record as Record
+from workbench.records._compiled import (
+    BufferRecord as BufferRecord,
+    ClientCostRecord as ClientCostRecord,
+    CollectiveRecord as CollectiveRecord,
+    CostRecord as CostRecord,
+    InstructionRecord as InstructionRecord,
+    MemoryRecord as MemoryRecord,
+    ModuleRecord as ModuleRecord,
+    ProgramRecord as ProgramRecord,
+    StageCostRecord as StageCostRecord,
+)
+from workbench.records._hardware import (
+    AxisRecord as AxisRecord,
+    ChipRecord as ChipRecord,
+    ClientRange as ClientRange,
+    DeviceRecord as DeviceRecord,
+    MeshRecord as MeshRecord,
+)
+from workbench.records._program import (
+    PlacementRecord as PlacementRecord,
+    PlanRecord as PlanRecord,
+    SourceLine as SourceLine,
+    StageRecord as StageRecord,
+    ValueRecord as ValueRecord,
+)
+from workbench.records._run import (
+    ClientRunRecord as ClientRunRecord,
+    EventRecord as EventRecord,
+    RunRecord as RunRecord,
+    StageRunRecord as StageRunRecord,
+)
+from workbench.records._sharding import (
+    LeafShardingRecord as LeafShardingRecord,
+    PlannedCollectiveRecord as PlannedCollectiveRecord,
+    PlannedValueRecord as PlannedValueRecord,
+    PropagationEdge as PropagationEdge,
+    PropagationRecord as PropagationRecord,
+    ShardingRecord as ShardingRecord,
+    ShardRecord as ShardRecord,
+)

@@ -1,0 +1,166 @@
+"""Records of a compiled module: instructions, collectives, memory, cost."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.records._base import Record
+from workbench.records._hardware import ChipRecord, MeshRecord
+from workbench.records._program import PlanRecord, SourceLine
+from workbench.records._sharding import PropagationRecord, ShardingRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRecord(Record):
+    """One HLO instruction; `times` is how often it runs in one call (loop trip counts multiplied, None: unknown).
+
+    `flops` and `accessed_bytes` are per device and per execution; multiply by `times`.
+    """
+
+    name: str
+    opcode: str
+    computation: str
+    shape: str  # HLO text, with layout
+    size_bytes: int
+    times: float | None
+    flops: float = 0.0
+    accessed_bytes: int = 0
+    op_name: str = ""
+    stage: str | None = None  # path of the stage: "3", "2.0"
+    source: SourceLine | None = None
+    operands: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()  # computations that it calls
+    memory_space: int = 0
+    inferred: bool = False  # stage taken from neighbours, not from its own op_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRecord(Record):
+    """One collective; `payload_bytes` is one device's operand per execution, `wire_bytes` what one device sends (ring)."""
+
+    name: str
+    kind: str  # all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute, collective-broadcast, send, recv
+    axes: tuple[str, ...]  # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () when not a product of axes
+    group_size: int
+    groups: int
+    payload_bytes: int
+    wire_bytes: float
+    times: float | None
+    stages: tuple[str, ...] = ()  # more than one where the compiler combined several
+    sources: tuple[SourceLine, ...] = ()
+    op_names: tuple[str, ...] = ()
+    algorithm: str | None = None
+    asynchronous: bool = False
+    reduction: str | None = None  # add, maximum, ...
+    channel: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferRecord(Record):
+    """A buffer alive at the peak of memory."""
+
+    name: str
+    size_bytes: int
+    shape: str = ""
+    op_name: str = ""
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord(Record):
+    """Memory per device as the compiler planned it; None where this backend does not tell."""
+
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    temporary_bytes: int | None = None
+    alias_bytes: int | None = None
+    code_bytes: int | None = None
+    peak_bytes: int | None = None
+    available_bytes: int | None = None
+    fits: bool | None = None
+    largest: tuple[BufferRecord, ...] = ()
+    timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, where known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRecord(Record):
+    """A compiled HLO module of one device; `flops`, `accessed_bytes`, `collective_bytes` are per device per call, loop-exact."""
+
+    name: str
+    platform: str
+    devices: int
+    instructions: tuple[InstructionRecord, ...]
+    collectives: tuple[CollectiveRecord, ...]
+    flops: float
+    accessed_bytes: float
+    memory: MemoryRecord
+    attributed_instructions: float  # share with a stage, 0..1
+    attributed_flops: float
+    attributed_bytes: float
+    text: str = ""
+    notes: tuple[str, ...] = ()  # what is missing and why (a partial record says so here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCostRecord(Record):
+    """What one stage costs on one device per call; all predicted. Seconds are None without a chip."""
+
+    stage: str
+    kind: str
+    name: str
+    flops: float
+    accessed_bytes: float
+    collective_bytes: dict[str, float]  # mesh axis (joined by "+") -> bytes that one device sends
+    compute_seconds: float | None = None
+    memory_seconds: float | None = None
+    collective_seconds: float | None = None
+    bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
+
+    @property
+    def seconds(self) -> float | None:
+        """max(compute, memory) + collective, without overlap."""
+        if self.compute_seconds is None or self.memory_seconds is None:
+            return None
+        return max(self.compute_seconds, self.memory_seconds) + (self.collective_seconds or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCostRecord(Record):
+    """Predicted work of one client per call; `examples` is its true number, `padded_examples` what it computes in lockstep."""
+
+    client: int
+    device_id: int | None
+    flops: float
+    accessed_bytes: float
+    examples: int | None = None
+    padded_examples: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRecord(Record):
+    """A cost prediction with the assumptions it rests on; never holds a measured number."""
+
+    stages: tuple[StageCostRecord, ...]
+    clients: tuple[ClientCostRecord, ...] = ()
+    chip: ChipRecord | None = None
+    seconds: float | None = None
+    padding_waste: float | None = None  # share of client work spent on padding, 0..1
+    lockstep_waste: float | None = None  # max/mean - 1 of true work among clients that run together
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRecord(Record):
+    """Everything known about a program without running it."""
+
+    name: str
+    target: str  # "here: cpu x 8", "v5e:16x16"
+    plan: PlanRecord
+    mesh: MeshRecord | None = None
+    inputs: ShardingRecord | None = None
+    outputs: ShardingRecord | None = None
+    propagation: PropagationRecord | None = None
+    module: ModuleRecord | None = None
+    cost: CostRecord | None = None
+    stablehlo: str = ""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,74 @@
+"""Records of meshes, devices and chips."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.records._base import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisRecord(Record):
+    """A mesh axis; hop figures are along the axis on the physical torus, None where coordinates are unknown."""
+
+    name: str
+    size: int
+    type: Literal["auto", "explicit", "manual"] = "auto"
+    mean_hops: float | None = None
+    max_hops: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord(Record):
+    """A device of a mesh; `position` is its index along every mesh axis, `coords` its place on the torus."""
+
+    id: int
+    position: tuple[int, ...]
+    platform: str = ""
+    kind: str = ""
+    host: int = 0
+    coords: tuple[int, ...] | None = None
+    core_on_chip: int | None = None
+    slice_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRange(Record):
+    """Clients `start` (inclusive) to `stop` (exclusive) of a placement, held by device `device_id`; `padding` are empty seats."""
+
+    placement: str
+    device_id: int
+    start: int
+    stop: int
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshRecord(Record):
+    """A mesh: axes in order, devices flattened in row-major order of their position; abstract meshes have numbered devices."""
+
+    axes: tuple[AxisRecord, ...]
+    devices: tuple[DeviceRecord, ...]
+    abstract: bool = False
+    clients: tuple[ClientRange, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(axis.size for axis in self.axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipRecord(Record):
+    """A chip's published peaks (per chip; `devices_per_chip` JAX devices share them)."""
+
+    name: str
+    peak_flops_per_second: dict[str, float]  # by dtype name: "bfloat16", "float32", "int8", "float8"
+    hbm_bytes: int
+    hbm_bytes_per_second: float
+    link_bytes_per_second: float  # one way, one link (TPU) or the whole NVLink port (GPU)
+    links: int
+    topology: Literal["torus2d", "torus3d", "switch"]
+    devices_per_chip: int = 1
+    dcn_bytes_per_second: float | None = None
+    source: str = ""
+    as_of: str = ""  # ISO date

@@ -1,0 +1,89 @@
+"""Records of a program's plan: stages, the values they exchange, and where the user wrote them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.records._base import Record
+
+StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLine(Record):
+    """A place in the user's code (frames of workbench and of JAX are left out)."""
+
+    file: str
+    line: int
+    column: int | None = None
+    end_line: int | None = None
+    end_column: int | None = None
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueRecord(Record):
+    """An array that enters or leaves a stage; `shape` is global, a client-placed one leads with its clients."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    sharding: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRecord(Record):
+    """A named group of clients; `mesh_axes` are the mesh axes that it is spread over (none: replicated)."""
+
+    name: str
+    size: int
+    mesh_axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRecord(Record):
+    """One stage of a plan.
+
+    `flops_per_client` and `bytes_per_client` are of one call of the unbatched function (predicted from its jaxpr);
+    `moved_bytes` is what passes between server and clients (a broadcast counts the value once per client).
+    A stage of kind `loop` or `branch`, and a `clients` stage that contains an inner placement, hold inner stages in `body`.
+    """
+
+    index: int
+    path: str  # "3", or "2.0" for the first stage inside loop 2; the same text stands in HLO op names as `wb:<path>:<kind>`
+    kind: StageKind
+    name: str  # e.g. "train_locally", "reduce_mean", "scan"
+    placement: str | None = None
+    clients: int = 1
+    operation: str = ""  # the primitive: "broadcast", "map_fn", "reduce_sum", ... or "" for a server stage
+    inputs: tuple[ValueRecord, ...] = ()
+    outputs: tuple[ValueRecord, ...] = ()
+    consumes: tuple[int, ...] = ()  # indices (in the same list) of the stages whose outputs it reads; -1: program inputs
+    moved_bytes: int = 0
+    flops_per_client: float | None = None
+    bytes_per_client: int | None = None
+    trip_count: int | None = None
+    source: SourceLine | None = None
+    jaxpr: str = ""
+    body: tuple["StageRecord", ...] = ()
+
+    @property
+    def flops(self) -> float | None:
+        """Predicted FLOPs of all clients together (a loop: of all its turns)."""
+        return None if self.flops_per_client is None else self.flops_per_client * self.clients * (self.trip_count or 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord(Record):
+    """A traced program as stages, in program order."""
+
+    name: str
+    placements: tuple[PlacementRecord, ...]
+    stages: tuple[StageRecord, ...]
+    inputs: tuple[ValueRecord, ...] = ()
+    outputs: tuple[ValueRecord, ...] = ()
+    clients_at_once: int | None = None  # None: every client of a device at once
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,74 @@
+"""Records of what really happened: runs on an engine or a mesh. Every number here is measured."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from workbench.records._base import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRunRecord(Record):
+    """Measured seconds of one stage at one place, per call."""
+
+    stage: str
+    where: str  # "cpu:3", "thread 2", "worker tcp://…"
+    compute_seconds: float = 0.0
+    collective_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    calls: int = 1
+    flops_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRunRecord(Record):
+    """Measured work of one client in one stage."""
+
+    stage: str
+    client: int | str
+    seconds: float | None = None
+    steps: int | None = None
+    where: str = ""
+    sent_bytes: int | None = None  # what left the client
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord(Record):
+    """One span on a device's time line, seconds from the start of the run."""
+
+    where: str
+    name: str
+    start_seconds: float
+    seconds: float
+    kind: Literal["compute", "collective", "wait", "other"] = "compute"
+    stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord(Record):
+    """A run that took place. `results` is the program's output pytree and stays out of JSON."""
+
+    name: str
+    engine: str
+    seconds: float  # wall time of the measured calls, warm-up left out
+    rounds: int = 1
+    warmup_seconds: float | None = None
+    stages: tuple[StageRunRecord, ...] = ()
+    clients: tuple[ClientRunRecord, ...] = ()
+    events: tuple[EventRecord, ...] = ()
+    moved_bytes: int | None = None
+    joined_events: float | None = None  # share of device events matched to an instruction
+    attributed_seconds: float | None = None  # share of device time with a stage
+    memory_before_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    memory_after_bytes: int | None = None
+    errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    results: Any = field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record without its `results`."""
+        plain = Record.to_dict(self.replace(results=None))
+        del plain["results"]
+        return plain
