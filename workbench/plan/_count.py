@@ -1,0 +1,355 @@
+"""FLOPs and bytes of a jaxpr, loop-exact: what one call of a function costs before any compiler has seen it."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jax.extend import core
+
+from workbench.plan._windows import valid_positions
+
+# One FLOP per output element. What only moves or compares data is fused for free and listed in _FUSED.
+_ARITHMETIC = frozenset(
+    "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil cos cosh digamma div erf erf_inv erfc exp exp2 "
+    "expm1 floor integer_pow is_finite lgamma log log1p logistic max min mul neg nextafter pow rem round rsqrt sign "
+    "sin sinh sqrt square sub tan tanh".split()
+)
+_FUSED = frozenset(
+    "and bitcast_convert_type broadcast broadcast_in_dim clamp concatenate convert_element_type copy copy_p copysign "
+    "eq ge gt imag iota le lt ne not or pad pvary real reduce_precision reshape rev select_n sharding_constraint "
+    "shift_left shift_right_arithmetic shift_right_logical slice squeeze stop_gradient transpose xor "
+    "optimization_barrier expand_dims split complex conj population_count clz".split()
+)
+_REDUCTIONS = frozenset(
+    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin "
+    "cumsum cumprod cummax cummin cumlogsumexp reduce_window_sum reduce_window_max reduce_window_min".split()
+)
+_UNCOUNTED = frozenset(
+    "cholesky eig eigh fft geqrf householder_product lu qr schur svd triangular_solve tridiagonal_solve "
+    "ffi_call pure_callback io_callback hessenberg tridiagonal".split()
+)
+_INLINED = frozenset(
+    "pjit jit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
+    "custom_lin name_call xla_call named_call run_state".split()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JaxprCount:
+    """What one call of a jaxpr costs.
+
+    `flops` counts dot products and convolutions alone (a multiply and an add are two), as rooflines do; `None` when a
+    loop of unknown length holds some. `elementwise_flops` is one per element of an arithmetic operation or reduction.
+    `accessed_bytes` assumes that elementwise operations fuse into their neighbours and that all other operations read
+    their operands from memory and write their results to it.
+    """
+
+    flops: float | None
+    elementwise_flops: float | None
+    accessed_bytes: int | None
+    notes: tuple[str, ...] = ()
+
+
+def count_jaxpr(jaxpr: Any) -> tuple[float | None, int | None]:
+    """FLOPs (of dot products and convolutions) and bytes accessed by one call of a jaxpr.
+
+    Args:
+        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
+
+    Returns:
+        `(flops, bytes)`; each is `None` when a `while` of unknown length holds some of it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> count_jaxpr(jax.make_jaxpr(jnp.dot)(jnp.zeros((3, 4)), jnp.zeros((4, 5))))
+        (120.0, 188)
+    """
+    count = count_jaxpr_work(jaxpr)
+    return count.flops, count.accessed_bytes
+
+
+def count_jaxpr_work(jaxpr: Any) -> JaxprCount:
+    """Like `count_jaxpr`, with elementwise FLOPs and with notes on what could not be counted.
+
+    Args:
+        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
+
+    Returns:
+        The counts of one call.
+    """
+    total = _count(jaxpr)
+    return JaxprCount(
+        flops=_finite(total.flops),
+        elementwise_flops=_finite(total.elementwise),
+        accessed_bytes=None if math.isnan(total.bytes) else int(total.bytes),
+        notes=tuple(dict.fromkeys(total.notes)),
+    )
+
+
+class _Cost(NamedTuple):
+    """Counts while they are being added up; NaN is 'unknown' and stays so under addition."""
+
+    flops: float = 0.0
+    elementwise: float = 0.0
+    bytes: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def plus(self, other: "_Cost") -> "_Cost":
+        return _Cost(
+            self.flops + other.flops,
+            self.elementwise + other.elementwise,
+            self.bytes + other.bytes,
+            self.notes + other.notes,
+        )
+
+    def times(self, factor: float) -> "_Cost":
+        return _Cost(
+            _scaled(self.flops, factor), _scaled(self.elementwise, factor), _scaled(self.bytes, factor), self.notes
+        )
+
+
+def _scaled(amount: float, factor: float) -> float:
+    return 0.0 if amount == 0 or factor == 0 else amount * factor
+
+
+def _finite(amount: float) -> float | None:
+    return None if math.isnan(amount) else float(amount)
+
+
+@dataclass(slots=True, eq=False)
+class _Value:
+    """A value of an inlined jaxpr. Two calls of one function share variables."""
+
+    aval: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class _Equation:
+    """An equation with calls already inlined; literals are left out of the operands."""
+
+    name: str
+    params: dict[str, Any]
+    operands: list[_Value]
+    results: list[_Value]
+    effects: bool
+
+
+def _count(jaxpr: Any) -> _Cost:
+    jaxpr = _open(jaxpr)
+    scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
+    equations = list(_inlined(jaxpr, scope))
+    outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
+    equations = _live(equations, outputs)
+    fused = {value for e in equations if _fuses(e.name) for value in e.results}
+    written = outputs & fused  # fused results that something needs in memory
+    read_by_fusions: set[_Value] = set()
+    total = _Cost()
+    for equation in equations:
+        total = total.plus(_equation_cost(equation))
+        if _fuses(equation.name) or equation.name in _REDUCTIONS:
+            read_by_fusions.update(value for value in equation.operands if value not in fused)
+        else:
+            written.update(value for value in equation.operands if value in fused)
+    return total.plus(_Cost(bytes=_sizes((*read_by_fusions, *written))))
+
+
+def _fuses(name: str) -> bool:
+    return name in _ARITHMETIC or name in _FUSED
+
+
+def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
+    """Equations that something reads: derivatives leave dead ones behind, which no compiler keeps."""
+    needed, kept = set(outputs), []
+    for equation in reversed(equations):
+        if equation.effects or not needed.isdisjoint(equation.results):
+            needed.update(equation.operands)
+            kept.append(equation)
+    return kept[::-1]
+
+
+def _inlined(jaxpr: Any, scope: dict[Any, _Value]) -> Iterator[_Equation]:
+    """Equations in order, with calls that only group (jit, remat, custom rules) replaced by what they hold."""
+    for eqn in jaxpr.eqns:
+        inner = _only_jaxpr(eqn) if eqn.primitive.name in _INLINED else None
+        if inner is None or len(inner.invars) != len(eqn.invars):
+            results = [_Value(var.aval) for var in eqn.outvars]
+            yield _Equation(
+                name=eqn.primitive.name,
+                params=eqn.params,
+                operands=[scope[var] for var in eqn.invars if not _is_literal(var)],
+                results=results,
+                effects=bool(eqn.effects),
+            )
+        else:
+            inner_scope = {var: _Value(var.aval) for var in inner.constvars}
+            inner_scope |= {v: _seen(outer, scope) for v, outer in zip(inner.invars, eqn.invars, strict=True)}
+            yield from _inlined(inner, inner_scope)
+            results = [_seen(var, inner_scope) for var in inner.outvars]
+        scope.update(zip(eqn.outvars, results, strict=True))
+
+
+def _seen(var: Any, scope: dict[Any, _Value]) -> _Value:
+    return _Value(var.aval) if _is_literal(var) else scope[var]
+
+
+def _only_jaxpr(eqn: Any) -> Any | None:
+    inner = list(_nested(eqn.params))
+    return _open(inner[0]) if len(inner) == 1 else None
+
+
+def _equation_cost(equation: _Equation) -> _Cost:
+    name = equation.name
+    if _symbolic(equation):
+        return _Cost(math.nan, math.nan, math.nan, (f"`{name}` has a symbolic shape, so that its cost is unknown",))
+    if name in _ARITHMETIC:
+        return _Cost(elementwise=sum(_elements(v) for v in equation.results))
+    if name in _FUSED:
+        return _Cost()
+    if name in _REDUCTIONS:
+        return _Cost(elementwise=sum(_elements(v) for v in equation.operands), bytes=_sizes(equation.results))
+    if name in _CONTROL:
+        return _CONTROL[name](equation)
+    inner = list(_nested(equation.params))
+    if inner:
+        body = _sum(_count(jaxpr) for jaxpr in inner)
+        return body.times(_copies(equation))
+    if name in _DENSE:
+        return _Cost(flops=_DENSE[name](equation), bytes=_traffic(equation))
+    if name in _UNCOUNTED:
+        return _Cost(bytes=_traffic(equation), notes=(f"FLOPs of `{name}` are not counted",))
+    return _Cost(bytes=_traffic(equation))
+
+
+def _traffic(equation: _Equation) -> float:
+    operands, results = equation.operands, equation.results
+    if equation.name in ("dynamic_slice", "gather"):  # only what is taken is read
+        return 2 * _sizes(results) + _sizes(operands[1:])
+    if equation.name == "dynamic_update_slice":  # in place: the update is read and written
+        return 2 * _sizes(operands[1:2]) + _sizes(operands[2:])
+    if equation.name.startswith("scatter"):
+        return 3 * _sizes(operands[2:3]) + _sizes(operands[1:2])
+    return _sizes(operands) + _sizes(results)
+
+
+def _scan(equation: _Equation) -> _Cost:
+    return _count(equation.params["jaxpr"]).times(equation.params["length"])
+
+
+def _while(equation: _Equation) -> _Cost:
+    once = _count(equation.params["body_jaxpr"]).plus(_count(equation.params["cond_jaxpr"]))
+    note = "a `while` of unknown length is left out; where it holds work the count is unknown"
+    return once.times(math.nan)._replace(notes=(*once.notes, note))
+
+
+def _cond(equation: _Equation) -> _Cost:
+    branches = [_count(branch) for branch in equation.params["branches"]]
+    notes = [note for branch in branches for note in branch.notes]
+    if len({branch[:3] for branch in branches}) > 1:
+        notes.append("a `cond` is counted as its most expensive branch")
+    flops, elementwise, accessed = (_most(amounts) for amounts in list(zip(*branches, strict=True))[:3])
+    return _Cost(flops, elementwise, accessed, tuple(notes))
+
+
+def _most(amounts: Any) -> float:
+    return math.nan if any(math.isnan(a) for a in amounts) else max(amounts)
+
+
+def _linear_solve(equation: _Equation) -> _Cost:
+    return _count(equation.params["jaxprs"].solve)  # the other three only serve differentiation
+
+
+def _dot(equation: _Equation) -> float:
+    (contracting, _), _ = equation.params["dimension_numbers"]
+    shape = equation.operands[0].aval.shape
+    return 2.0 * _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
+
+
+def _ragged_dot(equation: _Equation) -> float:
+    numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    (contracting, _), _ = numbers
+    shape = equation.operands[0].aval.shape
+    return 2.0 * _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
+
+
+def _convolution(equation: _Equation) -> float:
+    params, (lhs, rhs) = equation.params, (v.aval.shape for v in equation.operands[:2])
+    out = equation.results[0].aval.shape
+    lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
+    positions = 1
+    for i, (low, _) in enumerate(params["padding"]):
+        positions *= valid_positions(
+            lhs[lhs_spec[2 + i]],
+            rhs[rhs_spec[2 + i]],
+            out[out_spec[2 + i]],
+            stride=params["window_strides"][i],
+            padding_low=low,
+            base_dilation=params["lhs_dilation"][i],
+            dilation=params["rhs_dilation"][i],
+        )
+    batch = lhs[lhs_spec[0]] // params["batch_group_count"]
+    return 2.0 * batch * rhs[rhs_spec[0]] * rhs[rhs_spec[1]] * positions  # rhs[1] is already one group's features
+
+
+_CONTROL: dict[str, Callable[[_Equation], _Cost]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "custom_linear_solve": _linear_solve,
+}
+_DENSE: dict[str, Callable[[_Equation], float]] = {
+    "dot_general": _dot,
+    "ragged_dot_general": _ragged_dot,
+    "conv_general_dilated": _convolution,
+}
+
+
+def _copies(equation: _Equation) -> int:
+    """How many times an equation runs the jaxpr that it holds: clients of a placement, devices of a shard_map."""
+    params = equation.params
+    size = getattr(params.get("placement"), "size", None)
+    if size is not None:
+        return int(size)
+    if equation.name == "shard_map":
+        return math.prod(params["mesh"].shape[axis] for axis in params["manual_axes"])
+    grid = getattr(params.get("grid_mapping"), "grid", None)
+    return math.prod(grid) if grid else 1
+
+
+def _nested(params: dict[str, Any]) -> Iterator[Any]:
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
+                yield item
+
+
+def _sum(costs: Iterator[_Cost]) -> _Cost:
+    total = _Cost()
+    for cost in costs:
+        total = total.plus(cost)
+    return total
+
+
+def _open(jaxpr: Any) -> Any:
+    return jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+
+
+def _is_literal(var: Any) -> bool:
+    return isinstance(var, core.Literal)
+
+
+def _symbolic(equation: _Equation) -> bool:
+    shapes = (getattr(v.aval, "shape", ()) for v in (*equation.operands, *equation.results))
+    return any(not isinstance(d, int) for shape in shapes for d in shape)
+
+
+def _elements(var: Any) -> int:
+    return math.prod(getattr(var.aval, "shape", ()))
+
+
+def _size(var: Any) -> int:
+    return _elements(var) * getattr(getattr(var.aval, "dtype", None), "itemsize", 0)
+
+
+def _sizes(variables: Iterable[Any]) -> int:
+    return sum(_size(var) for var in variables)

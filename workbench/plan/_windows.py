@@ -1,0 +1,57 @@
+"""Counting what the sliding window of a convolution really multiplies."""
+
+import math
+
+
+def valid_positions(
+    size: int,
+    window: int,
+    out: int,
+    *,
+    stride: int = 1,
+    padding_low: int = 0,
+    base_dilation: int = 1,
+    dilation: int = 1,
+) -> int:
+    """How many (output position, window tap) pairs of one spatial dimension of a convolution meet a real input element.
+
+    Padding and the holes of a dilated input are multiplied by no hardware that a FLOP count should praise; and the
+    batched dot products that the TPU compiler writes as convolutions are exact only when they are left out.
+
+    Args:
+        size: Elements of the input along the dimension.
+        window: Taps of the kernel.
+        out: Output positions.
+        stride: Step of the window.
+        padding_low: Padding before the first element; negative values cut.
+        base_dilation: Distance of two input elements.
+        dilation: Distance of two taps.
+
+    Returns:
+        The number of pairs.
+
+    Example:
+        >>> valid_positions(5, 3, 5, padding_low=1)  # "same" convolution: 3 taps, except 2 at either end
+        13
+    """
+    if size == 0 or window == 0 or out == 0:
+        return 0
+    if base_dilation == 1 and padding_low == 0 and (out - 1) * stride + (window - 1) * dilation < size:
+        return window * out
+    last = (size - 1) * base_dilation
+    # Every tap meets an arithmetic progression of positions; walk the shorter side and count the other one.
+    short, long, short_step, long_step = window, out, dilation, stride
+    if out < window:
+        short, long, short_step, long_step = out, window, stride, dilation
+    return sum(_hits(tap * short_step - padding_low, long_step, long, last, base_dilation) for tap in range(short))
+
+
+def _hits(first: int, step: int, count: int, last: int, modulus: int) -> int:
+    """How many of `first + i*step`, i < count, lie in [0, last] on a multiple of `modulus`."""
+    start = max(0, -(first // step))
+    stop = min(count - 1, (last - first) // step)
+    if modulus == 1:
+        return max(0, stop - start + 1)
+    period = modulus // math.gcd(step, modulus)
+    matching = [i for i in range(start, min(stop, start + period - 1) + 1) if (first + i * step) % modulus == 0]
+    return sum((stop - i) // period + 1 for i in matching)
