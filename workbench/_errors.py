@@ -7,6 +7,7 @@ WorkbenchError
 ├── InspectionError (ValueError)     records that cannot be made from what was given
 ├── EngineError (RuntimeError)       a run that failed: carries `.stage`, `.client`
 ├── DataError (ValueError)           files and arrays of client data
+├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
 └── MissingDependencyError (ImportError)
 """
 
@@ -33,6 +34,10 @@ class InspectionError(WorkbenchError, ValueError):
 
 class DataError(WorkbenchError, ValueError):
     """Client data are missing, cut off or of the wrong form."""
+
+
+class CommandError(WorkbenchError, RuntimeError):
+    """The `workbench` command cannot do what was asked on this machine."""
 
 
 class EngineError(WorkbenchError, RuntimeError):

@@ -1,0 +1,8 @@
+"""`python -m workbench`, the same as the `workbench` command."""
+
+import sys
+
+from workbench._cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Finds a Chromium-like browser, which the browser tests and the README's screenshots need."""
+
+import os
+import shutil
+from pathlib import Path
+
+from workbench._errors import CommandError
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
+PLACES = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "C:/Program Files/Google/Chrome/Application/chrome.exe",
+    "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
+)
+FIX = "sudo apt-get install --no-install-recommends chromium"
+
+
+def find_browser() -> Path | None:
+    """The browser to use: the one that `CHROMIUM` names, else one on the path or in its usual place, else None.
+
+    Raises:
+        CommandError: if `CHROMIUM` names a file that does not exist.
+    """
+    if named := os.environ.get("CHROMIUM"):
+        if found := shutil.which(named):
+            return Path(found)
+        raise CommandError(
+            f"The environment variable CHROMIUM was given {named!r}, but there is no program of that name. It has to "
+            "name a Chromium, Chrome or Edge that can be started: correct it, or unset it to search the usual places."
+        )
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return Path(found) if found else next((Path(place) for place in PLACES if Path(place).is_file()), None)
