@@ -1,0 +1,1 @@
+"""Records as pictures, tables and text; sees no JAX."""

@@ -1,0 +1,266 @@
+"""SVG and HTML as escaped text: elements, text that fits, numbers with units.
+
+Everything that goes into an element is escaped, except what is already `Markup`.
+"""
+
+import base64
+import html
+import math
+import re
+from collections.abc import Iterable
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
+_VOID = frozenset({"br", "hr", "img", "input", "meta", "link"})
+_EM_PER_CHARACTER = 0.58  # of a sans-serif face; the widest common fallback (DejaVu Sans) is near 0.6
+_EM_PER_MONO_CHARACTER = 0.61
+
+
+class Markup(str):
+    """Text that is safe to put into a page as it is; made only by the functions of this module."""
+
+    __slots__ = ()
+
+
+def escape(text: object) -> Markup:
+    """`text` with `& < > " '` replaced, or unchanged if it is markup already.
+
+    Example:
+        >>> escape("a < b")
+        'a &lt; b'
+    """
+    if isinstance(text, Markup):
+        return text
+    return Markup(html.escape(_printable(str(text)), quote=True))
+
+
+def join(parts: Iterable[object], separator: str = "") -> Markup:
+    """All `parts`, escaped and put one behind another."""
+    return Markup(str(escape(separator)).join(escape(part) for part in parts if part is not None))
+
+
+def element(tag: str, *children: object, **attributes: object) -> Markup:
+    """One element with escaped children and attributes.
+
+    An attribute's trailing underscore is dropped and other underscores become hyphens (`class_`, `stroke_width`);
+    `None` and `False` leave the attribute out, `True` writes it empty; numbers are shortened to two decimals.
+
+    Raises:
+        ValueError: if the tag or an attribute's name would break out of the element.
+
+    Example:
+        >>> element("rect", x=1.5, width=10.0, class_="wb-fill-bg", rx=None)
+        '<rect x="1.5" width="10" class="wb-fill-bg"/>'
+        >>> element("text", "a < b", font_size=12)
+        '<text font-size="12">a &lt; b</text>'
+    """
+    if not _NAME.fullmatch(tag):
+        message = f"`element` was given the tag {tag!r}; a tag is a letter followed by letters, digits, ':' or '-'"
+        raise ValueError(message)
+    written = "".join(_attribute(name, value) for name, value in attributes.items())
+    inner = join(children)
+    if not inner and tag in _VOID:
+        return Markup(f"<{tag}{written}>")
+    if not inner and tag not in _HTML_CONTAINERS:
+        return Markup(f"<{tag}{written}/>")
+    return Markup(f"<{tag}{written}>{inner}</{tag}>")
+
+
+_HTML_CONTAINERS = frozenset(
+    "a b body button caption code dd details div dl dt em figcaption figure h1 h2 h3 h4 head html i li main ol p pre "
+    "script section small span strong style summary table tbody td tfoot th thead title tr ul".split()
+)
+
+
+def svg(width: float, height: float, *children: object, label: str, style: str = "", **attributes: object) -> Markup:
+    """A whole SVG picture with a name for screen readers; `style` is trusted CSS (see `_theme.svg_style`).
+
+    Example:
+        >>> svg(10, 5, label="nothing")[:60]
+        '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="5'
+    """
+    sheet = element("style", Markup(style)) if style else None
+    return element(
+        "svg",
+        element("title", label),
+        sheet,
+        *children,
+        xmlns="http://www.w3.org/2000/svg",
+        width=width,
+        height=height,
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        role="img",
+        aria_label=label,
+        **({"class_": "wb-svg"} | attributes),
+    )
+
+
+def group(*children: object, **attributes: object) -> Markup:
+    """A `<g>`."""
+    return element("g", *children, **attributes)
+
+
+def rect(x: float, y: float, width: float, height: float, **attributes: object) -> Markup:
+    """A rectangle; negative sizes become 0."""
+    return element("rect", x=x, y=y, width=max(width, 0.0), height=max(height, 0.0), **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
+    """A straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
+
+
+def text(
+    x: float, y: float, content: object, *, fit: float | None = None, size: float = 12, **attributes: object
+) -> Markup:
+    """A line of text with its baseline at `y`; longer than `fit` pixels, it is cut and the whole stands in its tooltip.
+
+    Example:
+        >>> text(0, 10, "ab", size=11)
+        '<text x="0" y="10" font-size="11">ab</text>'
+    """
+    whole = str(content)
+    shown = whole if fit is None else fit_text(whole, fit, size)
+    tooltip = element("title", whole) if shown != whole else None
+    return element("text", shown, tooltip, x=x, y=y, font_size=size, **attributes)
+
+
+def path(commands: str, **attributes: object) -> Markup:
+    """A path of SVG commands."""
+    return element("path", d=commands, **attributes)
+
+
+def text_width(content: str, size: float = 12, *, mono: bool = False) -> float:
+    """About how many pixels `content` needs; errs on the wide side."""
+    return len(content) * size * (_EM_PER_MONO_CHARACTER if mono else _EM_PER_CHARACTER)
+
+
+def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False) -> str:
+    """`content`, or its beginning and an ellipsis where `width` pixels do not hold it.
+
+    Example:
+        >>> fit_text("reduce_weighted_mean", 80)
+        'reduce_wei…'
+    """
+    if text_width(content, size, mono=mono) <= width:
+        return content
+    room = int(width / text_width("m", size, mono=mono)) - 1
+    return content[: max(room, 0)] + "…" if room > 0 else "…"
+
+
+def data_uri(picture: str) -> str:
+    """An SVG as a `data:` address: notebooks keep it where they strip inline SVG."""
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A coordinate without needless zeros.
+
+    Example:
+        >>> number(10.0), number(1.005), number(-0.0001)
+        ('10', '1', '0')
+    """
+    if not math.isfinite(value):
+        return "0"
+    shown = f"{value:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:.0f}"
+    return "0" if shown in ("-0", "") else shown
+
+
+def bytes_text(value: float | None) -> str:
+    """A number of bytes with a binary unit; "unknown" for None.
+
+    Example:
+        >>> bytes_text(512), bytes_text(1536), bytes_text(3 * 2**30), bytes_text(None)
+        ('512 B', '1.5 KiB', '3 GiB', 'unknown')
+    """
+    return _scaled(value, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def flops_text(value: float | None) -> str:
+    """A number of floating-point operations with a decimal unit.
+
+    Example:
+        >>> flops_text(1234), flops_text(2e12)
+        ('1.23 kFLOP', '2 TFLOP')
+    """
+    return _scaled(value, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
+
+
+def count_text(value: float | None) -> str:
+    """A plain number, with thousands separated.
+
+    Example:
+        >>> count_text(4096), count_text(0.5), count_text(None)
+        ('4,096', '0.5', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
+
+
+def seconds_text(value: float | None) -> str:
+    """A duration with the unit that suits it.
+
+    Example:
+        >>> seconds_text(0.0021), seconds_text(3e-7), seconds_text(12.5), seconds_text(None)
+        ('2.1 ms', '300 ns', '12.5 s', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if value == 0:
+        return "0 s"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(value) >= scale:
+            return f"{_three_digits(value / scale)} {unit}"
+    return f"{_three_digits(value / 1e-9)} ns"
+
+
+def shape_text(dtype: str, shape: Iterable[int]) -> str:
+    """An array's type as JAX writes it.
+
+    Example:
+        >>> shape_text("float32", (64, 8))
+        'f32[64,8]'
+    """
+    return f"{_SHORT_DTYPES.get(dtype, dtype)}[{','.join(str(size) for size in shape)}]"
+
+
+_SHORT_DTYPES = {
+    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (4, 8, 16, 32, 64)},
+    **{"bfloat16": "bf16", "complex64": "c64", "complex128": "c128"},
+}
+
+
+def _scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
+    if value is None:
+        return "unknown"
+    power = 0
+    while abs(value) >= base and power < len(units) - 1:
+        value /= base
+        power += 1
+    return f"{_three_digits(value)} {units[power]}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else number(value, 1 if abs(value) >= 10 else 2)
+
+
+def _attribute(name: str, value: object) -> str:
+    name = name.rstrip("_").replace("_", "-")
+    if not _NAME.fullmatch(name):
+        message = (
+            f"`element` was given the attribute {name!r}; a name is a letter followed by letters, digits, ':' or '-'"
+        )
+        raise ValueError(message)
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return f' {name}=""'
+    shown = number(value) if isinstance(value, int | float) else str(escape(value))
+    return f' {name}="{shown}"'
+
+
+def _printable(content: str) -> str:
+    # XML forbids most control characters, and one of them in a name would make the whole picture unreadable.
+    return "".join(c if c in "\t\n\r" or c >= " " else "�" for c in content)
