@@ -19,6 +19,18 @@ from workbench.records._hardware import (
     DeviceRecord as DeviceRecord,
     MeshRecord as MeshRecord,
 )
+from workbench.records._live import (
+    ArrayRecord as ArrayRecord,
+    ClientOutcomeRecord as ClientOutcomeRecord,
+    ClientProfileRecord as ClientProfileRecord,
+    DeviceSampleRecord as DeviceSampleRecord,
+    HostSampleRecord as HostSampleRecord,
+    ProblemRecord as ProblemRecord,
+    RoundRecord as RoundRecord,
+    SampleRecord as SampleRecord,
+    SpanRecord as SpanRecord,
+    TimelineRecord as TimelineRecord,
+)
 from workbench.records._program import (
     PlacementRecord as PlacementRecord,
     PlanRecord as PlanRecord,

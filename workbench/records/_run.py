@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workbench.records._base import Record
+from workbench.records._program import SourceLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class StageRunRecord(Record):
     calls: int = 1
     flops_per_second: float | None = None
     bytes_per_second: float | None = None
+    peak_flops_share: float | None = None  # of the chip's published peak, 0..1
+    peak_bandwidth_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class ClientRunRecord(Record):
     where: str = ""
     sent_bytes: int | None = None  # what left the client
     error: str | None = None
+    flops: float | None = None  # that this client really computed
+    loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,7 @@ class EventRecord(Record):
     seconds: float
     kind: Literal["compute", "collective", "wait", "other"] = "compute"
     stage: str | None = None
+    source: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,8 @@ class RunRecord(Record):
     stages: tuple[StageRunRecord, ...] = ()
     clients: tuple[ClientRunRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
+    round_seconds: tuple[float, ...] = ()
+    overhead: float | None = None  # measured calls over the same calls without measuring, 1.0: none
     moved_bytes: int | None = None
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
