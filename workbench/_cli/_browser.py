@@ -25,9 +25,10 @@ def find_browser() -> Path | None:
     if named := os.environ.get("CHROMIUM"):
         if found := shutil.which(named):
             return Path(found)
-        raise CommandError(
+        msg = (
             f"The environment variable CHROMIUM was given {named!r}, but there is no program of that name. It has to "
             "name a Chromium, Chrome or Edge that can be started: correct it, or unset it to search the usual places."
         )
+        raise CommandError(msg)
     found = next(filter(None, map(shutil.which, NAMES)), None)
     return Path(found) if found else next((Path(place) for place in PLACES if Path(place).is_file()), None)

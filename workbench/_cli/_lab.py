@@ -62,9 +62,9 @@ def find_notebook(notebook: str | None) -> Path:
     folder = next((folder for folder in folders if any(folder.glob("*.ipynb"))), None)
     if folder is None:
         raise CommandError(
-            "`workbench lab` was given no notebook that exists, and there are no notebooks beside the package or in the "
-            "current folder. The notebooks are in the repository, not in the installed package: start the command in a "
-            "clone of it, install the clone with `pip install --no-deps -e .`, or name a file: "
+            "`workbench lab` was given no notebook that exists, and there are no notebooks beside the package or in "
+            "the current folder. The notebooks are in the repository, not in the installed package: start the command "
+            "in a clone of it, install the clone with `pip install --no-deps -e .`, or name a file: "
             "`workbench lab path/to/mine.ipynb`."
         )
     if notebook is None:
@@ -72,10 +72,11 @@ def find_notebook(notebook: str | None) -> Path:
     path = folder / f"{notebook.removesuffix('.ipynb')}.ipynb"
     if not path.is_file():
         there = ", ".join(sorted(p.stem for p in folder.glob("*.ipynb")))
-        raise CommandError(
+        msg = (
             f"`workbench lab` was given the notebook {notebook!r}, which is neither a file nor a name in the notebooks "
             f"folder. It has to be one of them: use {there}, or the path of a file that ends in `.ipynb`."
         )
+        raise CommandError(msg)
     return path.resolve()
 
 
@@ -90,11 +91,12 @@ def require_free_port(port: int | None) -> int:
         try:
             probe.bind((LOOPBACK, port or 0))
         except OSError as error:
-            raise CommandError(
+            msg = (
                 f"`workbench lab` was given port {port}, but this machine does not let it listen there "
                 f"({error.strerror}). A port serves one program at a time, and ports below 1024 belong to the "
                 "administrator: stop the other program, name another port, or leave `--port` out to take a free one."
-            ) from error
+            )
+            raise CommandError(msg) from error
         return probe.getsockname()[1]
 
 

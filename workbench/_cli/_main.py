@@ -81,12 +81,14 @@ def _version() -> str:
 def _port(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is not a port: ports go from 1 to 65535")
+        msg = f"{number} is not a port: ports go from 1 to 65535"
+        raise argparse.ArgumentTypeError(msg)
     return number
 
 
 def _rounds(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} rounds train nothing: give 1 or more")
+        msg = f"{number} rounds train nothing: give 1 or more"
+        raise argparse.ArgumentTypeError(msg)
     return number
