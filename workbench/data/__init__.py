@@ -1,0 +1,21 @@
+"""Data held by clients: real data sets, partitions that skew them, padding, cohorts and loaders."""
+
+from workbench.data._client_data import ClientData as ClientData, federate as federate
+from workbench.data._padding import Padded as Padded, pad_clients as pad_clients
+from workbench.data._partition import (
+    Partition as Partition,
+    by_natural_id as by_natural_id,
+    by_size as by_size,
+    dirichlet as dirichlet,
+    iid as iid,
+    shards as shards,
+)
+from workbench.data._shipped import (
+    Examples as Examples,
+    Split as Split,
+    Text as Text,
+    digits as digits,
+    python_reference as python_reference,
+    shipped as shipped,
+    tokenize as tokenize,
+)

@@ -1,0 +1,38 @@
+"""One meaning for seeds and PRNG keys on the host."""
+
+from typing import Any
+
+import numpy as np
+
+from workbench._errors import DataError
+
+Key = Any  # an int, or a JAX PRNG key: jax is not imported for the name of a type
+
+
+def generator(key: Key, *folded: int) -> np.random.Generator:
+    """A numpy generator that depends on the key and the numbers folded in, and on nothing else."""
+    return np.random.default_rng([*_words(key), *folded])
+
+
+def _words(key: Key) -> list[int]:
+    if isinstance(key, int | np.integer) and not isinstance(key, bool) and key >= 0:
+        return [int(key)]
+    if hasattr(key, "dtype") and hasattr(key, "shape"):
+        import jax
+
+        if isinstance(key, jax.core.Tracer):
+            message = (
+                "the key of a shuffle or a cohort is a tracer: it was made inside a transformed function. Data are "
+                "arranged on the host, before the program runs: draw cohorts outside `jit`, or shuffle on the devices "
+                "with `reshuffle`."
+            )
+            raise DataError(message)
+        if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+            return np.asarray(jax.random.key_data(key)).ravel().tolist()
+        if key.dtype == np.uint32 and key.ndim == 1:
+            return np.asarray(key).tolist()
+    message = (
+        f"the key of a shuffle or a cohort is {key!r}. It must be a seed (an int of at least 0) or one JAX PRNG key: "
+        "pass for example 0 or `jax.random.key(0)`."
+    )
+    raise DataError(message)
