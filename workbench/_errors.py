@@ -6,10 +6,15 @@ WorkbenchError
 ├── ProgramError (TypeError)         the user's function and what it returns
 ├── InspectionError (ValueError)     records that cannot be made from what was given
 ├── EngineError (RuntimeError)       a run that failed: carries `.stage`, `.client`
+│   ├── RoundError                   a round that failed: carries `.round` and `.run`, with the state before it
+│   └── NodeError                    a node of a launched program failed or cannot be reached
+│       └── NodeTimeoutError (TimeoutError)  it did not answer in time
 ├── DataError (ValueError)           files and arrays of client data
 ├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
 └── MissingDependencyError (ImportError)
 """
+
+from typing import Any
 
 
 class WorkbenchError(Exception):
@@ -47,6 +52,23 @@ class EngineError(WorkbenchError, RuntimeError):
         super().__init__(message)
         self.stage = stage
         self.client = client
+
+
+class NodeError(EngineError):
+    """A node of a launched program failed, or a call did not reach it; `stage` is the node's label."""
+
+
+class NodeTimeoutError(NodeError, TimeoutError):
+    """A node did not answer within the time that the caller set."""
+
+
+class RoundError(EngineError):
+    """A round of a `Run` failed; `run.state` is the state of the last finished round, `__cause__` the original exception."""
+
+    def __init__(self, message: str, *, round: int, run: Any) -> None:
+        super().__init__(message)
+        self.round = round
+        self.run = run
 
 
 class MissingDependencyError(WorkbenchError, ImportError):

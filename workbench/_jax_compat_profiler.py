@@ -1,0 +1,86 @@
+"""The profiler's part of the door to private JAX: profiles captured in memory, and where live arrays were made.
+
+Written against JAX 0.10, whose public profiler only writes to a directory (jax-ml/jax#40258 asks for more).
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax._src import source_info_util as _source_info
+from jaxlib import _profiler
+
+
+class RawEvent(NamedTuple):
+    """One event of a profile as XLA wrote it; `plane` and `line` say on which device or thread."""
+
+    plane: str
+    line: str
+    name: str
+    start_nanoseconds: float
+    nanoseconds: float
+    stats: dict[str, Any]
+
+
+class ProfilerBusyError(RuntimeError):
+    """The profiler of this process could not be started, most often because it runs already."""
+
+
+def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]] | None:
+    """Runs `fn` under the profiler without touching the disk; None where this jaxlib has no such session."""
+    session_type = getattr(_profiler, "ProfilerSession", None)
+    if session_type is None or not hasattr(session_type, "stop_and_get_profile_data"):
+        return None
+    try:
+        session = session_type(_options())
+    except RuntimeError as error:
+        raise ProfilerBusyError(str(error)) from error
+    try:
+        result = fn()
+    finally:
+        profile = session.stop_and_get_profile_data()
+    return result, list(_events(profile))
+
+
+def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]]:
+    """Runs `fn` under the public profiler, which writes a file, and reads that file back."""
+    with tempfile.TemporaryDirectory(prefix="workbench-profile-") as directory:
+        try:
+            jax.profiler.start_trace(directory, profiler_options=_options())
+        except RuntimeError as error:
+            raise ProfilerBusyError(str(error)) from error
+        try:
+            result = fn()
+        finally:
+            jax.profiler.stop_trace()
+        events: list[RawEvent] = []
+        for file in sorted(Path(directory).rglob("*.xplane.pb")):
+            events += _events(jax.profiler.ProfileData.from_file(str(file)))
+    return result, events
+
+
+def user_frame_of(array: Any) -> tuple[str, int, str] | None:
+    """File, line and function of the user's code that made a live array, None where JAX did not keep it."""
+    traceback = getattr(array, "traceback", None)
+    if traceback is None:
+        return None
+    for frame in traceback.frames:
+        if _source_info.is_user_filename(frame.file_name):
+            return frame.file_name, frame.line_num, frame.function_name
+    return None
+
+
+def _options() -> Any:
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # Python frames would cost more than they tell
+    options.host_tracer_level = 2
+    return options
+
+
+def _events(profile: Any) -> Iterator[RawEvent]:
+    for plane in profile.planes:
+        for line in plane.lines:
+            for event in line.events:
+                yield RawEvent(plane.name, line.name, event.name, event.start_ns, event.duration_ns, dict(event.stats))
