@@ -311,7 +311,7 @@ def _copies(equation: _Equation) -> int:
     if size is not None:
         return int(size)
     if equation.name == "shard_map":
-        return math.prod(params["mesh"].shape[axis] for axis in params["manual_axes"])
+        return math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
     grid = getattr(params.get("grid_mapping"), "grid", None)
     return math.prod(grid) if grid else 1
 

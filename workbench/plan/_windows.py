@@ -52,6 +52,10 @@ def _hits(first: int, step: int, count: int, last: int, modulus: int) -> int:
     stop = min(count - 1, (last - first) // step)
     if modulus == 1:
         return max(0, stop - start + 1)
-    period = modulus // math.gcd(step, modulus)
-    matching = [i for i in range(start, min(stop, start + period - 1) + 1) if (first + i * step) % modulus == 0]
-    return sum((stop - i) // period + 1 for i in matching)
+    common = math.gcd(step, modulus)
+    if first % common:
+        return 0
+    period = modulus // common
+    match = -(first // common) * pow(step // common, -1, period) % period  # the smallest i ≥ 0 on a multiple
+    match += -(-max(0, start - match) // period) * period
+    return max(0, (stop - match) // period + 1)
