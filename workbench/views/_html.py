@@ -30,7 +30,7 @@ def page(title: str, *content: object, head: object = None) -> Markup:
     """A whole self-contained page that follows the reader's light or dark system.
 
     Example:
-        >>> page("Report", element("p", "1 < 2"))[-34:]
+        >>> page("Report", element("p", "1 < 2"))[-36:]
         '<p>1 &lt; 2</p></main></body></html>'
     """
     sheet = element("style", Markup(css_variables() + _PAGE))
