@@ -63,7 +63,7 @@ class NodeTimeoutError(NodeError, TimeoutError):
 
 
 class RoundError(EngineError):
-    """A round of a `Run` failed; `run.state` is the state of the last finished round, `__cause__` the original exception."""
+    """A round of a `Run` failed; `run.state` is that of the last finished round, `__cause__` the original exception."""
 
     def __init__(self, message: str, *, round: int, run: Any) -> None:
         super().__init__(message)

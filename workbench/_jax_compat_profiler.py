@@ -40,7 +40,7 @@ def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]] | Non
     try:
         result = fn()
     finally:
-        profile = session.stop_and_get_profile_data()
+        profile = _stop(session)
     return result, list(_events(profile))
 
 
@@ -70,6 +70,15 @@ def user_frame_of(array: Any) -> tuple[str, int, str] | None:
         if _source_info.is_user_filename(frame.file_name):
             return frame.file_name, frame.line_num, frame.function_name
     return None
+
+
+def _stop(session: Any) -> Any:
+    try:
+        return session.stop_and_get_profile_data()
+    except RuntimeError as error:  # a second session starts in silence and only complains when it ends
+        if "ALREADY_EXISTS" in str(error):
+            raise ProfilerBusyError(str(error)) from error
+        raise
 
 
 def _options() -> Any:

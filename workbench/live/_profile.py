@@ -57,7 +57,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         through: Force one of the two ways; None takes the one in memory if this JAX has it.
 
     Returns:
-        The events of all devices, and the result of `fn`. A profile without events means that `fn` ran nothing on a device.
+        The events of all devices, and the result of `fn`. No events: `fn` ran nothing on a device.
 
     Raises:
         EngineError: another profile is being captured, or `through="memory"` cannot be had.

@@ -19,6 +19,12 @@ from workbench.records._hardware import (
     DeviceRecord as DeviceRecord,
     MeshRecord as MeshRecord,
 )
+from workbench.records._launch import (
+    EdgeRecord as EdgeRecord,
+    NodeRecord as NodeRecord,
+    NodeStateRecord as NodeStateRecord,
+    ProgramGraphRecord as ProgramGraphRecord,
+)
 from workbench.records._live import (
     ArrayRecord as ArrayRecord,
     ClientOutcomeRecord as ClientOutcomeRecord,
@@ -52,4 +58,9 @@ from workbench.records._sharding import (
     PropagationRecord as PropagationRecord,
     ShardingRecord as ShardingRecord,
     ShardRecord as ShardRecord,
+)
+from workbench.records._target import (
+    TargetAvailability as TargetAvailability,
+    TargetCompilation as TargetCompilation,
+    TargetRecord as TargetRecord,
 )
