@@ -1,0 +1,119 @@
+"""The only door to private JAX: every use of `jax._src` and every version switch lives here.
+
+Written against JAX 0.10; each function says what it needs, so that the next JAX can be checked one by one.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax._src import core as _core, linear_util as _lu, source_info_util as _source_info, xla_bridge as _xla_bridge
+from jax._src.interpreters import ad as _ad, partial_eval as _pe
+from jax.extend.core import ClosedJaxpr
+
+Aval = jax.core.ShapedArray
+
+
+def at_top_level() -> bool:
+    """Whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
+    return _core.trace_state_clean()
+
+
+def backend_started() -> bool:
+    """Whether JAX has chosen its devices already, after which their number cannot change."""
+    return _xla_bridge.backends_are_initialized()
+
+
+def aval_of(x: Any) -> Aval:
+    """The abstract value (shape, dtype, sharding type) of an array, tracer or ShapeDtypeStruct."""
+    return _core.shaped_abstractify(x)
+
+
+def drop_leading_axis(aval: Aval) -> Aval:
+    """The abstract value of one row of `aval`."""
+    return _core.mapped_aval(aval.shape[0], 0, aval)
+
+
+def add_leading_axis(aval: Aval, size: int, explicit_axes: Any, mesh: Any = None) -> Aval:
+    """The abstract value of `size` rows of `aval`, the new axis sharded over explicit mesh axes if there are any."""
+    if explicit_axes is None or not aval.sharding.mesh.empty:
+        return _core.unmapped_aval(size, 0, aval, explicit_mesh_axis=explicit_axes)
+    spec = jax.sharding.PartitionSpec(explicit_axes, *(None,) * aval.ndim)
+    sharding = jax.sharding.NamedSharding(getattr(mesh, "abstract_mesh", mesh), spec)
+    return aval.update(shape=(size, *aval.shape), sharding=sharding)
+
+
+def trace_to_jaxpr(
+    fn: Callable[..., Sequence[Any]], avals: Sequence[Aval], *, name: str, axis_sizes: dict[str, int] | None = None
+) -> tuple[ClosedJaxpr, list[Any]]:
+    """Traces a flat function to a jaxpr without constants and the list of what it closed over.
+
+    The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use collectives over.
+    """
+    debug_info = _core.DebugInfo("map_fn", name, tuple(f"x{i}" for i in range(len(avals))), None)
+    wrapped = _lu.wrap_init(fn, debug_info=debug_info)
+    with _core.extend_axis_env_nd(list((axis_sizes or {}).items())):
+        jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(wrapped, list(avals))
+    jaxpr = _pe.convert_constvars_jaxpr(jaxpr)
+    return ClosedJaxpr(jaxpr, ()), list(consts)
+
+
+@contextlib.contextmanager
+def bound_axes(axis_sizes: dict[str, int]) -> Iterator[None]:
+    """Lets code in the block use collectives over the named axes while it is traced."""
+    with _core.extend_axis_env_nd(list(axis_sizes.items())):
+        yield
+
+
+def drop_dead_code(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """The jaxpr without what only unused outputs need, and which inputs are still used."""
+    pruned, used_inputs = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs))
+    return ClosedJaxpr(pruned, jaxpr.consts), list(used_inputs)
+
+
+def register_dce(primitive: Any, rule: Callable) -> None:
+    """Registers how an equation of `primitive` is pruned."""
+    _pe.dce_rules[primitive] = rule
+
+
+def is_float0(aval: Any) -> bool:
+    """Whether a tangent of this abstract value carries no information (tangents of integers)."""
+    return aval.dtype == jax.dtypes.float0
+
+
+def new_equation(equation: Any, **changes: Any) -> Any:
+    """A copy of a jaxpr equation with some parts changed."""
+    return equation.replace(**changes)
+
+
+def zero_tangent(primal: Any) -> Any:
+    """A symbolic zero tangent for `primal`."""
+    return _ad.Zero(_core.typeof(primal).to_tangent_aval())
+
+
+def zero_cotangent(aval: Any) -> Any:
+    """A symbolic zero cotangent for a linear input of abstract value `aval`."""
+    return _ad.Zero(aval.to_ct_aval())
+
+
+def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str]]:
+    """User frames of a source_info, innermost first: file, line, column, end line, end column, function.
+
+    Frames of JAX itself are left out by JAX; the caller leaves out those of this package.
+    """
+    return [
+        (f.file_name, f.start_line, f.start_column, f.end_line, f.end_column, f.function_name)
+        for f in _source_info.user_frames(equation_source.traceback)
+    ]
+
+
+@contextlib.contextmanager
+def source_of(equation: Any) -> Iterator[None]:
+    """Operations made in the block carry the source lines and the name scope of `equation`, and its mesh context."""
+    stack = _source_info.current_name_stack() + equation.source_info.name_stack
+    with (
+        _source_info.user_context(equation.source_info.traceback, name_stack=stack),
+        equation.ctx.manager,
+    ):
+        yield

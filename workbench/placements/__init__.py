@@ -1,0 +1,12 @@
+"""Placements (named groups of clients), the meshes that hold them, and simulated devices."""
+
+from workbench.placements._layout import Layout as Layout, find_layout as find_layout, spread as spread
+from workbench.placements._placement import (
+    Placement as Placement,
+    Scope as Scope,
+    active as active,
+    current_scope as current_scope,
+    make_placements as make_placements,
+    resolve as resolve,
+)
+from workbench.placements._simulate import make_mesh as make_mesh, simulate_devices as simulate_devices

@@ -1,0 +1,19 @@
+"""broadcast, map and the reductions as JAX primitives, and the program decorator that gives them clients."""
+
+from workbench.primitives._broadcast import broadcast as broadcast, broadcast_p as broadcast_p
+from workbench.primitives._map import map_fn as map_fn, map_p as map_p
+from workbench.primitives._program import placed as placed, program as program
+from workbench.primitives._reduce import (
+    max_p as max_p,
+    mean_p as mean_p,
+    min_p as min_p,
+    reduce_max as reduce_max,
+    reduce_mean as reduce_mean,
+    reduce_min as reduce_min,
+    reduce_sum as reduce_sum,
+    sum_p as sum_p,
+)
+from workbench.primitives._weighted import (
+    reduce_logsumexp as reduce_logsumexp,
+    reduce_weighted_mean as reduce_weighted_mean,
+)

@@ -1,0 +1,336 @@
+"""`map_fn`: one function, once per client; a primitive that keeps the function of *one* client in the program."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+from workbench import _jax_compat
+from workbench._errors import ProgramError, WorkbenchError
+from workbench.placements import Layout, Placement, active, current_scope, find_layout, resolve, spread
+from workbench.placements._placement import Scope
+from workbench.primitives._broadcast import bind_broadcast, rows_of, typed
+from workbench.primitives._checks import as_arrays, check_clients, is_array
+
+map_p = Primitive("map_fn")
+map_p.multiple_results = True
+
+
+def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None) -> Any:
+    """Calls `fn` once for every client, each with its own row of `args`.
+
+    Moves nothing between clients, except that values which `fn` closes over are broadcast to them.
+
+    Args:
+        fn: Function of one client. Sees the rows without the leading clients axis.
+        args: Pytree of arrays `[clients, ...]`. A tuple is unpacked: `fn(*args)`.
+        over: Name of the placement; needed only where there are several.
+        mesh: Mesh to spread the clients over, instead of the one of `jax.set_mesh`.
+
+    Returns:
+        What `fn` returns, each leaf with a leading axis of clients.
+
+    Raises:
+        PlacementError: outside of a program, or if an argument has not one row per client.
+        ProgramError: if `fn` raises, or returns something that is not arrays.
+
+    Example:
+        >>> with placed(clients=3):
+        ...     map_fn(lambda x, y: x * y, (jnp.arange(3), jnp.arange(3))).tolist()
+        [0, 1, 4]
+
+    References:
+        Rush, Charles, Garrett et al., "DrJAX: Scalable and Differentiable MapReduce Primitives in JAX", 2024.
+    """
+    placement, outer = resolve("map_fn", over)
+    if outer:
+        return map_fn(lambda *rows: map_fn(fn, rows, over=placement.name, mesh=mesh), _tuple(args), over=outer[0].name)
+    operands, structure = as_arrays("map_fn", "args", args)
+    check_clients("map_fn", "args", jax.tree.unflatten(structure, operands), placement)
+    layout = find_layout(placement, mesh)
+    call = _ClientCall(fn, structure, isinstance(args, tuple), placement)
+    if layout is None and _jax_compat.at_top_level():
+        results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
+    else:
+        results = bind_map(call, operands, placement, layout, name=call.name)
+    return jax.tree.unflatten(call.result_structure, results)
+
+
+def _tuple(args: Any) -> tuple:
+    return args if isinstance(args, tuple) else (args,)
+
+
+class _ClientCall:
+    """The user's function of one client on flat arrays, inside the scope of its placement."""
+
+    def __init__(self, fn: Callable, structure: Any, unpack: bool, placement: Placement) -> None:
+        scope = current_scope()
+        assert scope is not None
+        self.fn, self.structure, self.unpack, self.placement = fn, structure, unpack, placement
+        self.scope = Scope(scope.placements, scope.placements.index(placement) + 1)
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.result_structure: Any = None
+
+    def __call__(self, *rows: Any) -> list[Any]:
+        args = jax.tree.unflatten(self.structure, rows)
+        with active(self.scope):
+            try:
+                result = self.fn(*args) if self.unpack else self.fn(args)
+            except WorkbenchError:
+                raise
+            except Exception as error:
+                raise ProgramError(self._failure(rows, error)) from error
+        leaves, self.result_structure = jax.tree.flatten(result)
+        wrong = [leaf for leaf in leaves if not is_array(leaf)]
+        if wrong:
+            message = (
+                f"`map_fn` called `{self.name}`, which returned {len(wrong)} leaf/leaves that are not arrays, "
+                f"the first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. What one client returns is stacked over "
+                f'the {self.placement.size} clients of "{self.placement.name}", so it must be a pytree of arrays and '
+                "numbers: return those, and keep the rest outside of the program."
+            )
+            raise ProgramError(message)
+        return [jax.numpy.asarray(leaf) for leaf in leaves]
+
+    def _failure(self, rows: Sequence[Any], error: Exception) -> str:
+        shapes = ", ".join(str(jax.typeof(row)) for row in rows[:6]) + (", …" if len(rows) > 6 else "")
+        return (
+            f'`map_fn` could not call the client function `{self.name}` of the stage over "{self.placement.name}" '
+            f"({self.placement.size} clients): it raised {type(error).__name__}: {error}. The function is called once, "
+            f"with one client's values, here ({shapes}), without the leading axis of clients. Correct it for these shapes; "
+            "the exception above points to the line."
+        )
+
+
+def bind_map(
+    fn: Callable[..., Sequence[Any]],
+    operands: Sequence[Any],
+    placement: Placement,
+    layout: Layout | None,
+    *,
+    name: str,
+) -> list[Any]:
+    """Traces a flat function of one client and binds it; what it closes over becomes explicit broadcasts."""
+    operands = [typed(x, layout) for x in operands]
+    avals = [_jax_compat.drop_leading_axis(_jax_compat.aval_of(x)) for x in operands]
+    jaxpr, closed_over = _jax_compat.trace_to_jaxpr(fn, avals, name=name, axis_sizes={placement.name: placement.size})
+    shared = [bind_broadcast(value, placement, layout) for value in closed_over]
+    return bind_map_jaxpr(jaxpr, [*shared, *operands], placement, layout, name=name)
+
+
+def bind_map_jaxpr(
+    jaxpr: ClosedJaxpr, operands: Sequence[Any], placement: Placement, layout: Layout | None, *, name: str
+) -> list[Any]:
+    """Binds the jaxpr of one client to `[clients, ...]` operands."""
+    with jax.named_scope(f"wb.map_fn[{placement.name}]"):
+        return map_p.bind(*operands, jaxpr=jaxpr, placement=placement, layout=layout, name=name)
+
+
+# Evaluate: every client of a device at once. The plan has a better way: see workbench/plan.
+@map_p.def_impl
+def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> list[Any]:
+    operands = tuple(spread(x, layout) for x in operands)
+    call = jax.vmap(
+        jaxpr_as_fun(jaxpr),
+        axis_name=placement.name,
+        axis_size=placement.size,
+        spmd_axis_name=None if layout is None else layout.entry,
+    )
+    return [spread(y, layout) for y in call(*operands)]
+
+
+@map_p.def_effectful_abstract_eval
+def _type(*_: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> Any:
+    return [rows_of(aval, placement, layout) for aval in jaxpr.out_avals], jaxpr.effects
+
+
+mlir.register_lowering(map_p, mlir.lower_fun(_evaluate, multiple_results=True))
+
+
+# Differentiate: a map of the outputs and the residuals, then a second, linear map of the tangents. The first has only
+# known inputs and the second only tangents and residuals, so that partial evaluation separates them cleanly
+# (DrJAX, section 4: a derivative of a MapReduce program is a MapReduce program).
+def _jvp(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    placement: Placement,
+    layout: Layout | None,
+    name: str,
+) -> tuple[list[Any], list[Any]]:
+    moving = [not isinstance(t, ad.Zero) for t in tangents]
+    if not any(moving):
+        outputs = bind_map_jaxpr(jaxpr, primals, placement, layout, name=name)
+        return outputs, [_jax_compat.zero_tangent(y) for y in outputs]
+    axis_sizes = {placement.name: placement.size}
+    split = _Linearization(jaxpr, moving, axis_sizes)
+    first, closed_over = _jax_compat.trace_to_jaxpr(
+        split.outputs_and_residuals, jaxpr.in_avals, name=name, axis_sizes=axis_sizes
+    )
+    assert not closed_over
+    results = bind_map_jaxpr(first, primals, placement, layout, name=name)
+    outputs, computed = results[: len(jaxpr.out_avals)], results[len(jaxpr.out_avals) :]
+    residuals = [_residual(source, primals, computed, placement, layout) for source in split.residuals]
+    moved = [t for t, moves in zip(tangents, moving, strict=True) if moves]
+    slopes = iter(bind_map_jaxpr(split.linear, [*residuals, *moved], placement, layout, name=f"d {name}"))
+    return outputs, [
+        next(slopes) if moves else _jax_compat.zero_tangent(y)
+        for y, moves in zip(outputs, split.outputs_move, strict=True)
+    ]
+
+
+class _Linearization:
+    """Splits one client's jaxpr into (outputs, residuals) and a linear jaxpr of (residuals, tangents).
+
+    Each residual is ("input", i), ("computed", i) or ("constant", array): an input is not handed through a second time.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr, moving: Sequence[bool], axis_sizes: dict[str, int]) -> None:
+        self.jaxpr, self.moving, self.axis_sizes = jaxpr, moving, axis_sizes
+        self.linear: ClosedJaxpr
+        self.residuals: list[tuple[str, Any]] = []
+        self.outputs_move: list[bool] = []
+
+    def outputs_and_residuals(self, *inputs: Any) -> list[Any]:
+        moved = [x for x, moves in zip(inputs, self.moving, strict=True) if moves]
+
+        def of_moving(*values: Any) -> list[Any]:
+            supply = iter(values)
+            return jaxpr_as_fun(self.jaxpr)(
+                *(next(supply) if moves else x for x, moves in zip(inputs, self.moving, strict=True))
+            )
+
+        outputs, tangent_fn = jax.linearize(of_moving, *moved)
+        linear, found = _jax_compat.trace_to_jaxpr(
+            lambda *t: tangent_fn(*t),
+            [_jax_compat.aval_of(x).to_tangent_aval() for x in moved],
+            name="tangent",
+            axis_sizes=self.axis_sizes,
+        )
+        self.outputs_move = [not _jax_compat.is_float0(aval) for aval in linear.out_avals]
+        linear, used = _jax_compat.drop_dead_code(linear, self.outputs_move)
+        self.linear = linear
+        # Pruning drops unused tangent inputs as well; the linear map takes every moving tangent, so put them back.
+        found_used, tangents_used = used[: len(found)], used[len(found) :]
+        self.linear = _with_all_inputs(linear, tangents_used, moved, sum(found_used))
+        positions = {id(x): i for i, x in enumerate(inputs)}
+        computed: list[Any] = []
+        for value, is_used in zip(found, found_used, strict=True):
+            if not is_used:
+                continue
+            if id(value) in positions:
+                self.residuals.append(("input", positions[id(value)]))
+            elif isinstance(value, jax.core.Tracer):
+                self.residuals.append(("computed", len(computed)))
+                computed.append(value)
+            else:
+                self.residuals.append(("constant", value))
+        return [*outputs, *computed]
+
+
+def _with_all_inputs(linear: ClosedJaxpr, used: Sequence[bool], moved: Sequence[Any], residuals: int) -> ClosedJaxpr:
+    if all(used):
+        return linear
+    avals = [*linear.in_avals[:residuals], *(_jax_compat.aval_of(x).to_tangent_aval() for x in moved)]
+
+    def call(*values: Any) -> list[Any]:
+        kept = [v for v, is_used in zip(values[residuals:], used, strict=True) if is_used]
+        return jaxpr_as_fun(linear)(*values[:residuals], *kept)
+
+    return _jax_compat.trace_to_jaxpr(call, avals, name="tangent")[0]
+
+
+def _residual(
+    source: tuple[str, Any],
+    primals: Sequence[Any],
+    computed: Sequence[Any],
+    placement: Placement,
+    layout: Layout | None,
+) -> Any:
+    kind, value = source
+    if kind == "input":
+        return primals[value]
+    return computed[value] if kind == "computed" else bind_broadcast(value, placement, layout)
+
+
+ad.primitive_jvps[map_p] = _jvp
+
+
+# Transpose: the client's linear function, transposed, once per client (DrJAX, section 4).
+def _transpose(
+    cotangents: Sequence[Any],
+    *operands: Any,
+    jaxpr: ClosedJaxpr,
+    placement: Placement,
+    layout: Layout | None,
+    name: str,
+) -> list[Any]:
+    linear = [ad.is_undefined_primal(x) for x in operands]
+    pushed = [not isinstance(ct, ad.Zero) for ct in cotangents]
+    if not any(pushed):
+        return [
+            _jax_compat.zero_cotangent(x.aval) if is_linear else None
+            for x, is_linear in zip(operands, linear, strict=True)
+        ]
+    linear_avals = [aval for aval, is_linear in zip(jaxpr.in_avals, linear, strict=True) if is_linear]
+    known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
+
+    def transposed(*values: Any) -> list[Any]:
+        fixed, pulled = values[: len(known)], values[len(known) :]
+
+        def forward(*variables: Any) -> list[Any]:
+            free, given = iter(variables), iter(fixed)
+            outputs = jaxpr_as_fun(jaxpr)(*(next(free) if is_linear else next(given) for is_linear in linear))
+            return [y for y, is_pushed in zip(outputs, pushed, strict=True) if is_pushed]
+
+        return list(jax.linear_transpose(forward, *linear_avals)(list(pulled)))
+
+    live = [ct for ct in cotangents if not isinstance(ct, ad.Zero)]
+    results = iter(bind_map(transposed, [*known, *live], placement, layout, name=f"transpose {name}"))
+    return [next(results) if is_linear else None for is_linear in linear]
+
+
+ad.primitive_transposes[map_p] = _transpose
+
+
+# Batch: a map of the vmapped client function; the batch axis goes behind the clients.
+def _batch(
+    operands: Sequence[Any],
+    axes: Sequence[Any],
+    *,
+    jaxpr: ClosedJaxpr,
+    placement: Placement,
+    layout: Layout | None,
+    name: str,
+) -> tuple[list[Any], list[int]]:
+    moved = [_behind(x, axis) for x, axis in zip(operands, axes, strict=True)]
+    inner = jax.vmap(jaxpr_as_fun(jaxpr), in_axes=tuple(None if axis is None else 0 for axis in axes))
+    results = bind_map(lambda *rows: inner(*rows), moved, placement, layout, name=name)
+    return results, [1] * len(results)
+
+
+def _behind(x: Any, axis: int | None) -> Any:
+    return x if axis is None else jax.numpy.moveaxis(x, axis, 1)
+
+
+batching.primitive_batchers[map_p] = _batch
+
+
+# Prune: outputs that nobody reads, and what only they need.
+def _prune(used_outputs: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    if not any(used_outputs) and not equation.effects:
+        return [False] * len(equation.invars), None
+    jaxpr, used_inputs = _jax_compat.drop_dead_code(equation.params["jaxpr"], used_outputs)
+    return used_inputs, _jax_compat.new_equation(
+        equation,
+        invars=[v for v, used in zip(equation.invars, used_inputs, strict=True) if used],
+        outvars=[v for v, used in zip(equation.outvars, used_outputs, strict=True) if used],
+        params={**equation.params, "jaxpr": jaxpr},
+        effects=jaxpr.effects,
+    )
+
+
+_jax_compat.register_dce(map_p, _prune)

@@ -1,0 +1,127 @@
+"""`program`: gives a function its clients."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from workbench.placements import Placement, Scope, active, make_placements
+
+F = TypeVar("F", bound=Callable)
+
+
+def program(
+    *,
+    clients: int | None = None,
+    placements: Mapping[str, int] | None = None,
+    axes: Mapping[str, str | tuple[str, ...]] | None = None,
+) -> Callable[[F], F]:
+    """Decorates a function so that primitives inside of it have clients.
+
+    Costs nothing when traced and about a microsecond per eager call. Works on functions, generators and coroutines;
+    each thread, task and generator has its own active placements.
+
+    Args:
+        clients: Number of clients of the placement named "clients".
+        placements: Sizes by name, outermost first: `{"pods": 4, "clients": 16}` are 4 pods of 16 clients each.
+        axes: Mesh axes that hold a placement, by its name. Default: the mesh axis of the same name, if there is one.
+
+    Returns:
+        A decorator. The decorated function has the attribute `placements`.
+
+    Raises:
+        PlacementError: if no placement, two kinds of them, or a size that is not a positive int is given.
+
+    Example:
+        >>> @program(clients=3)
+        ... def total(x):
+        ...     return reduce_sum(map_fn(lambda row: row**2, x))
+        >>> total(jnp.arange(3.0)).tolist()
+        5.0
+
+    References:
+        DrJAX (2024), section 3: `drjax.program`.
+    """
+    chosen = make_placements(placements, clients, axes)
+    scope = Scope(chosen)
+
+    def decorate(fn: F) -> F:
+        wrapped = _wrap(fn, scope)
+        wrapped.placements = chosen
+        return wrapped
+
+    return decorate
+
+
+@contextlib.contextmanager
+def placed(
+    *,
+    clients: int | None = None,
+    placements: Mapping[str, int] | None = None,
+    axes: Mapping[str, str | tuple[str, ...]] | None = None,
+) -> Iterator[tuple[Placement, ...]]:
+    """Gives the block its clients: `program` as a context manager. Takes and raises the same.
+
+    Example:
+        >>> with placed(clients=2):
+        ...     reduce_sum(jnp.ones(2)).tolist()
+        2.0
+    """
+    chosen = make_placements(placements, clients, axes)
+    with active(Scope(chosen)):
+        yield chosen
+
+
+def _wrap(fn: Callable, scope: Scope) -> Any:
+    if inspect.isgeneratorfunction(fn):
+
+        @functools.wraps(fn)
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            # A generator runs in its caller's context: the placement is active only while a step of it runs.
+            return _generate(fn(*args, **kwargs), scope)
+
+        return steps
+    if inspect.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def task(*args: Any, **kwargs: Any) -> Any:
+            return await _Steps(fn(*args, **kwargs), scope)
+
+        return task
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with active(scope):
+            return fn(*args, **kwargs)
+
+    return call
+
+
+class _Steps:
+    """Awaits a coroutine, with the placement active only while a step of it runs."""
+
+    def __init__(self, coroutine: Any, scope: Scope) -> None:
+        self.coroutine, self.scope = coroutine, scope
+
+    def __await__(self) -> Any:
+        return _generate(self.coroutine, self.scope)
+
+
+def _generate(steps: Any, scope: Scope) -> Any:
+    resume, value = steps.send, None
+    while True:
+        try:
+            with active(scope):
+                produced = resume(value)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            value = yield produced
+            resume = steps.send
+        except GeneratorExit:
+            with active(scope):
+                steps.close()
+            raise
+        except BaseException as error:
+            value, resume = error, steps.throw

@@ -1,0 +1,131 @@
+"""Reductions made of others: `reduce_weighted_mean` and `reduce_logsumexp`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from workbench._errors import PlacementError
+from workbench.placements import Placement, resolve
+from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._map import map_fn
+from workbench.primitives._reduce import reduce_max, reduce_sum
+
+
+def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumulator: Any = None) -> Any:
+    """Averages one value per client, each client counted by its weight.
+
+    Costs two `reduce_sum`s: one of `weight * x`, one of `weight`.
+
+    Args:
+        x: Pytree of arrays `[clients, *shape]`. Integers become floats.
+        weight: How much each client counts, `[clients]`, non-negative, numbers or bools; or a pytree of such vectors
+            that is a prefix of `x`. In federated averaging, the number of examples.
+        over: Name of the placement; needed only where there are several.
+        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+
+    Returns:
+        The mean at the server, `[*shape]`, dtype of `x`. Where all weights are zero the mean is 0, and so is its gradient.
+        A client of weight zero is absent: even a NaN of its does not count.
+
+    Raises:
+        PlacementError: if `x` and `weight` come from different numbers of clients.
+
+    Example:
+        >>> with placed(clients=2):
+        ...     reduce_weighted_mean(jnp.array([1.0, 4.0]), jnp.array([3.0, 1.0])).tolist()
+        1.75
+
+    References:
+        McMahan et al., AISTATS 2017, Algorithm 1.
+    """
+    placement, outer = resolve("reduce_weighted_mean", over)
+    if outer:
+        return map_fn(
+            lambda rows, weights: reduce_weighted_mean(rows, weights, over=placement.name, accumulator=accumulator),
+            (x, weight),
+            over=outer[0].name,
+        )
+    leaves, structure = as_arrays("reduce_weighted_mean", "x", x)
+    check_clients("reduce_weighted_mean", "x", jax.tree.unflatten(structure, leaves), placement)
+    weights = _weights_of_leaves(x, weight, placement)
+    with jax.named_scope("reduce_weighted_mean"):
+        means = [_mean(leaf, w, placement, accumulator) for leaf, w in zip(leaves, weights, strict=True)]
+    return jax.tree.unflatten(structure, means)
+
+
+def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
+    vectors, _ = as_arrays("reduce_weighted_mean", "weight", weight)
+    wrong = [tuple(w.shape) for w in vectors if tuple(w.shape) != (placement.size,)]
+    if wrong:
+        message = (
+            f'`reduce_weighted_mean` was given `x` from {placement.size} clients of "{placement.name}" but `weight` of '
+            f"shape {', '.join(map(str, wrong))}. Each client needs exactly one weight: pass a `weight` of shape "
+            f"({placement.size},), or use `reduce_mean(x)` to count every client alike."
+        )
+        raise PlacementError(message)
+    try:
+        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), weight, x))
+    except ValueError as error:
+        message = (
+            f"`reduce_weighted_mean` was given `weight` as the pytree {jax.tree.structure(weight)} for `x` as "
+            f"{jax.tree.structure(x)}. `weight` is one vector for all of `x`, or a pytree that is a prefix of `x`: "
+            f"pass one vector of shape ({placement.size},), or one per branch of `x`."
+        )
+        raise PlacementError(message) from error
+
+
+def _mean(x: Any, weight: Any, placement: Placement, accumulator: Any) -> Any:
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
+    weight = jnp.asarray(weight).astype(dtype)
+
+    def count(row: Any, w: Any) -> Any:
+        return jnp.where(w == 0, jnp.zeros_like(row, dtype), row.astype(dtype) * w)
+
+    counted = map_fn(count, (x, weight), over=placement.name)
+    total = reduce_sum(counted, over=placement.name, accumulator=accumulator)
+    weights = reduce_sum(weight, over=placement.name, accumulator=accumulator)
+    nobody = weights == 0
+    return jnp.where(nobody, jnp.zeros_like(total), total / jnp.where(nobody, jnp.ones_like(weights), weights))
+
+
+def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> Any:
+    """The logarithm of the sum of exponentials over the clients: a smooth maximum.
+
+    Costs a `reduce_max` (which keeps the exponentials finite) and a `reduce_sum`. Differentiable in both modes; its
+    gradient is the softmax over the clients.
+
+    Args:
+        x: Pytree of real floating arrays `[clients, *shape]`.
+        over: Name of the placement; needed only where there are several.
+        where: Which clients take part, bool `[clients]`. With none at all: -inf.
+
+    Returns:
+        log Σ exp(x) at the server, `[*shape]`, dtype of `x`.
+
+    Raises:
+        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+
+    Example:
+        >>> with placed(clients=2):
+        ...     round(float(reduce_logsumexp(jnp.zeros(2))), 4)
+        0.6931
+
+    References:
+        Blanchard, Higham and Higham, "Accurately computing the log-sum-exp and softmax functions", IMA J. Num. An. 2021.
+    """
+    placement, outer = resolve("reduce_logsumexp", over)
+    if outer:
+        operands = (x,) if where is None else (x, where)
+        return map_fn(
+            lambda row, mask=None: reduce_logsumexp(row, over=placement.name, where=mask), operands, over=outer[0].name
+        )
+    with jax.named_scope("reduce_logsumexp"):
+        return jax.tree.map(lambda leaf: _logsumexp(leaf, placement, where), x)
+
+
+def _logsumexp(x: Any, placement: Placement, where: Any) -> Any:
+    top = jax.lax.stop_gradient(reduce_max(x, over=placement.name, where=where))
+    top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+    grown = map_fn(lambda row: jnp.exp(row - top), (x,), over=placement.name)
+    return jnp.log(reduce_sum(grown, over=placement.name, where=where)) + top
