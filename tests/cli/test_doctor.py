@@ -1,0 +1,172 @@
+"""`workbench doctor`: it finds what is wrong and names the line that repairs it."""
+
+import importlib.metadata
+import subprocess
+
+import pytest
+from packaging.requirements import Requirement
+
+from workbench._cli import _browser, _doctor, _lab, _metadata, main
+from workbench._errors import CommandError
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The doctor without its one slow question, which has tests of its own."""
+    devices = _doctor.Check(name="devices", state="ok", found="8 × cpu")
+    monkeypatch.setattr(_doctor, "check_devices", lambda: devices)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Makes a library look as if it were not installed."""
+    real = importlib.metadata.version
+
+    def hide(library):
+        def version(name):
+            if name == library:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return real(name)
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+
+    return hide
+
+
+@pytest.fixture
+def devices_answer(monkeypatch):
+    """Gives the answer of the process that is asked for devices."""
+
+    def answer(status, stdout="", stderr=""):
+        done = subprocess.CompletedProcess([], status, stdout, stderr)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+    return answer
+
+
+def test_doctor_finds_nothing_broken_where_the_tests_run(quick, capsys):
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("\nNothing is broken.\n")
+    for name in ("jax", "jupyterlab", "import widgets", "kernel", "front end anywidget", "extra test"):
+        assert any(line.split("  ")[1:2] and name in line for line in said.splitlines()), name
+
+
+def test_doctor_names_a_missing_library_and_its_line(quick, without, capsys):
+    without("optax")
+    assert main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("broken"))
+    assert lines[at].split() == ["broken", "optax", "not", "installed"]
+    assert '→ pip install "optax>=0.2.5"' in lines[at + 1]
+    assert lines[-1] == "Broken: optax."
+
+
+def test_doctor_says_when_the_workbench_itself_is_not_installed(quick, monkeypatch, capsys):
+    monkeypatch.setattr(_metadata, "DISTRIBUTION", "mapreduce-workbench-that-is-not-here")
+    assert main(["doctor"]) == 1
+    assert "pip install --no-deps -e ." in capsys.readouterr().out
+
+
+def test_doctor_refuses_a_version_that_is_too_old():
+    found = _doctor.check_library(Requirement("jax>=99"))
+    assert (found.state, found.fix) == ("broken", 'pip install "jax>=99"')
+    assert found.found.endswith("but >=99 is needed")
+
+
+@pytest.mark.parametrize(
+    ("requirements", "state"),
+    [(["jax>=0.10", "numpy"], "ok"), (["jax", "no-such-library-1"], "absent"), (["jax>=99"], "broken")],
+    ids=["all there", "one missing", "wrong version"],
+)
+def test_doctor_judges_an_extra_by_its_libraries(requirements, state):
+    found = _doctor.check_extra("beam", [Requirement(line) for line in requirements])
+    assert found.state == state
+    assert (found.fix == 'pip install "mapreduce-workbench[beam]"') == (state != "ok")
+
+
+def test_doctor_reads_every_extra_from_the_metadata():
+    declared = importlib.metadata.metadata("mapreduce-workbench").get_all("Provides-Extra")
+    assert set(_metadata.read_extras()) <= set(declared)
+    assert "pytest" in {requirement.name for requirement in _metadata.read_extras()["test"]}
+
+
+def test_doctor_counts_the_devices_that_jax_finds(devices_answer):
+    devices_answer(0, stdout='["tpu", "TPU v5 lite", 4, 2]\n')
+    assert _doctor.check_devices().found == "4 × tpu (TPU v5 lite), 2 hosts"
+
+
+def test_doctor_survives_a_driver_that_aborts(devices_answer):
+    devices_answer(-6, stderr="F0000 Check failed\nAborted: no driver\n")
+    found = _doctor.check_devices()
+    assert (found.state, found.found) == ("broken", "Aborted: no driver")
+    assert found.fix.startswith("JAX_PLATFORMS=cpu workbench doctor")
+
+
+def test_doctor_survives_a_driver_that_hangs(monkeypatch):
+    def hang(*_, timeout, **__):
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert "no device within 120 seconds" in _doctor.check_devices().found
+
+
+def test_doctor_reports_a_package_that_cannot_be_imported(quick, monkeypatch, capsys):
+    def refuse(name):
+        message = f"no module for {name}\nsecond line"
+        raise ImportError(message)
+
+    monkeypatch.setattr(_doctor, "check_import", refuse)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "ImportError: no module for widgets\n" in said
+    assert "Broken: workbench, widgets." in said
+
+
+def test_doctor_sees_a_front_end_that_jupyterlab_does_not_have(monkeypatch):
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *_: [])
+    found = _doctor.check_front_end("anywidget", "anywidget")
+    assert (found.state, found.fix) == ("broken", "pip install --force-reinstall --no-deps anywidget")
+
+
+def test_doctor_without_a_kernel_says_how_to_add_one(monkeypatch):
+    monkeypatch.setattr("jupyter_client.kernelspec.KernelSpecManager.find_kernel_specs", lambda _: {"ir": "there"})
+    found = _doctor.check_kernel()
+    assert (found.state, found.fix) == ("broken", "python -m ipykernel install --sys-prefix")
+    assert "there are: ir" in found.found
+
+
+def test_doctor_without_notebooks_is_content(monkeypatch, tmp_path):
+    monkeypatch.setattr(_lab, "SOURCE_NOTEBOOKS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert _doctor.check_notebooks().state == "absent"
+
+
+@pytest.fixture
+def no_browser(monkeypatch, tmp_path):
+    """A machine without any browser."""
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(_browser, "PLACES", ())
+
+
+def test_doctor_without_a_browser_says_what_is_skipped_and_how_to_get_one(no_browser):
+    found = _doctor.check_browser()
+    assert found.state == "absent"
+    assert "browser tests will be skipped" in found.found
+    assert found.fix.endswith("apt-get install --no-install-recommends chromium")
+
+
+def test_find_browser_takes_the_one_that_is_named(no_browser, monkeypatch, tmp_path):
+    mine = tmp_path / "my-browser"
+    mine.touch(mode=0o755)
+    monkeypatch.setenv("CHROMIUM", str(mine))
+    assert _browser.find_browser() == mine
+
+
+def test_find_browser_refuses_a_name_that_is_no_program(no_browser, monkeypatch):
+    monkeypatch.setenv("CHROMIUM", "no-such-browser")
+    with pytest.raises(
+        CommandError, match="CHROMIUM was given 'no-such-browser', but there is no program of that name"
+    ):
+        _browser.find_browser()

@@ -1,0 +1,134 @@
+"""The rules of the house that a program can check."""
+
+import ast
+import importlib
+import importlib.metadata
+import pkgutil
+import re
+import subprocess
+import sys
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from repository_files import ROOT, project, python_files
+
+import widgets
+import workbench
+
+SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
+LIBRARY = python_files("workbench", "widgets")
+PACKAGES = ["workbench", "widgets"]
+NAMES = getattr(workbench, "__all__", [])
+
+
+def parse(name):
+    return ast.parse((ROOT / name).read_text())
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("name", [*SOURCES, *(f for f in python_files("conftest.py"))])
+def test_file_has_at_most_400_lines(name):
+    assert len((ROOT / name).read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_functions_have_at_most_60_lines(name):
+    def lines(function):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+    assert [function.name for function in functions(parse(name)) if lines(function) > 60] == []
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_functions_have_at_most_5_positional_parameters(name):
+    def positional(function):
+        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        return [argument for argument in names if argument not in ("self", "cls")]
+
+    assert [function.name for function in functions(parse(name)) if len(positional(function)) > 5] == []
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_module_is_not_named_after_nothing(name):
+    assert not re.search(r"util|manager|helper|common|misc", name)
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_imports_at_the_top_are_core_dependencies(name):
+    declared = {canonicalize_name(Requirement(line).name) for line in project()["dependencies"]}
+    allowed = {module for module, names in DISTRIBUTIONS.items() if declared & set(map(canonicalize_name, names))}
+    allowed |= set(sys.stdlib_module_names) | set(PACKAGES) | COMES_WITH
+    assert sorted(top_level_imports(parse(name)) - allowed) == []
+
+
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
+# Never installed apart from a declared library: two with jax, the kernel's parts with JupyterLab and ipywidgets.
+COMES_WITH = {"jaxlib", "ml_dtypes", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
+
+
+def top_level_imports(tree):
+    """The first names of all modules that are imported when the file is, those under `if TYPE_CHECKING` left out."""
+    waiting, found = list(tree.body), set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            waiting += [*node.body, *node.orelse]
+    return found
+
+
+def test_root_of_the_workbench_has_at_most_30_names():
+    assert 0 < len(NAMES) <= 30
+    assert len(set(NAMES)) == len(NAMES)
+    assert [name for name in NAMES if not hasattr(workbench, name)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_name_is_documented(name):
+    thing = getattr(workbench, name)
+    assert (thing.__doc__ or "").strip()
+
+
+def test_every_module_can_be_imported():
+    found = [
+        info.name
+        for package in (workbench, widgets)
+        for info in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+    ]
+    assert len(found) > 20
+    for name in found:
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_import_of_the_workbench_prints_nothing_and_starts_no_device_and_no_front_end():
+    code = (
+        "import sys, workbench; from jax._src import xla_bridge\n"
+        "assert not xla_bridge._backends, 'devices'\n"
+        "loaded = {'widgets', 'jupyterlab', 'matplotlib.pyplot', 'sklearn'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_views_draw_without_jax():
+    done = python(
+        "import sys, types; sys.modules['jax'] = None\n"
+        "root = types.ModuleType('workbench'); root.__path__ = ['workbench']; sys.modules['workbench'] = root\n"
+        "import workbench.records, workbench.views\n"
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0

@@ -1,0 +1,115 @@
+"""The pages say what the code does: README, CHANGELOG, CONTRIBUTING, notebooks."""
+
+import ast
+import json
+import re
+import subprocess
+
+import pytest
+from repository_files import ROOT, code_blocks, project, tracked_files
+
+import workbench
+from workbench import _errors
+from workbench._cli import main
+
+README = (ROOT / "README.md").read_text()
+PAGES = [name for name in tracked_files() if name.endswith(".md")]
+NOTEBOOKS = [name for name in tracked_files() if name.endswith(".ipynb")]
+
+
+def attributes_of_workbench(code):
+    """The names that code takes from `workbench` or `wb`."""
+    taken = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute)]
+    return {node.attr for node in taken if isinstance(node.value, ast.Name) and node.value.id in ("wb", "workbench")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_in_the_code_of_a_page_exist(page):
+    taken = {name for block in code_blocks(page, "python") for name in attributes_of_workbench(block)}
+    assert sorted(name for name in taken if not hasattr(workbench, name)) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    broken = [link for link in links if "://" not in link and not leads_somewhere(page, link)]
+    assert broken == []
+
+
+def leads_somewhere(page, link):
+    file, _, anchor = link.partition("#")
+    target = (ROOT / page).parent / file if file else ROOT / page
+    if not target.exists() or not anchor:
+        return target.exists()
+    headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+    return anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_readme_example_runs(capsys):
+    (example,) = re.findall(r"<!-- example -->\n```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})  # as a reader would
+    # The loss of a client is mean((x·w)²) = 9 with x and w all ones; its gradient is 2·3·1 = 6 in each of 3 weights.
+    assert "[6. 6. 6.]" in capsys.readouterr().out
+
+
+def test_readme_tells_the_tree_of_errors_as_the_code_does():
+    tree = re.search(r"^WorkbenchError\n(?:[├└│].*\n)+", README, flags=re.MULTILINE)
+    assert tree
+    assert tree[0] in _errors.__doc__
+
+
+def test_tree_of_errors_names_every_class_with_its_builtin():
+    errors = [c for c in vars(_errors).values() if isinstance(c, type) and issubclass(c, _errors.WorkbenchError)]
+    for error in errors[1:]:
+        builtins = [f" ({base.__name__})" for base in error.__bases__ if base.__module__ == "builtins"]
+        assert f"── {error.__name__}{''.join(builtins)}" in _errors.__doc__
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_ci_finds_the_commands_in_the_readme(name):
+    script = (ROOT / ".ci" / "run").read_text()
+    reader = script[script.index("readme_command() {") : script.index("\n}\n") + 3]
+    found = subprocess.run(
+        ["bash", "-c", f"{reader}\nreadme_command {name}"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = found.stdout.splitlines()
+    assert lines[0] == "python3 -m venv .venv"
+    assert lines[-1] == {"run": ".venv/bin/workbench demo", "test": ".venv/bin/python -m pytest"}[name]
+    assert all("--require-hashes" in line or "--no-deps" in line for line in lines if "pip install" in line)
+
+
+@pytest.mark.parametrize(
+    "command", sorted(set(re.findall(r"workbench (\w+)(?:\s|`)", "\n".join(code_blocks("README.md", "bash")))))
+)
+def test_commands_of_the_readme_exist(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"workbench {command}" in capsys.readouterr().out
+
+
+def test_changelog_begins_with_the_version_of_the_package():
+    versions = re.findall(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert versions[0] == project()["version"]
+    assert versions == sorted(versions, key=lambda v: tuple(map(int, v.split("."))), reverse=True)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_is_committed_without_outputs(name):
+    cells = json.loads((ROOT / name).read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["source"] for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_keeps_its_cells_short_and_few(name):
+    cells = json.loads((ROOT / name).read_text())["cells"]
+    assert len(cells) <= 25
+    long = [cell["source"] for cell in cells if cell["cell_type"] == "code" and len(cell["source"]) > 12]
+    assert long == []
+
+
+def test_notebooks_are_numbered_in_a_row():
+    names = sorted(name.removeprefix("notebooks/") for name in NOTEBOOKS)
+    assert [name[:3] for name in names] == [f"{n:02}-" for n in range(1, len(names) + 1)]
