@@ -159,7 +159,7 @@ def gradient_record(clients: int = 64) -> ProgramRecord:
             kind="clients",
             name="linearize(train_locally)",
             operation="map_fn",
-            inputs=(local,),
+            inputs=(local, value("data.x", clients, EXAMPLES, 64)),
             outputs=(slope,),
             consumes=(0, -1),
             flops_per_client=2 * CLIENT_FLOPS,
@@ -196,7 +196,7 @@ def gradient_record(clients: int = 64) -> ProgramRecord:
         name="grad(fedavg)",
         placements=(PlacementRecord(name="clients", size=clients, mesh_axes=("clients",)),),
         stages=stages,
-        inputs=(w,),
+        inputs=(w, value("data.x", clients, EXAMPLES, 64)),
         outputs=(value("grad.w", 64, 10),),
     )
     return ProgramRecord(name="grad(fedavg)", target="here: cpu x 8", plan=plan, mesh=mesh_record(clients=clients))
@@ -256,7 +256,7 @@ def pods_record(pods: int = 4, clients: int = 16) -> ProgramRecord:
             kind="clients",
             name="pod_round",
             operation="map_fn",
-            inputs=(at_pods,),
+            inputs=(at_pods, value("data.x", pods, clients, EXAMPLES, 64)),
             outputs=(at_pods,),
             consumes=(0, -1),
             flops_per_client=clients * CLIENT_FLOPS,
@@ -282,5 +282,11 @@ def pods_record(pods: int = 4, clients: int = 16) -> ProgramRecord:
         PlacementRecord(name="pods", size=pods, mesh_axes=("clients",)),
         PlacementRecord(name="clients", size=clients, mesh_axes=("model",)),
     )
-    plan = PlanRecord(name="pods", placements=placements, stages=stages, inputs=(w,), outputs=(w,))
+    plan = PlanRecord(
+        name="pods",
+        placements=placements,
+        stages=stages,
+        inputs=(w, value("data.x", pods, clients, EXAMPLES, 64)),
+        outputs=(w,),
+    )
     return ProgramRecord(name="pods", target="here: cpu x 8", plan=plan, mesh=mesh_record(clients=0))

@@ -1,0 +1,51 @@
+"""The field's words, each explained in one sentence for someone who meets it for the first time."""
+
+GLOSSARY = {
+    "server": "The one place that holds a single copy of a value and coordinates the clients.",
+    "client": "One member of the group that a function is mapped over; it sees only its own slice of the data.",
+    "clients": "The group of members that a function is mapped over; each sees only its own slice of the data.",
+    "broadcast": "Every client gets a copy of the server's value; its derivative is a sum over clients.",
+    "reduce": "One value per client becomes one value at the server; its derivative is a broadcast.",
+    "loop": "The stages inside are repeated; costs outside of it count every turn.",
+    "branch": "One of the bodies inside runs, chosen while the program runs.",
+    "placement": "A named group of clients that a program can broadcast to, map over and reduce from.",
+    "mesh axis": "One named dimension of the grid of devices; arrays are split or repeated along it.",
+    "mesh": "The grid of devices, with a name for every dimension.",
+    "device": "One accelerator, or one simulated one, that JAX can place arrays on.",
+    "FLOPs": "Floating-point operations: additions and multiplications; a product of an m×k and a k×n matrix is 2mkn.",
+    "payload": "The bytes of one device's operand in one collective.",
+    "wire": "The bytes that one device sends for one collective, as a ring algorithm would.",
+    "collective": "An operation that several devices do together, such as summing one array from each of them.",
+    "all-reduce": "Every device contributes an array and gets the sum (or maximum, …) of all of them.",
+    "all-gather": "Every device contributes its shard and gets the whole array.",
+    "reduce-scatter": "The sum of everyone's arrays, of which every device keeps only its shard.",
+    "all-to-all": "Every device sends a different part to every other one: a transposition across devices.",
+    "collective-permute": "Every device sends its array to one other device, for example its neighbour.",
+    "jaxpr": "JAX's own typed listing of a function, one primitive operation a line.",
+    "HLO": "The compiler's listing of the program that one device runs, after partitioning and optimisation.",
+    "StableHLO": "The portable listing that JAX hands to the compiler, before partitioning and optimisation.",
+    "sharding": "How an array is cut into pieces and which devices hold which piece.",
+    "shard": "The piece of an array that one device holds.",
+    "replication": "How many devices hold the same piece.",
+    "roofline": "The best speed that a chip allows for a given ratio of work to memory traffic.",
+    "intensity": "FLOPs per byte of memory traffic; below the ridge a chip waits for its memory.",
+    "predicted": "Computed from the program and published figures of a chip; nothing was run.",
+    "measured": "Timed while the program really ran.",
+    "padding": "Empty seats or examples that exist only to give every client or device an equal share.",
+    "lockstep": "Clients on one device run together, so all of them take as long as the longest.",
+    "straggler": "The client or device that all others wait for.",
+    "bound": "What limits a stage: computing, memory traffic, or communication between devices.",
+    "peak memory": "The most bytes that live at once in one device.",
+    "source": "The line of your own code that this came from.",
+    "examples": "The true number of training examples that a client holds, without padding.",
+}
+
+
+def explain(term: str) -> str:
+    """The sentence that explains `term`, or nothing for a word that needs none.
+
+    Example:
+        >>> explain("shard")
+        'The piece of an array that one device holds.'
+    """
+    return GLOSSARY.get(term, "")
