@@ -1,6 +1,8 @@
 """Data held by clients: real data sets, partitions that skew them, padding, cohorts and loaders."""
 
 from workbench.data._client_data import ClientData as ClientData, federate as federate
+from workbench.data._cohorts import cohorts as cohorts, sample_clients as sample_clients
+from workbench.data._describe import describe as describe
 from workbench.data._padding import Padded as Padded, pad_clients as pad_clients
 from workbench.data._partition import (
     Partition as Partition,
@@ -10,6 +12,8 @@ from workbench.data._partition import (
     iid as iid,
     shards as shards,
 )
+from workbench.data._prefetch import Prefetch as Prefetch, prefetch as prefetch
+from workbench.data._reshuffle import reshuffle as reshuffle
 from workbench.data._shipped import (
     Examples as Examples,
     Split as Split,

@@ -12,6 +12,7 @@ from workbench.records._compiled import (
     ProgramRecord as ProgramRecord,
     StageCostRecord as StageCostRecord,
 )
+from workbench.records._data import ClientDataRecord as ClientDataRecord, FieldRecord as FieldRecord
 from workbench.records._hardware import (
     AxisRecord as AxisRecord,
     ChipRecord as ChipRecord,

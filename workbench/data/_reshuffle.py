@@ -1,0 +1,30 @@
+"""Shuffling one client's padded examples on the device, inside a program."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+
+def reshuffle(key: jax.Array, arrays: Any, mask: Bool[Array, " examples"]) -> tuple[Any, Bool[Array, " examples"]]:
+    """Puts one client's examples into a random order, the padding still at the end.
+
+    Made to be called inside the function of one client, once per local epoch.
+
+    Args:
+        key: A PRNG key.
+        arrays: A pytree of `[examples, *shape]`.
+        mask: True where there is an example, `[examples]`.
+
+    Returns:
+        The same, in the new order.
+
+    Example:
+        >>> x, mask = reshuffle(jax.random.key(0), jnp.array([1, 2, 0, 0]), jnp.array([True, True, False, False]))
+        >>> sorted(x[:2].tolist()), mask.tolist()
+        ([1, 2], [True, True, False, False])
+    """
+    # Uniform draws lie below 1, so padding always sorts behind the examples.
+    order = jnp.argsort(jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0))
+    return jax.tree.map(lambda value: jnp.asarray(value)[order], arrays), jnp.asarray(mask)[order]
