@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax._src import source_info_util as _source_info
-from jaxlib import _profiler
+from jax._src.lib import _profiler  # pyright: ignore[reportAttributeAccessIssue] -- compiled, without stubs
 
 
 class RawEvent(NamedTuple):

@@ -1,1 +1,16 @@
 """What the devices do now: memory, utilisation, profiles joined to stages and clients, rounds as they run."""
+
+from workbench.live._clients import client_runs as client_runs
+from workbench.live._join import (
+    JoinedEvent as JoinedEvent,
+    JoinedProfile as JoinedProfile,
+    event_records as event_records,
+    join_profile as join_profile,
+)
+from workbench.live._measure import MeasureOptions as MeasureOptions, measure_compiled as measure_compiled
+from workbench.live._memory import largest_arrays as largest_arrays, live_bytes as live_bytes
+from workbench.live._profile import (
+    DeviceEvent as DeviceEvent,
+    Profile as Profile,
+    capture_profile as capture_profile,
+)
