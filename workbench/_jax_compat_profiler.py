@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import source_info_util as _source_info
 from jax._src.lib import _profiler  # pyright: ignore[reportAttributeAccessIssue] -- compiled, without stubs
+from jax._src.profiler import _profile_state as _profiler_state
 
 
 class RawEvent(NamedTuple):
@@ -54,7 +55,7 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent
         try:
             result = fn()
         finally:
-            jax.profiler.stop_trace()
+            _stop_trace()
         events: list[RawEvent] = []
         for file in sorted(Path(directory).rglob("*.xplane.pb")):
             events += _events(jax.profiler.ProfileData.from_file(str(file)))
@@ -70,6 +71,16 @@ def user_frame_of(array: Any) -> tuple[str, int, str] | None:
         if _source_info.is_user_filename(frame.file_name):
             return frame.file_name, frame.line_num, frame.function_name
     return None
+
+
+def _stop_trace() -> None:
+    try:
+        jax.profiler.stop_trace()
+    except RuntimeError as error:
+        _profiler_state.reset()  # JAX 0.10 would go on believing that this trace still runs
+        if "ALREADY_EXISTS" in str(error):
+            raise ProfilerBusyError(str(error)) from error
+        raise
 
 
 def _stop(session: Any) -> Any:

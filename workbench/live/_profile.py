@@ -72,6 +72,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
     def run() -> Any:
         return jax.block_until_ready(fn())
 
+    _let_finish()
     try:
         captured = profile_in_memory(run) if through != "directory" else None
         if captured is not None:
@@ -90,6 +91,15 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         "its data over in memory. Leave `through` out, or use through='directory'."
     )
     raise EngineError(msg)
+
+
+def _let_finish() -> None:
+    """Waits for what was started before, whose last events would be taken for those of the profiled function."""
+    for array in jax.live_arrays():
+        try:
+            array.block_until_ready()
+        except RuntimeError:  # deleted meanwhile, or the result of a computation that failed
+            continue
 
 
 def _read(raw: Iterable[RawEvent], result: Any, source: Literal["memory", "directory"]) -> Profile:
