@@ -22,7 +22,9 @@ from workbench.records._hardware import (
 )
 from workbench.records._launch import (
     EdgeRecord as EdgeRecord,
+    NodeKind as NodeKind,
     NodeRecord as NodeRecord,
+    NodeStateName as NodeStateName,
     NodeStateRecord as NodeStateRecord,
     ProgramGraphRecord as ProgramGraphRecord,
 )

@@ -1,0 +1,151 @@
+"""Nodes for the tests: importable, so that a spawned process finds them without pytest."""
+
+import os
+import signal
+import threading
+import time
+
+from workbench.launch import batched, current_node
+
+
+class Counter:
+    def __init__(self, start=0):
+        self.total = start
+
+    def add(self, n=1):
+        self.total += n
+        return self.total
+
+    def pid(self):
+        return os.getpid()
+
+    def attempt(self):
+        return current_node().attempt
+
+    def fail(self, text):
+        raise ValueError(text)
+
+    def fail_unpicklable(self):
+        raise NeedsTwoError("a", "b")
+
+    def slow(self, seconds):
+        time.sleep(seconds)
+        return seconds
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def echo(self, value):
+        return value
+
+
+class NeedsTwoError(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+        self.two = two
+
+
+class Doubler:
+    def __init__(self):
+        self.sizes = []
+
+    @batched(max_size=4, wait_seconds=0.5)
+    def double(self, xs):
+        self.sizes.append(len(xs))
+        return [2 * x for x in xs]
+
+    @batched(max_size=2, wait_seconds=0.01)
+    def short(self, xs):
+        return []
+
+    def batch_sizes(self):
+        return self.sizes
+
+
+class Adder:
+    """Adds to a counter a number of times, then ends."""
+
+    def __init__(self, counter, times):
+        self.counter, self.times = counter, times
+
+    def run(self):
+        for _ in range(self.times):
+            self.counter.add(1)
+
+
+class Ticker:
+    """A service with work of its own."""
+
+    def __init__(self):
+        self.ticks = 0
+        self.lock = threading.Lock()
+
+    def run(self):
+        while not current_node().wait_for_stop(0.01):
+            with self.lock:
+                self.ticks += 1
+
+    def seen(self):
+        with self.lock:
+            return self.ticks
+
+
+def add_once(counter, n):
+    counter.add(n)
+
+
+def idle():
+    while not current_node().wait_for_stop(0.05):
+        pass
+
+
+def raise_error(text="broken on purpose"):
+    raise RuntimeError(text)
+
+
+def raise_first_times(counter, times):
+    if counter.add() <= times:
+        raise_error("not yet")
+
+
+def hang():
+    threading.Event().wait()
+
+
+def hang_first_time(counter):
+    if counter.add() == 1:
+        hang()
+
+
+def log_peers_then_end():
+    context = current_node()
+    while not context.failed_peers:
+        context.wait_for_stop(0.02)
+        time.sleep(0.02)
+    for label, reason in context.failed_peers.items():
+        context.log(f"{label} failed: {reason}")
+
+
+def print_and_log(text):
+    print(f"printed {text}")
+    current_node().log(f"logged {text}")
+
+
+def leave(code):
+    raise SystemExit(code)
+
+
+def imported_modules(counter):
+    import sys
+
+    counter.echo(None)
+    found = [name for name in ("jax", "numpy", "pandas", "matplotlib") if name in sys.modules]
+    current_node().log(f"imported {found}")
+
+
+def stop_everything():
+    current_node().stop_program()
+
+
+def read_environment(counter, name):
+    counter.add(int(os.environ[name]))

@@ -1,0 +1,203 @@
+"""What a spawned process does: runs its nodes as threads, answers calls, reports, and ends with its parent.
+
+Imports neither JAX nor NumPy: a child imports what its nodes need, no more.
+"""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing import connection, parent_process
+from typing import Any
+
+import cloudpickle
+
+from workbench.launch._client import Client, Line
+from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._remote import RemoteHost, RemoteService, serve
+from workbench.launch._runner import NodeRunner
+from workbench.launch._service import parallel_calls
+
+REPORT_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a service is found, known before anything starts."""
+
+    label: str
+    methods: tuple[str, ...]
+    parallel: int
+    host: str  # address of the process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a child is told at its start."""
+
+    specs: bytes  # cloudpickled tuple of NodeSpec: unpickling it may import anything
+    addresses: dict[int, Address]  # of all services, by index of their node
+    here: str
+    authkey: bytes
+    attempt: int
+
+
+def main(order: Order, pipe: Any, log_path: str, environment: dict[str, str]) -> None:
+    """Runs until the nodes ended, the parent says so, or the parent is gone."""
+    _capture_output(log_path)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # "interrupt" in a notebook signals the whole group: the parent decides
+    os.environ.update(environment)
+    send = _Sender(pipe)
+    try:
+        specs = cloudpickle.loads(order.specs)
+        child = _Child(order, specs, send)
+    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        text = traceback.format_exc()
+        print(text, flush=True)
+        send(("event", None, "raised", text))
+        _leave(1)
+    child.live(pipe)
+
+
+class _Sender:
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def __call__(self, message: tuple[Any, ...]) -> None:
+        try:
+            with self._lock:
+                self._pipe.send(message)
+        except OSError:  # nobody is left to report to
+            _leave(1)
+
+
+class _Child:
+    def __init__(self, order: Order, specs: tuple[NodeSpec, ...], send: _Sender) -> None:
+        self._send = send
+        self._order = order
+        self._lock = threading.Lock()
+        self._codes: dict[str, int] = {}
+        self._closing = False
+        self._wake, self._waker = connection.Pipe(duplex=False)
+        self._hosts: dict[str, RemoteHost] = {}
+        self._lines: dict[int, Line] = {}
+        apart = len(specs) > 1
+        self._runners = {
+            spec.label: NodeRunner(spec, self._client_of, self._emit, write=_writer(spec.label if apart else None))
+            for spec in specs
+        }
+        self._services = {label: r.service for label, r in self._runners.items() if r.service is not None}
+        if self._services:
+            serve(self._services, order.here, order.authkey)
+        for runner in self._runners.values():
+            runner.start(order.attempt)
+
+    def live(self, pipe: Any) -> None:
+        parent = parent_process()
+        watched = [pipe, self._wake, *([parent.sentinel] if parent is not None else [])]
+        while True:
+            self._report()
+            ready = connection.wait(watched, REPORT_SECONDS)
+            if parent is not None and parent.sentinel in ready:
+                _leave(1)
+            if pipe in ready:
+                try:
+                    self._obey(*pipe.recv())
+                except (EOFError, OSError):
+                    _leave(1)
+            if self._wake in ready:
+                self._report()
+                _leave(self._wake.recv())
+
+    def _obey(self, order: str, *details: str) -> None:
+        for runner in self._runners.values():
+            if order == "stop":
+                runner.request_stop()
+            elif order == "close":
+                runner.close(details[0])
+            elif order == "failed" and runner.context is not None:
+                runner.context.tell_failed(*details)
+        if order == "gone":
+            self._host(details[0]).gone = details[1]
+        elif order == "close":
+            self._closing = True
+            self._leave_when_done()
+
+    def _emit(self, label: str, event: str, detail: Any) -> None:
+        self._send(("event", label, event, detail))
+        if event in ("finished", "stopped", "raised"):
+            with self._lock:
+                self._codes[label] = 1 if event == "raised" else (detail or 0)
+            self._leave_when_done()
+
+    def _leave_when_done(self) -> None:
+        with self._lock:
+            codes = tuple(self._codes.values())
+        if any(codes):  # nodes of one process end together
+            self._waker.send(max(codes, key=abs))
+        elif len(codes) == len(self._runners) and (self._closing or not self._services):
+            self._waker.send(0)  # a service whose `run` returned answers on until it is closed
+
+    def _report(self) -> None:
+        found = {}
+        for label, runner in self._runners.items():
+            limit, silent = runner.spec.hang_seconds, runner.silent_seconds()
+            hung = limit is not None and silent > limit
+            found[label] = runner.snapshot() | {"silent_seconds": silent, "stack": runner.stack() if hung else None}
+        self._send(("snapshot", found))
+
+    def _client_of(self, handle: Handle) -> Client:
+        with self._lock:
+            line = self._lines.get(handle.index)
+            if line is None:
+                line = self._lines[handle.index] = self._line(self._order.addresses[handle.index])
+        return Client(line)
+
+    def _line(self, address: Address) -> Line:
+        service = self._services.get(address.label)
+        host = self._hosts.setdefault(address.host, RemoteHost(address.host, self._order.authkey))
+        endpoint = service or RemoteService(host, address.label, address.methods)
+        return Line(endpoint, address.parallel)
+
+    def _host(self, address: str) -> RemoteHost:
+        with self._lock:
+            return self._hosts.setdefault(address, RemoteHost(address, self._order.authkey))
+
+
+def _writer(label: str | None) -> Any:
+    prefix = f"{label}: " if label else ""
+
+    def write(line: str) -> None:
+        print(prefix + line, flush=True)
+
+    return write
+
+
+def _capture_output(log_path: str) -> None:
+    # At the level of file descriptors, so that what XLA writes from C++ is in the node's log too.
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")
+
+
+def _leave(code: int) -> Any:
+    # Not sys.exit: it would wait for the nodes' threads and pools, and one of them may hang.
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def pickled(value: Any) -> bytes:
+    """`value` as bytes, with what was defined in a notebook or `__main__` by value."""
+    return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

@@ -1,0 +1,139 @@
+"""The calling end: a node's methods as attributes, now or as futures, with a deadline or without."""
+
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from workbench._errors import NodeError, NodeTimeoutError
+from workbench.launch._pool import DaemonPool
+
+
+class Endpoint(Protocol):
+    """What a client needs of an engine: one blocking call."""
+
+    label: str
+    methods: tuple[str, ...]
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Calls `method` and returns its result or raises what it raised."""
+        ...
+
+
+class Line:
+    """An endpoint and the threads that wait for its answers, shared by all clients of one place."""
+
+    def __init__(self, endpoint: Endpoint, parallel: int) -> None:
+        self.endpoint = endpoint
+        self._pool = DaemonPool(parallel, f"calls of {endpoint.label}")
+
+    def submit(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Future[Any]:
+        """Queues a call."""
+        try:
+            return self._pool.submit(self.endpoint.call, method, args, kwargs)
+        except RuntimeError:
+            message = (
+                f"The call `{method}` was not sent to node {self.endpoint.label!r}: its program has stopped. Calls are "
+                "answered while the program runs: launch it again."
+            )
+            raise NodeError(message, stage=self.endpoint.label) from None
+
+    def queued(self) -> int:
+        """How many calls wait at this end."""
+        return self._pool.queued()
+
+    def close(self) -> None:
+        """Drops calls that wait."""
+        self._pool.shutdown()
+
+
+class Client:
+    """Calls a service node's methods: `client.method(...)`, `client.futures.method(...)`, `client.within(2).method(...)`.
+
+    What a method raises is raised here, with the traceback of where it happened.
+    """
+
+    def __init__(self, line: Line, timeout_seconds: float | None = None) -> None:
+        self._line = line
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def futures(self) -> "Futures":
+        """The same methods, returning a `concurrent.futures.Future` at once.
+
+        As many calls are under way as the service takes at once; the others wait here, where `cancel` reaches them.
+        """
+        return Futures(self._line)
+
+    def within(self, seconds: float) -> "Client":
+        """A client whose calls raise `NodeTimeoutError` when no answer came within `seconds`.
+
+        A call that began is not interrupted: the service finishes it, and its result is dropped.
+        """
+        return Client(self._line, seconds)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        _check_method(self._line.endpoint, method)
+        if self._timeout_seconds is None:
+            call = functools.partial(_call, self._line.endpoint.call, method)
+        else:
+            call = functools.partial(_call_within, self._line, self._timeout_seconds, method)
+        self.__dict__[method] = call  # the next look-up does not come here
+        return call
+
+    def __dir__(self) -> list[str]:
+        return [*self._line.endpoint.methods, "futures", "within"]
+
+    def __repr__(self) -> str:
+        return f"<client of {self._line.endpoint.label}: {', '.join(self._line.endpoint.methods)}>"
+
+    def __reduce__(self) -> Any:
+        message = (
+            f"A client of node {self._line.endpoint.label!r} was to be pickled. Clients belong to the place where "
+            "their node lives: pass the node's handle to the other node's constructor instead."
+        )
+        raise NodeError(message, stage=self._line.endpoint.label)
+
+
+class Futures:
+    """A client's methods, returning futures."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def __getattr__(self, method: str) -> Callable[..., Future[Any]]:
+        _check_method(self._line.endpoint, method)
+        line = self._line
+        return lambda *args, **kwargs: line.submit(method, args, kwargs)
+
+    def __dir__(self) -> list[str]:
+        return list(self._line.endpoint.methods)
+
+
+def _call(endpoint_call: Callable[..., Any], method: str, /, *args: Any, **kwargs: Any) -> Any:
+    return endpoint_call(method, args, kwargs)
+
+
+def _call_within(line: Line, seconds: float, method: str, /, *args: Any, **kwargs: Any) -> Any:
+    future = line.submit(method, args, kwargs)
+    try:
+        return future.result(seconds)
+    except TimeoutError as error:
+        if future.done() and not future.cancelled() and future.exception() is error:
+            raise  # the method itself raised it
+        future.cancel()
+        message = (
+            f"The call `{method}` of node {line.endpoint.label!r} gave no answer within {seconds} s. The node may be "
+            "busy with other calls, slow, or hung (`Launched.state()` tells): wait longer with `within(seconds)`, "
+            "allow it more calls at once with `add_node(..., concurrency=n)`, or start fewer calls."
+        )
+        raise NodeTimeoutError(message, stage=line.endpoint.label) from None
+
+
+def _check_method(endpoint: Endpoint, method: str) -> None:
+    if method not in endpoint.methods:
+        message = (
+            f"The client of node {endpoint.label!r} was asked for {method!r}. Its public methods are "
+            f"{', '.join(endpoint.methods)}: a leading underscore and plain attributes stay with the node."
+        )
+        raise AttributeError(message)

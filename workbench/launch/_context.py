@@ -1,0 +1,101 @@
+"""What a node knows about itself while it runs, kept in a ContextVar."""
+
+import contextvars
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import MappingProxyType
+
+from workbench._errors import ProgramError
+
+LOG_LINES = 2000  # kept per node; older lines are dropped
+
+
+class NodeContext:
+    """A running node's view of its program: when to stop, who failed, where to log.
+
+    Reading `stop_requested`, `heartbeat()`, `log()` and every answered call are signs of life.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        program: str,
+        attempt: int,
+        on_stop_program: Callable[[str], None],
+        write: Callable[[str], None] | None = None,
+    ) -> None:
+        self.label = label
+        self.program = program
+        self.attempt = attempt  # 0, then 1 after the first restart, …
+        self.started_at = time.monotonic()
+        self.last_beat = self.started_at
+        self.lines: deque[str] = deque(maxlen=LOG_LINES)
+        self._stop = threading.Event()
+        self._on_stop_program = on_stop_program
+        self._write = write
+        self._failed: dict[str, str] = {}
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the node should end soon; a `run` loop asks this once per turn."""
+        self.heartbeat()
+        return self._stop.is_set()
+
+    def wait_for_stop(self, seconds: float | None = None) -> bool:
+        """Sleeps until a stop is requested, at most `seconds`; returns whether it was."""
+        self.heartbeat()
+        stopped = self._stop.wait(seconds)
+        self.heartbeat()
+        return stopped
+
+    def heartbeat(self) -> None:
+        """Says that the node is alive; needed only by nodes with `hang_seconds` in work that lasts longer."""
+        self.last_beat = time.monotonic()
+
+    def log(self, text: object) -> None:
+        """Adds lines to the node's log, on every engine."""
+        self.heartbeat()
+        lines = str(text).splitlines()
+        self.lines.extend(lines)
+        if self._write is not None:
+            for line in lines:
+                self._write(line)
+
+    def stop_program(self) -> None:
+        """Asks all nodes of the program to stop, as `Launched.stop` does."""
+        self._on_stop_program(self.label)
+
+    @property
+    def failed_peers(self) -> MappingProxyType[str, str]:
+        """Label → what happened, of the nodes that failed for good."""
+        return MappingProxyType(self._failed)
+
+    def request_stop(self) -> None:
+        """Sets `stop_requested`; for the engines."""
+        self._stop.set()
+
+    def tell_failed(self, label: str, reason: str) -> None:
+        """Adds to `failed_peers`; for the engines."""
+        self._failed[label] = reason
+
+
+CURRENT: contextvars.ContextVar[NodeContext] = contextvars.ContextVar("workbench_launch_node")
+
+
+def current_node() -> NodeContext:
+    """The context of the node whose code is running: its label, its log, and whether it should stop.
+
+    Raises:
+        ProgramError: outside of a node.
+    """
+    context = CURRENT.get(None)
+    if context is None:
+        message = (
+            "`current_node` was called outside of a launched node: no node runs in this thread. It works inside a "
+            "node's function, constructor, `run` and service methods; in a thread that a node starts itself, pass "
+            "the context on as an argument."
+        )
+        raise ProgramError(message)
+    return context

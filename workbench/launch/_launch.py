@@ -1,0 +1,71 @@
+"""Starting a program."""
+
+from typing import Literal
+
+from workbench._errors import ProgramError
+from workbench.launch._launched import Engine, Launched
+from workbench.launch._processes import Processes
+from workbench.launch._program import Program
+from workbench.launch._threads import Threads
+
+_ENGINES = {"threads": Threads, "processes": Processes}
+
+
+def launch(
+    program: Program,
+    on: Literal["threads", "processes"] | Engine = "threads",
+    *,
+    on_failure: Literal["stop", "continue"] = "stop",
+) -> Launched:
+    """Starts every node of `program`.
+
+    "threads" starts at once and shares one JIT cache; "processes" starts one spawned process per node (colocated ones
+    share) on this machine, which dies with this one. In a script, launch on processes under
+    `if __name__ == "__main__":`, as spawned processes import the script.
+
+    Args:
+        program: What to run.
+        on: "threads", "processes", or an engine such as `DaskEngine(client)`.
+        on_failure: When a node fails for good, "stop" the program or let the others "continue"; they are told either
+            way (`current_node().failed_peers`), and calls to the failed node raise.
+
+    Returns:
+        The running program.
+
+    Raises:
+        ProgramError: if the program has no nodes, the engine is unknown, or the engine cannot hold a node.
+
+    Example:
+        >>> from workbench.launch import Program, PyNode, ServiceNode, launch
+        >>> class Sum:
+        ...     total = 0
+        ...     def add(self, n): self.total += n; return self.total
+        >>> program = Program("sum")
+        >>> total = program.add_node(ServiceNode(Sum))
+        >>> _ = program.add_node(PyNode(lambda total: total.add(2), total))
+        >>> with launch(program) as launched:
+        ...     codes = launched.wait()
+        ...     print(launched.client(total).add(3), codes["main/1"])
+        5 0
+    """
+    if not program.specs:
+        message = (
+            f"`launch` was given program {program.name!r}, which has no nodes. A program runs its nodes: add one with "
+            "`program.add_node(PyNode(function))`."
+        )
+        raise ProgramError(message)
+    if on_failure not in ("stop", "continue"):
+        message = (
+            f"`launch` was given on_failure={on_failure!r}. After a failure a program can only stop or go on: pass "
+            '"stop" or "continue".'
+        )
+        raise ProgramError(message)
+    if isinstance(on, str):
+        if on not in _ENGINES:
+            message = (
+                f"`launch` was given on={on!r}. By name there are {' and '.join(map(repr, _ENGINES))}: use one of "
+                "these, or pass an engine such as `DaskEngine(client)`."
+            )
+            raise ProgramError(message)
+        return Launched(program, _ENGINES[on](), on_failure)
+    return Launched(program, on, on_failure)

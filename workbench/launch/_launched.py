@@ -1,0 +1,386 @@
+"""A launched program: watches its nodes, restarts them, tells, waits, stops."""
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self
+
+from workbench._errors import NodeError, ProgramError
+from workbench.launch._client import Client, Line
+from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._processes import exit_text
+from workbench.launch._program import Program
+from workbench.launch._runner import Emit
+from workbench.records import NodeStateName, NodeStateRecord
+
+_TICK_SECONDS = 0.25
+_RATE_SECONDS = 2.0  # calls and processor time are averaged over so long
+_RUNNING: "weakref.WeakSet[Launched]" = weakref.WeakSet()
+
+
+class Host(Protocol):
+    """What an engine keeps of the nodes that live and die together."""
+
+    specs: tuple[NodeSpec, ...]
+
+    def start(self, attempt: int) -> None: ...  # noqa: D102
+    def request_stop(self) -> None: ...  # noqa: D102
+    def close(self, reason: str) -> None: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
+    def tell_failed(self, label: str, reason: str) -> None: ...  # noqa: D102
+    def ended(self) -> bool: ...  # noqa: D102
+    def hung(self) -> list[tuple[str, float, str]]: ...  # noqa: D102
+    def snapshot(self, label: str) -> dict[str, Any]: ...  # noqa: D102
+    def log_lines(self, label: str) -> tuple[str, ...]: ...  # noqa: D102
+    def line(self, label: str) -> Line: ...  # noqa: D102
+
+
+class Engine(Protocol):
+    """Where nodes can live."""
+
+    name: str
+
+    def open(self, program: Program, emit: Emit) -> Sequence[Host]:
+        """Hosts for the program's nodes, not yet started; they report to `emit(label, event, detail)`."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the hosts shared."""
+        ...
+
+
+@dataclass(slots=True)
+class _NodeLife:
+    spec: NodeSpec
+    host: Host
+    state: NodeStateName = "waiting"
+    restarts: int = 0
+    exit_code: int | None = None
+    error: str | None = None
+    seen: deque[tuple[float, int, float | None]] = field(default_factory=deque)  # when, calls, processor seconds
+
+
+class Launched:
+    """A program that runs; made by `launch`. As a context manager it stops at the end of the block."""
+
+    def __init__(self, program: Program, engine: Engine, on_failure: Literal["stop", "continue"]) -> None:
+        self.program = program
+        self.engine = engine.name
+        self._engine = engine
+        self._on_failure = on_failure
+        self._events: queue.SimpleQueue[tuple[str, str, Any]] = queue.SimpleQueue()
+        self._changed = threading.Condition(threading.RLock())
+        self._stopping = self._stopped = False
+        self._due: list[tuple[float, Host]] = []
+        self._lines: dict[str, Line] = {}
+        self._hosts = engine.open(program, lambda *event: self._events.put(event))
+        self._nodes = {spec.label: _NodeLife(spec, host) for host in self._hosts for spec in host.specs}
+        _RUNNING.add(self)
+        for host in self._hosts:
+            self._start(host, 0)
+        threading.Thread(target=self._watch, name=f"watch {program.name}", daemon=True).start()
+
+    def client(self, handle: Handle) -> Client:
+        """A client of a service node, to call it from here.
+
+        Raises:
+            ProgramError: if the node is of another program or no service.
+        """
+        life = self._nodes.get(handle.label)
+        if handle.program != self.program.name or life is None or life.spec.kind != "service":
+            callable_nodes = ", ".join(label for label, node in self._nodes.items() if node.spec.kind == "service")
+            message = (
+                f"`Launched.client` of {self.program.name!r} was given the handle of {handle.label!r} of "
+                f"{handle.program!r}. Only this program's service nodes can be called: {callable_nodes or 'none'}. Pass "
+                "the handle that `add_node(ServiceNode(...))` returned."
+            )
+            raise ProgramError(message)
+        with self._changed:
+            line = self._lines.get(handle.label)
+            if line is None:
+                line = self._lines[handle.label] = life.host.line(handle.label)
+        return Client(line)
+
+    def wait(self, timeout_seconds: float | None = None) -> dict[str, int | None]:
+        """Waits until every node with work of its own has ended; passive services answer on until `stop`.
+
+        Args:
+            timeout_seconds: Returns after so long at the latest.
+
+        Returns:
+            The exit code of each node: 0 finished, 1 raised, -9 killed by signal 9, None while it lives.
+
+        Raises:
+            NodeError: if a node failed for good; names all that did, with their tracebacks.
+        """
+        with self._changed:
+            self._changed.wait_for(self._settled, timeout_seconds)
+            failed = self.failures
+        if failed:
+            raise self._error(failed)
+        return self.exit_codes
+
+    def stop(self, grace_seconds: float = 5.0) -> dict[str, int | None]:
+        """Asks all nodes to end, closes the services, and kills what is left after `grace_seconds`.
+
+        Returns:
+            The exit code of each node. A thread that did not end has None: it goes on until the kernel ends.
+        """
+        with self._changed:
+            first, self._stopping = not self._stopping, True
+            self._due.clear()
+        if first:
+            self._stop(grace_seconds)
+        else:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped, 2 * grace_seconds + 5.0)
+        return self.exit_codes
+
+    def state(self) -> tuple[NodeStateRecord, ...]:
+        """What each node does now."""
+        return tuple(self._state_of(label, life) for label, life in self._nodes.items())
+
+    def logs(self, node: Handle | str) -> tuple[str, ...]:
+        """A node's log: what it logged and, in a process, what it printed there."""
+        label = node if isinstance(node, str) else node.label
+        if label not in self._nodes:
+            message = (
+                f"`Launched.logs` of {self.program.name!r} was given {label!r}. Nodes are called by their group and "
+                f"number: use one of {', '.join(self._nodes)}."
+            )
+            raise ProgramError(message)
+        return self._nodes[label].host.log_lines(label)
+
+    def kill(self, node: Handle | str) -> None:
+        """Kills the process of a node, as a crash would; its restart policy applies. A thread cannot be killed."""
+        label = node if isinstance(node, str) else node.label
+        self._nodes[label].host.kill()
+
+    def kill_now(self) -> None:
+        """Kills all processes of the program without asking them."""
+        self._stopping = True
+        for host in self._hosts:
+            host.kill()
+
+    @property
+    def exit_codes(self) -> dict[str, int | None]:
+        """0 finished or stopped, 1 raised, -9 killed by signal 9, None while it lives."""
+        return {label: life.exit_code for label, life in self._nodes.items()}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Label → traceback or reason, of the nodes that failed for good."""
+        return {
+            label: life.error or life.state
+            for label, life in self._nodes.items()
+            if life.state in ("raised", "killed", "hung") and not self._restarting(life.host)
+        }
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of the program still runs."""
+        return not self._stopped and not all(host.ended() for host in self._hosts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        states = [life.state for life in self._nodes.values()]
+        counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        return f"<{self.program.name} on {self.engine}: {counted}>"
+
+    def _start(self, host: Host, attempt: int) -> None:
+        for spec in host.specs:
+            life = self._nodes[spec.label]
+            life.state, life.exit_code = "starting", None
+            life.seen.clear()
+        host.start(attempt)
+
+    def _settled(self) -> bool:
+        if self._stopped:
+            return True
+        if self._stopping or (self.failures and self._on_failure == "stop"):
+            return False
+        working = [life for life in self._nodes.values() if life.spec.runs or life.host.ended()]
+        return all(life.state in ("finished", "stopped", "raised", "killed", "hung") for life in working) and not any(
+            self._restarting(life.host) for life in working
+        )
+
+    def _restarting(self, host: Host) -> bool:
+        return any(waiting is host for _, waiting in self._due)
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=_TICK_SECONDS)
+                with self._changed:
+                    self._take(*event)
+                    self._changed.notify_all()
+            with self._changed:
+                self._look_for_hung()
+                self._restart_due()
+                self._note_rates()
+
+    def _take(self, label: str, event: str, detail: Any) -> None:
+        life = self._nodes[label]
+        if event == "running" or event == "serving":
+            life.state = event
+        elif event == "stop_program":
+            threading.Thread(target=self.stop, name=f"stop {self.program.name}", daemon=True).start()
+        elif event == "stopped" or (event == "finished" and detail == 0):
+            life.state, life.exit_code = event, 0
+        elif event == "finished":
+            self._down(life, "raised", f"The node left with exit code {detail}.", detail)
+        elif event == "raised":
+            self._down(life, "raised", detail, 1)
+        elif event == "exited":
+            self._exited(life.host, detail)
+
+    def _exited(self, host: Host, code: int) -> None:
+        lives = [self._nodes[spec.label] for spec in host.specs]
+        culprit = next((life for life in lives if life.state in ("raised", "hung", "killed")), None)
+        for life in lives:
+            if life.state in ("raised", "hung", "killed"):
+                life.exit_code = code
+            elif self._stopping and life.state not in ("finished", "stopped"):
+                life.state, life.exit_code = "stopped", code
+            elif culprit is not None and life.state not in ("finished", "stopped", "restarting"):
+                life.state, life.exit_code = "stopped", code
+                life.error = f"Its process ended because {culprit.spec.label} did."
+            elif culprit is None and life.state not in ("finished", "stopped"):
+                culprit = life
+                self._down(life, "killed", f"The process of {life.spec.label!r} {exit_text(code)}.", code)
+
+    def _down(self, life: _NodeLife, state: NodeStateName, error: str, code: int | None) -> None:
+        if self._restarting(life.host) and life.state in ("raised", "killed", "hung"):
+            return
+        life.state, life.error, life.exit_code = state, error, code
+        if self._stopping:
+            return
+        policy = life.spec.restart
+        if state in policy.causes and life.restarts < policy.limit:
+            life.restarts += 1
+            self._due.append((time.monotonic() + policy.delay_seconds, life.host))
+            return
+        reason = f"it {'was killed' if state == 'killed' else state}: {error.strip().splitlines()[-1] if error else ''}"
+        life.host.close(reason)
+        if hasattr(life.host, "failed"):
+            life.host.failed(reason)  # pyright: ignore[reportAttributeAccessIssue]
+        for host in self._hosts:
+            if host is not life.host:
+                host.tell_failed(life.spec.label, reason)
+        if self._on_failure == "stop":
+            threading.Thread(target=self.stop, name=f"stop {self.program.name}", daemon=True).start()
+
+    def _look_for_hung(self) -> None:
+        for host in self._hosts if not self._stopping else ():
+            if host.ended() or self._restarting(host):
+                continue
+            for label, seconds, stack in host.hung():
+                life = self._nodes[label]
+                if life.state in ("starting", "running", "serving"):
+                    error = (
+                        f"No sign of life for {seconds:.1f} s (hang_seconds={life.spec.hang_seconds}). It stands at:\n"
+                    )
+                    self._down(life, "hung", error + stack, None)
+                    host.kill()
+
+    def _restart_due(self) -> None:
+        now = time.monotonic()
+        for entry in [entry for entry in self._due if entry[0] <= now and entry[1].ended()]:
+            self._due.remove(entry)
+            attempt = max(self._nodes[spec.label].restarts for spec in entry[1].specs)
+            self._start(entry[1], attempt)
+
+    def _note_rates(self) -> None:
+        now = time.monotonic()
+        for label, life in self._nodes.items():
+            if life.seen and now - life.seen[-1][0] < 2 * _TICK_SECONDS:
+                continue
+            found = life.host.snapshot(label)
+            life.seen.append((now, found.get("calls", 0), found.get("cpu_seconds")))
+            while now - life.seen[0][0] > _RATE_SECONDS:
+                life.seen.popleft()
+
+    def _stop(self, grace_seconds: float) -> None:
+        deadline = time.monotonic() + grace_seconds
+        for host in self._hosts:
+            host.request_stop()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._at_work(), grace_seconds)
+        for host in self._hosts:
+            host.close("the program has stopped")
+        with self._changed:
+            self._changed.wait_for(self._all_ended, max(deadline - time.monotonic(), 0.5))
+        left = [host for host in self._hosts if not host.ended()]
+        for host in left:
+            host.kill()
+        with self._changed:
+            self._changed.wait_for(self._all_ended, 5.0 if left else 1.0)
+            for life in self._nodes.values():
+                if life.exit_code is None and life.state not in ("hung", "waiting"):
+                    life.state, life.error = "hung", f"It did not end within {grace_seconds} s of `stop`."
+            for line in self._lines.values():
+                line.close()
+            self._engine.close()
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _at_work(self) -> bool:
+        return any(life.spec.runs and life.state in ("starting", "running") for life in self._nodes.values())
+
+    def _all_ended(self) -> bool:
+        return all(life.exit_code is not None and life.host.ended() for life in self._nodes.values())
+
+    def _state_of(self, label: str, life: _NodeLife) -> NodeStateRecord:
+        found = life.host.snapshot(label)
+        cpu_seconds = found.pop("cpu_seconds", None)
+        calls_per_second = cpu_cores = None
+        with self._changed:
+            if life.seen and life.seen[-1][0] > life.seen[0][0]:
+                (began, calls, cpu), (ended, calls_now, cpu_now) = life.seen[0], life.seen[-1]
+                calls_per_second = (calls_now - calls) / (ended - began)
+                if cpu is not None and cpu_now is not None and cpu_seconds is not None:
+                    cpu_cores = (cpu_now - cpu) / (ended - began)
+            line = self._lines.get(label)
+            found["queue_length"] = found.get("queue_length", 0) + (line.queued() if line is not None else 0)
+            return NodeStateRecord(
+                label=label,
+                state="restarting" if self._restarting(life.host) else life.state,
+                calls_per_second=calls_per_second,
+                cpu_cores=cpu_cores,
+                restarts=life.restarts,
+                exit_code=life.exit_code,
+                error=life.error,
+                **found,
+            )
+
+    def _error(self, failed: dict[str, str]) -> NodeError:
+        first = next(iter(failed))
+        ends = ", ".join(f"{label!r} ({self._nodes[label].state})" for label in failed)
+        told = "was stopped" if self._on_failure == "stop" else "went on"
+        details = "\n\n".join(f"--- {label} ---\n{text.rstrip()}" for label, text in failed.items())
+        message = (
+            f"`wait` for program {self.program.name!r} on {self.engine} found failed nodes: {ends}. A node that fails "
+            f"for good tells the others, and the program {told} (on_failure={self._on_failure!r}). See "
+            f"`Launched.logs({first!r})`, mend the node, or give it a `Restart(limit=...)`.\n\n{details}"
+        )
+        return NodeError(message, stage=first)
+
+
+def _kill_all() -> None:
+    # multiprocessing would send SIGTERM and wait, and JAX's preemption notifier catches SIGTERM.
+    for launched in list(_RUNNING):
+        launched.kill_now()
+
+
+atexit.register(_kill_all)

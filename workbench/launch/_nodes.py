@@ -1,0 +1,216 @@
+"""The kinds of nodes, and the handles that stand for them in other nodes' arguments."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from workbench._errors import ProgramError
+from workbench.records import NodeKind
+
+RESERVED = ("futures", "within")  # what every client offers itself
+
+
+class Node:
+    """What all kinds of nodes share: a target, called with the arguments once it is launched."""
+
+    kind: ClassVar[NodeKind] = "function"
+    concurrency: ClassVar[int] = 1  # unless `add_node` says otherwise
+
+    def __init__(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        self.target = target
+        self.args = args
+        self.kwargs = kwargs
+        self._check()
+
+    def _check(self) -> None:
+        if not callable(self.target):
+            message = (
+                f"`{type(self).__name__}` was given {self.target!r} of type {type(self.target).__name__}, which cannot "
+                "be called. A node calls its target after launch: pass the function or class itself and its arguments "
+                f"behind it, `{type(self).__name__}(target, argument, ...)`."
+            )
+            raise ProgramError(message)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that other nodes may call."""
+        return ()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the node has work of its own, so that `wait` waits for it."""
+        return True
+
+
+class PyNode(Node):
+    """Calls `target(*args, **kwargs)` once; the node finishes when the call returns.
+
+    Example:
+        >>> PyNode(print, "hello").runs
+        True
+    """
+
+
+class PyClassNode(Node):
+    """Constructs `target(*args, **kwargs)` where the node lives and calls its `run()`; nobody can call it.
+
+    Raises:
+        ProgramError: if `target` is not a class with a `run` method.
+    """
+
+    kind = "class"
+
+    def _check(self) -> None:
+        _require_class(self)
+        if not callable(getattr(self.target, "run", None)):
+            message = (
+                f"`PyClassNode` was given the class `{_name(self.target)}`, which has no `run` method. The node's work "
+                "is `run()`: write one, or use `ServiceNode` for an object that only answers calls."
+            )
+            raise ProgramError(message)
+
+
+class ServiceNode(Node):
+    """Constructs `target(*args, **kwargs)` where the node lives and lets others call its public methods.
+
+    If the class has a `run` method, the node runs it in a thread of its own while it answers calls; guard what both
+    touch with a lock. Calls take turns unless `add_node(..., concurrency=n)` allows more at once.
+
+    Raises:
+        ProgramError: if `target` is not a class, has no public method, or one of them has a name that clients need.
+
+    Example:
+        >>> class Counter:
+        ...     def add(self, n): ...
+        >>> ServiceNode(Counter).methods
+        ('add',)
+    """
+
+    kind = "service"
+
+    def _check(self) -> None:
+        _require_class(self)
+        if not self.methods:
+            message = (
+                f"`ServiceNode` was given the class `{_name(self.target)}`, which has no public method besides `run`. "
+                "Others call a service's public methods: write one, or use `PyClassNode` for an object that only runs."
+            )
+            raise ProgramError(message)
+        taken = [name for name in RESERVED if hasattr(self.target, name)]
+        if taken:
+            message = (
+                f"`ServiceNode` was given the class `{_name(self.target)}` with {_listed(taken)}. Clients themselves "
+                f"offer {_listed(RESERVED)}, so a service's method of that name could not be called: rename it."
+            )
+            raise ProgramError(message)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The class's public methods, `run` left out."""
+        members = inspect.getmembers_static(self.target)
+        names = [name for name, _ in members if not name.startswith("_") and name != "run"]
+        return tuple(name for name in names if callable(getattr(self.target, name)))
+
+    @property
+    def runs(self) -> bool:
+        """Whether the class has a `run` method."""
+        return callable(getattr(self.target, "run", None))
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Stands for a node in the arguments of other nodes, which get a client of it when they are launched."""
+
+    program: str
+    label: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """How often, how soon and after what a node is started again.
+
+    Args (of the constructor):
+        limit: How many times.
+        delay_seconds: The pause before each.
+        causes: Which ends count; a node that finishes is never restarted.
+    """
+
+    limit: int = 0
+    delay_seconds: float = 0.0
+    causes: tuple[str, ...] = ("raised", "killed", "hung")
+
+    def __post_init__(self) -> None:
+        unknown = [cause for cause in self.causes if cause not in ("raised", "killed", "hung")]
+        if self.limit < 0 or self.delay_seconds < 0 or unknown:
+            message = (
+                f"`Restart` was given limit={self.limit}, delay_seconds={self.delay_seconds}, causes={self.causes!r}. "
+                "`limit` and `delay_seconds` cannot be negative, and a node's end is 'raised', 'killed' or 'hung': "
+                "choose from these."
+            )
+            raise ProgramError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """A node as its program knows it: everything that starting it needs, wherever that is."""
+
+    index: int
+    label: str
+    group: str
+    program: str
+    kind: NodeKind
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    methods: tuple[str, ...]
+    runs: bool
+    concurrency: int = 1
+    restart: Restart = field(default_factory=Restart)
+    hang_seconds: float | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def handles_in(value: Any) -> Iterator[Handle]:
+    """Every handle in `value`: itself, or inside lists, tuples and dictionaries."""
+    if isinstance(value, Handle):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from handles_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from handles_in(item)
+
+
+def dereference(value: Any, client_of: Callable[[Handle], Any]) -> Any:
+    """`value` with each handle replaced by a client of its node."""
+    if isinstance(value, Handle):
+        return client_of(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(dereference(item, client_of) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(dereference(item, client_of) for item in value)
+    if type(value) is dict:
+        return {key: dereference(item, client_of) for key, item in value.items()}
+    return value
+
+
+def _require_class(node: Node) -> None:
+    if not inspect.isclass(node.target):
+        message = (
+            f"`{type(node).__name__}` was given {node.target!r} of type {type(node.target).__name__}. The object is "
+            "made where the node lives, in another process perhaps, so pass the class and the arguments of its "
+            f"constructor: `{type(node).__name__}(Class, argument, ...)`. For a function there is `PyNode`."
+        )
+        raise ProgramError(message)
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__qualname__", repr(target))
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)

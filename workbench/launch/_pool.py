@@ -1,0 +1,75 @@
+"""An executor whose threads die with the process."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, Self
+
+
+class DaemonPool(Executor):
+    """A thread pool that never keeps the interpreter alive.
+
+    `ThreadPoolExecutor` joins its threads at exit, so that one hung call would keep a script or kernel from ending.
+
+    Args (of the constructor):
+        max_workers: Threads are started when needed, up to so many.
+        name: Stands in the threads' names.
+    """
+
+    def __init__(self, max_workers: int, name: str) -> None:
+        self._max_workers = max_workers
+        self._name = name
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None]
+        self._work = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._closed = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queues one call; the future can be cancelled until a thread takes it up."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                message = f"the pool {self._name!r} is shut down and takes no more calls"
+                raise RuntimeError(message)
+            self._work.put((future, fn, args, kwargs))
+            if not self._idle.acquire(blocking=False) and self._threads < self._max_workers:
+                self._threads += 1
+                threading.Thread(target=self._loop, name=f"{self._name}-{self._threads}", daemon=True).start()
+        return future
+
+    def queued(self) -> int:
+        """How many calls no thread has taken up yet."""
+        return self._work.qsize()
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
+        """Takes no more calls and lets the threads end; does not wait for a call that hangs."""
+        del wait
+        with self._lock:
+            self._closed = True
+            threads = self._threads
+        while cancel_futures:
+            try:
+                item = self._work.get_nowait()
+            except queue.Empty:
+                break
+            if item is not None:
+                item[0].cancel()
+        for _ in range(threads):
+            self._work.put(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def _loop(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, fn, args, kwargs = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - handed to whoever waits, as in concurrent.futures
+                    future.set_exception(error)
+            del item, future, fn, args, kwargs  # an idle thread must not keep arrays alive
+            self._idle.release()

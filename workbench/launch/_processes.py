@@ -1,0 +1,266 @@
+"""Nodes as spawned processes of this machine, which die with the notebook's kernel."""
+
+import contextlib
+import multiprocessing
+import os
+import secrets
+import signal
+import socket
+import tempfile
+import threading
+import time
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench._errors import ProgramError
+from workbench.launch._child import Address, Order, main, pickled
+from workbench.launch._client import Line
+from workbench.launch._nodes import NodeSpec
+from workbench.launch._program import Program
+from workbench.launch._remote import RemoteHost, RemoteService
+from workbench.launch._runner import Emit
+from workbench.launch._service import parallel_calls
+
+_LOG_TAIL_BYTES = 4096
+
+
+class ProcessHost:
+    """One spawned process with the nodes that share it."""
+
+    def __init__(self, specs: tuple[NodeSpec, ...], engine: "Processes", address: str, log: Path) -> None:
+        self.specs = specs
+        self._engine = engine
+        self._address = address
+        self._log = log
+        self._payload = _pickled_specs(specs)
+        self._remote = RemoteHost(address, engine.authkey)
+        self._process: Any = None
+        self._pipe: Any = None
+        self._sending = threading.Lock()
+        self._exited = threading.Event()
+        self._exited.set()
+        self._snapshots: dict[str, dict[str, Any]] = {}
+        self._heard_at = time.monotonic()
+
+    def start(self, attempt: int) -> None:
+        """Starts the process; its nodes start when it has imported what they need."""
+        with contextlib.suppress(OSError):
+            Path(self._address).unlink()  # left behind by a process that was killed
+        order = Order(
+            specs=self._payload,
+            addresses=self._engine.addresses,
+            here=self._address,
+            authkey=self._engine.authkey,
+            attempt=attempt,
+        )
+        context = multiprocessing.get_context("spawn")  # a forked JAX deadlocks
+        ours, theirs = context.Pipe()
+        name = f"{self.specs[0].program}:{self.specs[0].label}"
+        arguments = (order, theirs, str(self._log), dict(self.specs[0].environment))
+        process = context.Process(target=main, args=arguments, name=name, daemon=True)
+        process.start()
+        theirs.close()
+        self._process, self._pipe, self._snapshots = process, ours, {}
+        self._exited = threading.Event()
+        self._heard_at = time.monotonic()
+        threading.Thread(target=self._listen, args=(process, ours), name=f"reports of {name}", daemon=True).start()
+
+    def request_stop(self) -> None:
+        """Sets `stop_requested` in the process."""
+        self._tell("stop")
+
+    def close(self, reason: str) -> None:
+        """Ends its services, and with them the process."""
+        self._tell("close", reason)
+
+    def kill(self) -> None:
+        """Ends the process at once. SIGKILL, because JAX's preemption notifier catches SIGTERM."""
+        if self._process is not None:
+            self._process.kill()
+
+    def tell_failed(self, label: str, reason: str) -> None:
+        """Lets the nodes know that another one failed, and calls to it fail instead of waiting for it."""
+        self._tell("failed", label, reason)
+        address = self._engine.address_of(label)
+        if address is not None:
+            self._tell("gone", address, reason)
+
+    def failed(self, reason: str) -> None:
+        """Lets callers in this process know that the host is gone for good."""
+        self._remote.gone = reason
+
+    def ended(self) -> bool:
+        """Whether no process is left."""
+        return self._exited.is_set()
+
+    def hung(self) -> list[tuple[str, float, str]]:
+        """Label, silent seconds and stack of each node that has been silent for too long."""
+        unheard = time.monotonic() - self._heard_at
+        found = []
+        for spec in self.specs:
+            seen = self._snapshots.get(spec.label)
+            if spec.hang_seconds is None or seen is None:
+                continue
+            silent = seen["silent_seconds"]
+            if silent > spec.hang_seconds:
+                found.append((spec.label, silent, seen["stack"] or ""))
+            elif unheard > spec.hang_seconds + 1.0:
+                found.append((spec.label, unheard, "no report from the process, which may hold Python's global lock"))
+        return found
+
+    def snapshot(self, label: str) -> dict[str, Any]:
+        """Numbers of a `NodeStateRecord`: those that the process reported, and what the system knows of it."""
+        seen = dict(self._snapshots.get(label, {}))
+        for unused in ("native_id", "silent_seconds", "stack"):
+            seen.pop(unused, None)
+        pid = self._process.pid if self._process is not None else None
+        seen |= {"where": f"process {pid}", "log_tail": self._log_text(_LOG_TAIL_BYTES)[-5:]}
+        if seen.get("heartbeat_age_seconds") is not None:
+            seen["heartbeat_age_seconds"] += time.monotonic() - self._heard_at
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            seen |= {"cpu_seconds": times.user + times.system, "memory_bytes": process.memory_info().rss}
+        return seen
+
+    def log_lines(self, label: str) -> tuple[str, ...]:
+        """What the process printed and its nodes logged, of all its nodes."""
+        del label
+        return self._log_text(None)
+
+    def line(self, label: str) -> Line:
+        """A new way to call a service of this process."""
+        address = next(found for found in self._engine.addresses.values() if found.label == label)
+        return Line(RemoteService(self._remote, label, address.methods), address.parallel)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number."""
+        return self._process.pid if self._process is not None else None
+
+    def _tell(self, *order: str) -> None:
+        with self._sending, contextlib.suppress(OSError, AttributeError):  # gone, or not started yet
+            self._pipe.send(order)
+
+    def _listen(self, process: Any, pipe: Any) -> None:
+        emit = self._engine.emit
+        while True:
+            # The sentinel as well: a child that was stopped by a signal keeps the pipe open.
+            ready = connection.wait([pipe, process.sentinel])
+            try:
+                message = pipe.recv() if pipe in ready or pipe.poll() else None
+            except (EOFError, OSError):
+                message = None
+            if message is None:
+                break
+            self._heard_at = time.monotonic()
+            if message[0] == "snapshot":
+                self._snapshots = message[1]
+            else:
+                _, label, event, detail = message
+                emit(label or self.specs[0].label, event, detail)
+        process.join()
+        while process.exitcode is None:  # multiprocessing may have reaped it in another thread a moment ago
+            time.sleep(0.005)
+        with self._sending:
+            pipe.close()
+        self._exited.set()
+        emit(self.specs[0].label, "exited", process.exitcode)
+
+    def _log_text(self, last_bytes: int | None) -> tuple[str, ...]:
+        try:
+            with self._log.open("rb") as file:
+                if last_bytes is not None:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+                return tuple(file.read().decode(errors="replace").splitlines())
+        except OSError:
+            return ()
+
+
+class Processes:
+    """The engine that runs each host of a program in a spawned process of this machine.
+
+    Sockets and logs live in a private temporary folder; whoever may call is decided by a key drawn for the launch.
+    """
+
+    name = "processes"
+
+    def __init__(self) -> None:
+        self.authkey = secrets.token_bytes(32)
+        self.addresses: dict[int, Address] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="wb-", ignore_cleanup_errors=True)
+
+    def open(self, program: Program, emit: Emit) -> list[ProcessHost]:
+        """One host for each set of nodes that share a process.
+
+        Raises:
+            ProgramError: if a node's target or arguments cannot be sent to another process.
+        """
+        self.emit = emit
+        folder = Path(self._folder.name)
+        shared = program.hosts()
+        for number, specs in enumerate(shared):
+            for spec in specs:
+                if spec.kind == "service":
+                    self.addresses[spec.index] = Address(
+                        label=spec.label,
+                        methods=spec.methods,
+                        parallel=parallel_calls(spec),
+                        host=_address(folder, number),
+                    )
+        return [
+            ProcessHost(specs, self, _address(folder, number), folder / f"{number}.log")
+            for number, specs in enumerate(shared)
+        ]
+
+    def address_of(self, label: str) -> str | None:
+        """The address of a service's process."""
+        return next((found.host for found in self.addresses.values() if found.label == label), None)
+
+    def close(self) -> None:
+        """Nothing to do: the folder, which holds the logs, goes with this object."""
+
+
+def exit_text(code: int | None) -> str:
+    """An exit code in words.
+
+    Example:
+        >>> exit_text(1), exit_text(-9)
+        ('ended with exit code 1', 'was killed by signal 9 (SIGKILL)')
+    """
+    if code is not None and code < 0:
+        try:
+            return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+def _address(folder: Path, number: int) -> str:
+    if hasattr(socket, "AF_UNIX"):
+        return str(folder / str(number))
+    return rf"\\.\pipe\{folder.name}-{number}"
+
+
+def _pickled_specs(specs: tuple[NodeSpec, ...]) -> bytes:
+    try:
+        return pickled(specs)
+    except Exception as error:
+        faults = [f"{spec.label} ({fault})" for spec in specs if (fault := _fault(spec))]
+        message = (
+            f'`launch` on "processes" cannot send these nodes to their process: {"; ".join(faults) or error}. A '
+            "process is started empty, so a node's target and arguments must be picklable: pass plain data and make "
+            "locks, files, generators and clients inside the node's constructor."
+        )
+        raise ProgramError(message) from error
+
+
+def _fault(spec: NodeSpec) -> str | None:
+    try:
+        pickled(spec)
+    except Exception as error:  # noqa: BLE001 - whatever pickling of a user's object raises
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,234 @@
+"""A program of nodes: groups, handles, and the graph that they make."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench._errors import ProgramError
+from workbench.launch._nodes import Handle, Node, NodeSpec, Restart, handles_in
+from workbench.records import EdgeRecord, NodeRecord, ProgramGraphRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    label: str
+    resources: Mapping[str, float] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    restart: Restart = field(default_factory=Restart)
+    colocate: bool = False
+
+
+class Program:
+    """A graph of nodes, to be launched on threads, processes or a cluster.
+
+    Args (of the constructor):
+        name: Stands in pictures, logs and errors.
+
+    Example:
+        >>> from workbench.launch import Program, PyNode, ServiceNode
+        >>> class Store:
+        ...     def put(self, value): ...
+        >>> program = Program("example")
+        >>> with program.group("store"):
+        ...     store = program.add_node(ServiceNode(Store))
+        >>> with program.group("worker"):
+        ...     _ = program.add_node(PyNode(lambda s: s.put(1), store))
+        >>> [(edge.source, edge.target) for edge in program.graph().edges]
+        [('worker/0', 'store/0')]
+
+    References:
+        Yang et al., "Launchpad: A Programming Model for Distributed Machine Learning Research", arXiv 2106.04516.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.specs: list[NodeSpec] = []
+        self._hosts: list[int] = []  # of each node, the first node that it shares a process with
+        self._group: _Group | None = None
+
+    @contextlib.contextmanager
+    def group(
+        self,
+        label: str,
+        *,
+        resources: Mapping[str, float] | None = None,
+        environment: Mapping[str, str] | None = None,
+        restart: Restart | None = None,
+        colocate: bool = False,
+    ) -> Iterator[None]:
+        """Nodes added inside are called `label/0`, `label/1`, …
+
+        Args:
+            label: The group's name, without "/".
+            resources: What each node needs, e.g. `{"GPU": 1}`. Dask places nodes by them (a worker's `resources=`);
+                threads and processes of this machine only show them.
+            environment: Environment variables of each node's process, set before it imports anything.
+            restart: What happens to each node that fails; not at all by default.
+            colocate: Put all nodes of the group into one process, where they call each other directly.
+
+        Raises:
+            ProgramError: if groups are nested, or the label is empty or contains "/".
+        """
+        if self._group is not None or not label or "/" in label:
+            message = (
+                f"`Program.group` of {self.name!r} was given the label {label!r}"
+                f"{f' inside group {self._group.label!r}' if self._group else ''}. Labels of groups are not empty and "
+                "contain no '/', and groups do not nest: name nodes apart by a longer label, such as 'actors-left'."
+            )
+            raise ProgramError(message)
+        self._group = _Group(label, dict(resources or {}), dict(environment or {}), restart or Restart(), colocate)
+        first = len(self.specs)
+        try:
+            yield
+        finally:
+            self._group = None
+        if colocate:
+            self._share_host(range(first, len(self.specs)))
+
+    def add_node(
+        self,
+        node: Node,
+        *,
+        concurrency: int | None = None,
+        restart: Restart | None = None,
+        hang_seconds: float | None = None,
+    ) -> Handle:
+        """Adds `node` to the current group.
+
+        Args:
+            node: What to run; handles among its arguments become edges.
+            concurrency: How many calls a service works on at once, from any callers; others wait their turn. One by
+                default, so that a service needs no locks; many for a `ReplayNode`, which has its own.
+            restart: Overrides the group's.
+            hang_seconds: Report the node as hung once it gave no sign of life for so long while it had work. Calls
+                that it answers, `current_node().heartbeat()`, `.log()` and `.stop_requested` are signs of life.
+
+        Returns:
+            The node's handle, to pass to other nodes' constructors.
+
+        Raises:
+            ProgramError: if the node is no node, a number is not positive, or a handle is foreign or has no methods.
+        """
+        group = self._group or _Group("main")
+        index = len(self.specs)
+        label = f"{group.label}/{sum(spec.group == group.label for spec in self.specs)}"
+        self._check(node, label, 1 if concurrency is None else concurrency, hang_seconds)
+        spec = NodeSpec(
+            index=index,
+            label=label,
+            group=group.label,
+            program=self.name,
+            kind=node.kind,
+            target=node.target,
+            args=node.args,
+            kwargs=node.kwargs,
+            methods=node.methods,
+            runs=node.runs,
+            concurrency=node.concurrency if concurrency is None else concurrency,
+            restart=restart or group.restart,
+            hang_seconds=hang_seconds,
+            resources=group.resources,
+            environment=group.environment,
+        )
+        self.specs.append(spec)
+        self._hosts.append(index)
+        return Handle(self.name, label, index)
+
+    def colocate(self, *handles: Handle) -> None:
+        """Puts the nodes into one process, where they call each other directly; they start, end and restart together.
+
+        Raises:
+            ProgramError: if a handle belongs to another program, or the nodes ask for different environments.
+        """
+        self._check_owned(handles, "colocate")
+        self._share_host([handle.index for handle in handles])
+
+    def hosts(self) -> tuple[tuple[NodeSpec, ...], ...]:
+        """The nodes, put together by the process that they share."""
+        shared: dict[int, list[NodeSpec]] = {}
+        for spec, host in zip(self.specs, self._hosts, strict=True):
+            shared.setdefault(host, []).append(spec)
+        return tuple(tuple(specs) for specs in shared.values())
+
+    def graph(self) -> ProgramGraphRecord:
+        """What will be launched, as a record."""
+        hosts = {spec.index: number for number, specs in enumerate(self.hosts()) for spec in specs}
+        nodes = tuple(
+            NodeRecord(
+                label=spec.label,
+                group=spec.group,
+                kind=spec.kind,
+                target=getattr(spec.target, "__qualname__", type(spec.target).__qualname__),
+                methods=spec.methods,
+                runs=spec.runs,
+                host=hosts[spec.index],
+                concurrency=spec.concurrency,
+                restart_limit=spec.restart.limit,
+                resources=spec.resources,
+            )
+            for spec in self.specs
+        )
+        return ProgramGraphRecord(name=self.name, nodes=nodes, edges=tuple(self._edges()))
+
+    def _edges(self) -> Iterator[EdgeRecord]:
+        for spec in self.specs:
+            targets = dict.fromkeys(handle.label for handle in handles_in((spec.args, spec.kwargs)))
+            yield from (EdgeRecord(source=spec.label, target=label) for label in targets)
+
+    def _check(self, node: Node, label: str, concurrency: int, hang_seconds: float | None) -> None:
+        if not isinstance(node, Node):
+            message = (
+                f"`Program.add_node` of {self.name!r} was given {node!r} of type {type(node).__name__}. A program holds "
+                "nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, one that others call in "
+                "`ServiceNode`."
+            )
+            raise ProgramError(message)
+        if concurrency < 1 or (hang_seconds is not None and hang_seconds <= 0):
+            message = (
+                f"`Program.add_node` was given concurrency={concurrency} and hang_seconds={hang_seconds} for "
+                f"{label!r}. Both count something that happens: use concurrency of at least 1, and more than 0 "
+                "seconds, or None for a node that may be silent for ever."
+            )
+            raise ProgramError(message)
+        handles = list(handles_in((node.args, node.kwargs)))
+        self._check_owned(handles, "add_node")
+        mute = sorted({handle.label for handle in handles if self.specs[handle.index].kind != "service"})
+        if mute:
+            message = (
+                f"`Program.add_node` was given handles of {', '.join(map(repr, mute))} in the arguments of {label!r}. "
+                "These nodes have no methods that could be called: make them a `ServiceNode` (its `run` still runs)."
+            )
+            raise ProgramError(message)
+
+    def _check_owned(self, handles: Any, operation: str) -> None:
+        known = {(spec.index, spec.label) for spec in self.specs}
+        foreign = sorted(
+            f"{handle.label} of {handle.program}"
+            for handle in handles
+            if handle.program != self.name or (handle.index, handle.label) not in known
+        )
+        if foreign:
+            message = (
+                f"`Program.{operation}` of {self.name!r} was given handles of another program: {', '.join(foreign)}. "
+                "Handles only mean something in the program that made them: add those nodes to this program."
+            )
+            raise ProgramError(message)
+
+    def _share_host(self, indices: Any) -> None:
+        wanted = {self._hosts[index] for index in indices}
+        members = [spec for spec, host in zip(self.specs, self._hosts, strict=True) if host in wanted]
+        if len({tuple(sorted(spec.environment.items())) for spec in members}) > 1:
+            message = (
+                f"`Program` {self.name!r} was asked to colocate {', '.join(spec.label for spec in members)}, whose "
+                "groups set different environment variables. One process has one environment: give these groups the "
+                "same `environment`, or leave the nodes apart."
+            )
+            raise ProgramError(message)
+        for spec in members:
+            self._hosts[spec.index] = min(wanted)
+
+    def _repr_html_(self) -> str:
+        from workbench.views._graph import render_graph
+
+        return render_graph(self.graph())

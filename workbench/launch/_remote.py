@@ -1,0 +1,179 @@
+"""Calls between processes of one launched program, on the standard library's `multiprocessing.managers`.
+
+Each process serves one object, the door, at an address that is known before it starts; the door passes calls on to the
+services of its process. A connection is opened per calling thread and authenticated with a key drawn for the launch,
+so only processes of the launch ever unpickle anything, and only from each other.
+"""
+
+import pickle
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing import managers
+from multiprocessing.pool import ExceptionWithTraceback
+from typing import Any
+
+import cloudpickle
+
+from workbench._errors import NodeError
+from workbench.launch._service import Service
+
+CONNECT_SECONDS = 60.0  # how long a call waits for a node that starts or restarts
+
+
+class NotSentError(Exception):
+    """The request did not reach the other process, so that it can be sent again."""
+
+
+class Door(managers.BaseProxy):
+    """The calling end of another process's door."""
+
+    _exposed_ = ("ask",)
+
+    def ask(self, label: str, payload: bytes) -> bytes:
+        """Sends one call and waits for its answer.
+
+        Raises:
+            NotSentError: if the other process cannot have seen the call.
+            EOFError, OSError: if it ended while it worked on it.
+        """
+        try:
+            if not hasattr(self._tls, "connection"):  # pyright: ignore[reportAttributeAccessIssue]
+                self._connect()  # pyright: ignore[reportAttributeAccessIssue]
+        except (OSError, EOFError, managers.RemoteError) as error:
+            raise NotSentError from error
+        try:
+            return self._callmethod("ask", (label, payload))
+        except (BrokenPipeError, managers.RemoteError) as error:
+            # RemoteError: a process that was started again does not know the door by its old name.
+            self._hang_up()
+            raise NotSentError from error
+        except (EOFError, OSError):
+            self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        connection = self._tls.__dict__.pop("connection", None)  # pyright: ignore[reportAttributeAccessIssue]
+        if connection is not None:
+            connection.close()
+
+    def _incref(self) -> None:
+        # As in BaseProxy, but without its finalizer: that one would dial a process that may be gone, or hang, whenever
+        # the garbage collector finds a proxy.
+        connection = self._Client(self._token.address, authkey=self._authkey)  # pyright: ignore[reportAttributeAccessIssue]
+        managers.dispatch(connection, None, "incref", (self._id,))  # pyright: ignore[reportAttributeAccessIssue]
+        connection.close()
+
+
+class _Keeper:
+    """The answering end of a process's door."""
+
+    def __init__(self, services: Mapping[str, Service]) -> None:
+        self._services = services
+
+    def ask(self, label: str, payload: bytes) -> bytes:
+        method, args, kwargs = pickle.loads(payload)
+        try:
+            answer = (True, self._services[label].call(method, args, kwargs))
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            return _packed_error(label, method, error)
+        try:
+            return cloudpickle.dumps(answer)
+        except Exception as error:  # noqa: BLE001 - whatever pickling of a user's result raises
+            return _packed_error(label, method, error)
+
+
+def serve(services: Mapping[str, Service], address: str, authkey: bytes) -> None:
+    """Answers calls of other processes at `address`, in threads of their own, until the process ends."""
+    keeper = _Keeper(services)
+    server = _manager_class(lambda: keeper)(address=address, authkey=authkey).get_server()
+    threading.Thread(target=server.serve_forever, name=f"door {address}", daemon=True).start()
+
+
+class RemoteHost:
+    """The way to another process, shared by all who call its services from here."""
+
+    def __init__(self, address: str, authkey: bytes) -> None:
+        self._manager = _manager_class(None)(address=address, authkey=authkey)
+        self._lock = threading.Lock()
+        self._door: Door | None = None
+        self.gone: str | None = None
+
+    def ask(self, label: str, method: str, payload: bytes) -> bytes:
+        """Sends one call, waiting for the process to start if need be."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        pause = 0.005
+        while True:
+            if self.gone is not None:
+                raise _unreachable(label, method, self.gone)
+            door = self._door
+            try:
+                door = door or self._open()
+                return door.ask(label, payload)
+            except NotSentError as error:
+                with self._lock:
+                    if self._door is door:
+                        self._door = None
+                if time.monotonic() > deadline:
+                    raise _unreachable(label, method, f"no connection within {CONNECT_SECONDS:.0f} s") from error
+            except (EOFError, OSError) as error:
+                fact = "its process ended while it worked on the call, which may have had an effect"
+                raise _unreachable(label, method, fact) from error
+            time.sleep(pause)
+            pause = min(2 * pause, 0.25)
+
+    def _open(self) -> Door:
+        with self._lock:
+            if self._door is None:
+                try:
+                    self._manager.connect()
+                    self._door = self._manager.door()  # pyright: ignore[reportAttributeAccessIssue]
+                except (OSError, EOFError, managers.RemoteError) as error:
+                    raise NotSentError from error
+            return self._door  # pyright: ignore[reportReturnType]
+
+
+class RemoteService:
+    """An endpoint in another process."""
+
+    def __init__(self, host: RemoteHost, label: str, methods: tuple[str, ...]) -> None:
+        self.label = label
+        self.methods = methods
+        self._host = host
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Calls `method` over there; cloudpickle carries what was defined in a notebook."""
+        answer = self._host.ask(self.label, method, cloudpickle.dumps((method, args, kwargs)))
+        succeeded, value = pickle.loads(answer)
+        if succeeded:
+            return value
+        raise value
+
+
+def _manager_class(door: Any) -> type[managers.BaseManager]:
+    # A class of its own: `register` writes into the class.
+    made = type("DoorManager", (managers.BaseManager,), {})
+    made.register("door", callable=door, proxytype=Door, exposed=("ask",))
+    return made
+
+
+def _packed_error(label: str, method: str, error: Exception) -> bytes:
+    try:
+        packed = cloudpickle.dumps((False, ExceptionWithTraceback(error, error.__traceback__)))
+        pickle.loads(packed)  # some exceptions can be pickled and not be unpickled
+    except Exception:  # noqa: BLE001 - a user's exception may raise anything here
+        message = (
+            f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception itself cannot "
+            "be pickled, so this one stands for it: give it a constructor whose arguments all have defaults."
+        )
+        stand_in = NodeError(message, stage=label)
+        packed = cloudpickle.dumps((False, ExceptionWithTraceback(stand_in, error.__traceback__)))
+    return packed
+
+
+def _unreachable(label: str, method: str, fact: str) -> NodeError:
+    message = (
+        f"The call `{method}` did not get an answer from node {label!r}: {fact}. A node answers between its start and "
+        "its end: see `Launched.state()` for what happened, or give the node a `Restart` and call again."
+    )
+    return NodeError(message, stage=label)

@@ -1,0 +1,192 @@
+"""A table of experience between actors and learners, sampled uniformly, in order, or by priority."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+from workbench._errors import NodeError, ProgramError
+from workbench.launch._context import CURRENT
+from workbench.launch._nodes import ServiceNode
+
+_WAIT_SECONDS = 0.2  # between two looks at whether the program stops
+
+
+class Replay:
+    """Holds at most `max_size` items; the oldest leave first.
+
+    Callers may come from many threads. Sampling by priority costs one pass over the priorities of all items.
+
+    Args (of the constructor):
+        max_size: How many items are kept.
+        sampling: "uniform" (with replacement), "fifo" (each item once, oldest first, then it is removed), or
+            "prioritized" (with replacement, chance ∝ priority ** `exponent`).
+        min_size: `sample` waits until so many items were in the table at once.
+        samples_per_insert: Rate limit: after `min_size` items, sampled items never exceed so many times the inserted
+            ones (`sample` waits); None for no limit. `insert` never waits.
+        exponent: How sharply priorities count; 0 is uniform.
+        seed: Of the sampling.
+
+    Raises:
+        ProgramError: if sizes do not fit, or the sampling is unknown.
+
+    Example:
+        >>> table = Replay(max_size=2, sampling="fifo")
+        >>> _ = [table.insert(item) for item in ("a", "b", "c")]
+        >>> table.sample(2)["items"]
+        ['b', 'c']
+
+    References:
+        Schaul et al., "Prioritized Experience Replay", ICLR 2016; Cassirer et al., "Reverb", arXiv 2102.04736.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        sampling: Literal["uniform", "fifo", "prioritized"] = "uniform",
+        min_size: int = 1,
+        samples_per_insert: float | None = None,
+        exponent: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        rate_fits = samples_per_insert is None or samples_per_insert > 0
+        if not 1 <= min_size <= max_size or sampling not in ("uniform", "fifo", "prioritized") or not rate_fits:
+            message = (
+                f"`Replay` was given max_size={max_size}, min_size={min_size}, sampling={sampling!r}, "
+                f"samples_per_insert={samples_per_insert}. A sampler that waits for more than the table holds, or may "
+                "sample nothing, waits for ever: choose 1 <= min_size <= max_size, samples_per_insert above 0 or "
+                "None, and 'uniform', 'fifo' or 'prioritized'."
+            )
+            raise ProgramError(message)
+        import numpy as np
+
+        self._max_size, self._min_size, self._sampling = max_size, min_size, sampling
+        self._rate, self._exponent = samples_per_insert, exponent
+        self._items: list[Any] = [None] * max_size
+        self._keys = np.full(max_size, -1, np.int64)  # number of the insertion; -1 marks an empty place
+        self._weights = np.zeros(max_size)
+        self._oldest = self._size = self._inserted = self._sampled = 0
+        self._began = False
+        self._random = np.random.default_rng(seed)
+        self._changed = threading.Condition()
+
+    def insert(self, item: Any, priority: float = 1.0) -> int:
+        """Adds an item, in place of the oldest when the table is full; returns its key."""
+        weight = self._weight(priority)
+        with self._changed:
+            place = (self._oldest + self._size) % self._max_size
+            if self._size == self._max_size:
+                self._oldest = (self._oldest + 1) % self._max_size
+            else:
+                self._size += 1
+            key = self._inserted
+            self._items[place], self._keys[place], self._weights[place] = item, key, weight
+            self._inserted += 1
+            self._began = self._began or self._size >= self._min_size
+            self._changed.notify_all()
+            return key
+
+    def sample(self, count: int, timeout_seconds: float | None = None) -> dict[str, list[Any]]:
+        """Draws `count` items, waiting until the table's size and rate allow it.
+
+        Returns:
+            `items`, their `keys`, and `probabilities`, the chance that one draw had of each item.
+
+        Raises:
+            TimeoutError: if that lasts longer than `timeout_seconds`.
+            NodeError: if the program stops meanwhile.
+        """
+        with self._changed:
+            self._wait(lambda: self._allowed(count), timeout_seconds, count)
+            self._sampled += count
+            places, chances = self._draw(count)
+            found = {
+                "items": [self._items[place] for place in places],
+                "keys": [int(self._keys[place]) for place in places],
+                "probabilities": chances,
+            }
+            if self._sampling == "fifo":
+                for place in places:
+                    self._items[place], self._keys[place], self._weights[place] = None, -1, 0.0
+                self._oldest = (self._oldest + count) % self._max_size
+                self._size -= count
+            return found
+
+    def update_priorities(self, keys: Sequence[int], priorities: Sequence[float]) -> int:
+        """Sets new priorities; returns how many of the items were still there."""
+        updated = 0
+        with self._changed:
+            for key, priority in zip(keys, priorities, strict=True):
+                place = key % self._max_size
+                if self._keys[place] == key:
+                    self._weights[place] = self._weight(priority)
+                    updated += 1
+        return updated
+
+    def size(self) -> int:
+        """How many items are in the table."""
+        return self._size
+
+    def counts(self) -> dict[str, int]:
+        """How many items are there, and were inserted and sampled so far."""
+        return {"size": self._size, "inserted": self._inserted, "sampled": self._sampled}
+
+    def _weight(self, priority: float) -> float:
+        if not priority >= 0:
+            message = (
+                f"`Replay` was given the priority {priority}. An item's chance is proportional to its priority, so "
+                "priorities are numbers of at least 0: pass the absolute error, for example."
+            )
+            raise ValueError(message)
+        return float(priority) ** self._exponent
+
+    def _allowed(self, count: int) -> bool:
+        if not self._began or self._size < (count if self._sampling == "fifo" else 1):
+            return False
+        if self._sampling == "prioritized" and not self._weights.any():
+            return False
+        return self._rate is None or self._sampled + count <= self._rate * self._inserted
+
+    def _draw(self, count: int) -> tuple[list[int], list[float]]:
+        import numpy as np
+
+        if self._sampling == "fifo":
+            return [(self._oldest + i) % self._max_size for i in range(count)], [1.0] * count
+        if self._sampling == "uniform":
+            places = (self._oldest + self._random.integers(self._size, size=count)) % self._max_size
+            return places.tolist(), [1.0 / self._size] * count
+        total = np.cumsum(self._weights)
+        places = np.searchsorted(total, self._random.random(count) * total[-1], side="right")
+        places = np.minimum(places, np.flatnonzero(self._weights)[-1])  # a draw may round up to the very end
+        return places.tolist(), (self._weights[places] / total[-1]).tolist()
+
+    def _wait(self, ready: Any, timeout_seconds: float | None, count: int) -> None:
+        context = CURRENT.get(None)
+        left = float("inf") if timeout_seconds is None else timeout_seconds
+        while not self._changed.wait_for(ready, min(_WAIT_SECONDS, max(left, 0.0))):
+            left -= _WAIT_SECONDS
+            if context is not None and context.stop_requested:
+                message = (
+                    f"`Replay.sample` of {context.label!r} gave up waiting for {count} items: the program stops. Its "
+                    "nodes end now: let the caller's `run` end as well."
+                )
+                raise NodeError(message, stage=context.label)
+            if left <= 0:
+                message = (
+                    f"`Replay.sample` was asked for {count} items within {timeout_seconds} s, but holds {self._size} "
+                    f"(min_size {self._min_size}), after {self._inserted} inserted and {self._sampled} sampled "
+                    f"(samples_per_insert {self._rate}). Insert more, sample less, or wait longer."
+                )
+                raise TimeoutError(message)
+
+
+class ReplayNode(ServiceNode):
+    """A service node with a `Replay` table, e.g. `ReplayNode(10_000, sampling="prioritized", min_size=100)`.
+
+    Answers 256 calls at once: at most so many callers may wait in `sample` without holding up an `insert`.
+    """
+
+    concurrency = 256
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cast(Any, Replay), *args, **kwargs)

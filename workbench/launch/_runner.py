@@ -1,0 +1,141 @@
+"""One node in one thread of this process: of the notebook's own, or of a child's."""
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from workbench.launch._context import CURRENT, NodeContext
+from workbench.launch._nodes import Handle, NodeSpec, dereference
+from workbench.launch._service import Service
+
+Emit = Callable[[str, str, Any], None]  # label, event, detail
+
+
+class NodeRunner:
+    """Starts one node in a daemon thread, watches for signs of life and says how it ended.
+
+    Events: "running", "serving", ("finished", exit code), ("stopped", None), ("raised", traceback), "stop_program".
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        client_of: Callable[[Handle], Any],
+        emit: Emit,
+        *,
+        write: Callable[[str], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.service = Service(spec) if spec.kind == "service" else None
+        self.context: NodeContext | None = None
+        self.thread: threading.Thread | None = None
+        self._client_of = client_of
+        self._emit = emit
+        self._write = write
+        self._closing = threading.Event()
+
+    def start(self, attempt: int) -> None:
+        """Starts the node anew, in a new thread and with a new context."""
+        context = NodeContext(
+            self.spec.label,
+            self.spec.program,
+            attempt,
+            lambda label: self._emit(label, "stop_program", None),
+            self._write,
+        )
+        if self.context is not None:
+            context.lines.extend(self.context.lines)
+        self.context = context
+        self._closing = threading.Event()
+        name = f"{self.spec.program}:{self.spec.label}"
+        self.thread = threading.Thread(target=self._body, args=(context, self._closing), name=name, daemon=True)
+        self.thread.start()
+
+    def request_stop(self) -> None:
+        """Asks the node to end; its service answers on."""
+        if self.context is not None:
+            self.context.request_stop()
+
+    def close(self, reason: str) -> None:
+        """Ends the service."""
+        self._closing.set()
+        if self.service is not None:
+            self.service.close(reason)
+
+    def abandon(self) -> None:
+        """Forgets the thread, which cannot be killed: what it does from now on has no effect on the program."""
+        if self.context is not None:
+            self.context.request_stop()
+            self.context.attempt = -1
+        if self.service is not None:
+            self.service.pause()
+
+    def silent_seconds(self) -> float:
+        """For how long a node with work gave no sign of life; 0 for a service without calls."""
+        context, thread = self.context, self.thread
+        if context is None or thread is None or not thread.is_alive():
+            return 0.0
+        silent = time.monotonic() - context.last_beat
+        if self.service is not None and not self.spec.runs:
+            return min(silent, self.service.tally()["oldest_call_seconds"])
+        return silent
+
+    def stack(self) -> str:
+        """Where the node's threads stand now."""
+        idents = [self.thread.ident] if self.thread is not None else []
+        idents += self.service.threads() if self.service is not None else []
+        frames = sys._current_frames()
+        found = [frames[ident] for ident in dict.fromkeys(idents) if ident in frames]
+        return "\n".join("".join(traceback.format_stack(frame)) for frame in found)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The numbers of a `NodeStateRecord` that are known where the node lives."""
+        context, thread = self.context, self.thread
+        now = time.monotonic()
+        tally = self.service.tally() if self.service is not None else {}
+        tally.pop("oldest_call_seconds", None)
+        return tally | {
+            "heartbeat_age_seconds": now - context.last_beat if context else None,
+            "uptime_seconds": now - context.started_at if context else None,
+            "log_tail": tuple(context.lines)[-5:] if context else (),
+            "native_id": thread.native_id if thread is not None and thread.is_alive() else None,
+        }
+
+    def _body(self, context: NodeContext, closing: threading.Event) -> None:
+        CURRENT.set(context)
+        try:
+            code = self._work(context, closing)
+            event, detail = ("stopped", None) if context.stop_requested and code == 0 else ("finished", code)
+        except BaseException:  # noqa: BLE001 - whatever ends the node is reported, not lost with its thread
+            text = traceback.format_exc()
+            context.log(text)
+            event, detail = ("stopped", None) if context.stop_requested else ("raised", text)
+        if context.attempt >= 0:
+            if event == "raised" and self.service is not None:
+                self.service.pause()
+            self._emit(self.spec.label, event, detail)
+
+    def _work(self, context: NodeContext, closing: threading.Event) -> int:
+        try:
+            args = dereference(tuple(self.spec.args), self._client_of)
+            kwargs = dereference(dict(self.spec.kwargs), self._client_of)
+            if self.spec.kind == "function":
+                self._emit(self.spec.label, "running", None)
+                self.spec.target(*args, **kwargs)
+                return 0
+            instance = self.spec.target(*args, **kwargs)
+            if context.attempt < 0:
+                return 0
+            if self.service is not None:
+                self.service.open(instance, context)
+            self._emit(self.spec.label, "running" if self.spec.runs else "serving", None)
+            if self.spec.runs:
+                instance.run()
+            else:
+                closing.wait()
+        except SystemExit as leave:
+            return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        return 0

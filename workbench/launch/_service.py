@@ -1,0 +1,269 @@
+"""The receiving end of calls: counts them, queues them, runs them; the same on every engine."""
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from workbench._errors import NodeError, ProgramError
+from workbench.launch._context import CURRENT, NodeContext
+from workbench.launch._nodes import NodeSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+_BATCHING = "_workbench_batching"
+
+
+def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
+    """Makes a service's method receive many calls at once.
+
+    Each caller calls it with single values and gets a single result. The method sees a list per argument, one entry
+    per call, and returns one result per call in the same order. Wants callers that wait at the same time: several
+    nodes, or `client.futures`.
+
+    Args:
+        max_size: Runs as soon as so many calls are there.
+        wait_seconds: Runs with fewer calls once the first has waited so long.
+
+    Raises:
+        ProgramError: if `max_size` is below 1 or `wait_seconds` negative.
+
+    Example:
+        >>> class Doubler:
+        ...     @batched(max_size=8)
+        ...     def double(self, xs): return [2 * x for x in xs]
+    """
+    if max_size < 1 or wait_seconds < 0:
+        message = (
+            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch holds at least one "
+            "call and cannot wait for less than no time: use max_size of at least 1 and wait_seconds of at least 0."
+        )
+        raise ProgramError(message)
+
+    def mark(method: F) -> F:
+        setattr(method, _BATCHING, (max_size, wait_seconds))
+        return method
+
+    return mark
+
+
+def parallel_calls(spec: NodeSpec) -> int:
+    """How many calls of one client may be under way at once: enough to fill the largest batch."""
+    members = (inspect.getattr_static(spec.target, name) for name in spec.methods)
+    return max([spec.concurrency, *(getattr(member, _BATCHING, (1, 0.0))[0] for member in members)])
+
+
+@dataclass(slots=True)
+class _Batch:
+    calls: list[tuple[tuple[Any, ...], Mapping[str, Any], Future[Any]]] = field(default_factory=list)
+    full: threading.Event = field(default_factory=threading.Event)
+
+
+class _Batcher:
+    """Collects calls of one method: the first caller waits for the others and then works for all."""
+
+    def __init__(self, label: str, method: str, max_size: int, wait_seconds: float) -> None:
+        self._label, self._method = label, method
+        self._max_size, self._wait_seconds = max_size, wait_seconds
+        self._lock = threading.Lock()
+        self._gathering: _Batch | None = None
+        self._open: list[_Batch] = []
+
+    def call(self, execute: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        future: Future[Any] = Future()
+        with self._lock:
+            leads = self._gathering is None
+            if self._gathering is None:
+                self._gathering = _Batch()
+                self._open.append(self._gathering)
+            batch = self._gathering
+            batch.calls.append((args, kwargs, future))
+            if len(batch.calls) == self._max_size:
+                self._gathering = None
+                batch.full.set()
+        if leads:
+            self._lead(batch, execute)
+        return future.result()
+
+    def close(self, error: Exception) -> None:
+        """Fails whoever still waits."""
+        with self._lock:
+            waiting, self._gathering = list(self._open), None
+        for batch in waiting:
+            batch.full.set()
+            _settle(batch, error=error)
+
+    def waiting(self) -> int:
+        with self._lock:
+            return len(self._gathering.calls) if self._gathering else 0
+
+    def _lead(self, batch: _Batch, execute: Callable[..., Any]) -> None:
+        batch.full.wait(self._wait_seconds)
+        with self._lock:
+            if self._gathering is batch:
+                self._gathering = None
+        try:
+            columns = self._columns(batch)
+            results = execute(self._method, columns[0], columns[1], calls=len(batch.calls))
+            _settle(batch, results=self._checked(results, len(batch.calls)))
+        except Exception as error:  # noqa: BLE001 - every caller of the batch gets it
+            _settle(batch, error=error)
+        finally:
+            with self._lock:
+                self._open.remove(batch)
+
+    def _columns(self, batch: _Batch) -> tuple[tuple[list[Any], ...], dict[str, list[Any]]]:
+        shapes = {(len(args), tuple(sorted(kwargs))) for args, kwargs, _ in batch.calls}
+        if len(shapes) > 1:
+            found = ", ".join(f"{count} positional and keywords {list(names)}" for count, names in sorted(shapes))
+            message = (
+                f"The batched method `{self._method}` of {self._label!r} got calls of one batch with different "
+                f"arguments: {found}. A batch is a list per argument, so every caller must pass the same ones."
+            )
+            raise NodeError(message, stage=self._label)
+        first_args, first_kwargs, _ = batch.calls[0]
+        args = tuple([call[0][i] for call in batch.calls] for i in range(len(first_args)))
+        return args, {name: [call[1][name] for call in batch.calls] for name in first_kwargs}
+
+    def _checked(self, results: Any, calls: int) -> Sequence[Any]:
+        if hasattr(results, "__len__") and len(results) == calls:
+            return results
+        returned = f"{len(results)} results" if hasattr(results, "__len__") else f"a {type(results).__name__}"
+        message = (
+            f"The batched method `{self._method}` of {self._label!r} returned {returned} for a batch of {calls} calls. "
+            "Each caller gets its own result: return a list with one entry per call, in the order of the arguments."
+        )
+        raise NodeError(message, stage=self._label)
+
+
+class Service:
+    """Lets callers in, at most `concurrency` at once, and keeps the count."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self.spec = spec
+        self.label = spec.label
+        self.methods = spec.methods
+        self._turn = threading.Condition()
+        self._instance: Any = None
+        self._context: NodeContext | None = None
+        self._closed: str | None = None
+        self._waiting = 0
+        self._active: dict[int, tuple[str, float]] = {}  # thread → method and when it began
+        self._calls = self._errors = 0
+        members = {name: inspect.getattr_static(spec.target, name) for name in spec.methods}
+        self._batchers = {
+            name: _Batcher(spec.label, name, *getattr(member, _BATCHING))
+            for name, member in members.items()
+            if hasattr(member, _BATCHING)
+        }
+
+    def open(self, instance: Any, context: NodeContext) -> None:
+        """Starts to answer with `instance`; a restarted node comes with a new one and an empty count."""
+        with self._turn:
+            self._instance, self._context, self._closed = instance, context, None
+            self._calls = self._errors = 0
+            self._active.clear()
+            self._turn.notify_all()
+
+    def pause(self) -> None:
+        """Keeps callers waiting until the next `open`: the node restarts."""
+        with self._turn:
+            self._instance = None
+
+    def close(self, reason: str) -> None:
+        """Turns away whoever waits and whoever comes."""
+        with self._turn:
+            self._instance, self._closed = None, reason
+            self._turn.notify_all()
+        for batcher in self._batchers.values():
+            batcher.close(self._gone("?"))
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Runs one method when its turn comes; what it raises reaches the caller, not the node."""
+        batcher = self._batchers.get(method)
+        if batcher is not None:
+            return batcher.call(self._execute, args, kwargs)
+        return self._execute(method, args, kwargs)
+
+    def tally(self) -> dict[str, Any]:
+        """How many calls were answered, failed, are under way and wait; the age of the oldest one under way."""
+        now = time.monotonic()
+        with self._turn:
+            oldest = min((began for _, began in self._active.values()), default=now)
+            return {
+                "calls": self._calls,
+                "call_errors": self._errors,
+                "active_calls": len(self._active),
+                "queue_length": self._waiting + sum(batcher.waiting() for batcher in self._batchers.values()),
+                "oldest_call_seconds": now - oldest,
+            }
+
+    def threads(self) -> list[int]:
+        """The threads that work on a call now."""
+        with self._turn:
+            return list(self._active)
+
+    def _execute(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, calls: int = 1) -> Any:
+        me = threading.get_ident()
+        instance, context, outer = self._enter(me, method)
+        token = CURRENT.set(context)
+        failed = 1
+        try:
+            result = getattr(instance, method)(*args, **kwargs)
+            failed = 0
+        finally:
+            CURRENT.reset(token)
+            self._leave(me, outer, context, calls, failed)
+        return result
+
+    def _enter(self, me: int, method: str) -> tuple[Any, NodeContext, tuple[str, float] | None]:
+        with self._turn:
+            outer = self._active.get(me)  # a service that calls itself keeps its turn instead of waiting for it
+            if not self._free() and outer is None:
+                self._waiting += 1
+                try:
+                    self._turn.wait_for(self._free)
+                finally:
+                    self._waiting -= 1
+            if self._instance is None or self._context is None:
+                raise self._gone(method)
+            self._active[me] = (method, time.monotonic())
+            return self._instance, self._context, outer
+
+    def _free(self) -> bool:
+        ready = self._instance is not None and len(self._active) < self.spec.concurrency
+        return ready or self._closed is not None
+
+    def _leave(self, me: int, outer: tuple[str, float] | None, context: NodeContext, calls: int, failed: int) -> None:
+        context.heartbeat()
+        with self._turn:
+            if context is not self._context:  # the node restarted meanwhile, and counts anew
+                return
+            if outer is None:
+                self._active.pop(me, None)
+            else:
+                self._active[me] = outer
+            self._calls += calls
+            self._errors += failed
+            self._turn.notify()
+
+    def _gone(self, method: str) -> NodeError:
+        message = (
+            f"The call `{method}` could not reach node {self.label!r} of program {self.spec.program!r}: "
+            f"{self._closed or 'it has not started'}. A node answers between its start and its end: see "
+            "`Launched.state()` for what happened, or give the node a `Restart`."
+        )
+        return NodeError(message, stage=self.label)
+
+
+def _settle(batch: _Batch, *, results: Sequence[Any] = (), error: Exception | None = None) -> None:
+    for position, (_, _, future) in enumerate(batch.calls):
+        try:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(results[position])
+        except InvalidStateError:  # closed while the batch was at work
+            continue

@@ -1,0 +1,134 @@
+"""Nodes as threads of this process: nothing to start, one JIT cache, direct calls."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from workbench._errors import ProgramError
+from workbench.launch._client import Client, Line
+from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._program import Program
+from workbench.launch._runner import Emit, NodeRunner
+from workbench.launch._service import parallel_calls
+
+
+class ThreadHost:
+    """One node in a thread of this process."""
+
+    def __init__(self, spec: NodeSpec, client_of: Callable[[Handle], Client], emit: Emit) -> None:
+        self.specs = (spec,)
+        self._runner = NodeRunner(spec, client_of, emit)
+
+    def start(self, attempt: int) -> None:
+        """Starts the node's thread."""
+        self._runner.start(attempt)
+
+    def request_stop(self) -> None:
+        """Sets the node's `stop_requested`."""
+        self._runner.request_stop()
+
+    def close(self, reason: str) -> None:
+        """Ends the node's service."""
+        self._runner.close(reason)
+
+    def kill(self) -> None:
+        """Abandons the thread; Python cannot end it."""
+        self._runner.abandon()
+
+    def tell_failed(self, label: str, reason: str) -> None:
+        """Lets the node know that another one failed."""
+        if self._runner.context is not None:
+            self._runner.context.tell_failed(label, reason)
+
+    def ended(self) -> bool:
+        """Whether the thread is gone, or forgotten."""
+        thread, context = self._runner.thread, self._runner.context
+        return thread is None or not thread.is_alive() or (context is not None and context.attempt < 0)
+
+    def hung(self) -> list[tuple[str, float, str]]:
+        """Label, silent seconds and stack of a node that has been silent for too long."""
+        limit, silent = self.specs[0].hang_seconds, self._runner.silent_seconds()
+        return [(self.specs[0].label, silent, self._runner.stack())] if limit is not None and silent > limit else []
+
+    def snapshot(self, label: str) -> dict[str, Any]:
+        """Numbers of a `NodeStateRecord`, processor seconds included."""
+        del label
+        found = self._runner.snapshot()
+        native_id = found.pop("native_id")
+        return found | {"where": f"thread {native_id or '-'}", "cpu_seconds": _CLOCK.seconds(native_id)}
+
+    def log_lines(self, label: str) -> tuple[str, ...]:
+        """What the node logged."""
+        del label
+        return tuple(self._runner.context.lines) if self._runner.context is not None else ()
+
+    def line(self, label: str) -> Line:
+        """A new way to call the node's service."""
+        if self._runner.service is None:
+            raise KeyError(label)
+        return Line(self._runner.service, parallel_calls(self.specs[0]))
+
+
+class Threads:
+    """The engine that runs nodes as threads of this process.
+
+    A thread that hangs cannot be killed: it is reported, forgotten and, if its `Restart` says so, replaced. `print`
+    goes to the notebook; `current_node().log` goes to the node's log.
+    """
+
+    name = "threads"
+
+    def open(self, program: Program, emit: Emit) -> list[ThreadHost]:
+        """One host for each node of `program`.
+
+        Raises:
+            ProgramError: if a group sets environment variables, which threads cannot have apart.
+        """
+        asking = sorted({spec.group for spec in program.specs if spec.environment})
+        if asking:
+            message = (
+                f'`launch` on "threads" was given program {program.name!r}, whose groups {", ".join(asking)} set '
+                "environment variables. All threads share the environment of this process: launch on "
+                '"processes", or set the variables before the notebook starts.'
+            )
+            raise ProgramError(message)
+        hosts: list[ThreadHost] = []
+        lines: dict[int, Line] = {}
+        for spec in program.specs:
+            hosts.append(ThreadHost(spec, lambda handle: Client(lines[handle.index]), emit))
+        for spec, host in zip(program.specs, hosts, strict=True):
+            if spec.kind == "service":
+                lines[spec.index] = host.line(spec.label)
+        self._lines = lines
+        return hosts
+
+    def close(self) -> None:
+        """Drops calls that wait."""
+        for line in self._lines.values():
+            line.close()
+
+
+class _Clock:
+    """Processor seconds of this process's threads, read at most a few times per second."""
+
+    def __init__(self) -> None:
+        self._read_at = -math.inf
+        self._seconds: dict[int, float] = {}
+
+    def seconds(self, native_id: int | None) -> float | None:
+        now = time.monotonic()
+        if now - self._read_at > 0.2:
+            try:
+                threads = psutil.Process(os.getpid()).threads()
+            except psutil.Error:  # macOS asks for rights that a notebook rarely has
+                threads = []
+            self._read_at = now
+            self._seconds = {thread.id: thread.user_time + thread.system_time for thread in threads}
+        return self._seconds.get(native_id) if native_id is not None else None
+
+
+_CLOCK = _Clock()

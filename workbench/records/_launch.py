@@ -1,0 +1,67 @@
+"""Records of programs of nodes: the graph before launch, and what each node does after it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workbench.records._base import Record
+
+NodeKind = Literal["function", "class", "service"]
+NodeStateName = Literal[
+    "waiting", "starting", "running", "serving", "finished", "stopped", "restarting", "raised", "killed", "hung"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord(Record):
+    """One node: a function that runs once, an object with a `run` loop, or a service whose methods others call."""
+
+    label: str  # "actors/0"
+    group: str
+    kind: NodeKind
+    target: str  # the qualified name of the function or class
+    methods: tuple[str, ...] = ()  # what others may call
+    runs: bool = True  # False: a passive service, which only answers
+    host: int = 0  # nodes of one host share a process
+    concurrency: int = 1  # calls that a service works on at once
+    restart_limit: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRecord(Record):
+    """`source` holds a handle of `target`, and so may call it."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramGraphRecord(Record):
+    """A program before it is launched."""
+
+    name: str
+    nodes: tuple[NodeRecord, ...]
+    edges: tuple[EdgeRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStateRecord(Record):
+    """What one node does now. Every number is measured; None where this engine cannot tell."""
+
+    label: str
+    state: NodeStateName
+    where: str  # "thread 1234", "process 4321", "worker tcp://…"
+    heartbeat_age_seconds: float | None = None  # since the node last called, answered, logged or asked whether to stop
+    uptime_seconds: float | None = None
+    calls: int = 0  # answered since the node (re)started
+    calls_per_second: float | None = None
+    call_errors: int = 0
+    active_calls: int = 0
+    queue_length: int = 0  # calls that wait for their turn
+    cpu_cores: float | None = None  # processor seconds per second; a process shared by nodes counts whole in each
+    memory_bytes: int | None = None  # resident memory of the node's own process
+    restarts: int = 0
+    exit_code: int | None = None  # 0 finished, 1 raised, -9 killed by signal 9, None while it runs
+    log_tail: tuple[str, ...] = ()
+    error: str | None = None  # traceback, or what is known of the end
