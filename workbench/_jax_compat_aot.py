@@ -1,0 +1,131 @@
+"""The part of the door to private JAX that compiles for absent devices; only the worker process uses it.
+
+Written against jaxlib 0.10: a compile-only client is reached through the devices of a topology, and takes StableHLO,
+a device list and compile options. libtpu and the CUDA plugin can end the process from here; nothing else may import it.
+"""
+
+from typing import Any
+
+import jaxlib
+import numpy as np
+from jax._src.interpreters import mlir as _mlir
+from jax._src.lib import xla_client as _xla
+from jax.experimental import mesh_utils, topologies
+from jaxlib import _jax
+from jaxlib.mlir import ir
+
+
+class NoSuchTopologyError(ValueError):
+    """The compiler knows no topology of this name."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """The compiler gave up because the program does not fit in the device's memory."""
+
+
+class CompilerError(RuntimeError):
+    """The compiler refused the program or an option."""
+
+
+def jaxlib_version() -> str:
+    """The version of jaxlib, which parses StableHLO and loads the plugins."""
+    return jaxlib.__version__
+
+
+def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> list[Any]:
+    """The devices of a topology that is not here, in the compiler's order.
+
+    Raises:
+        NoSuchTopologyError: if the compiler does not know it.
+    """
+    try:
+        return list(topologies.get_topology_desc(topology, platform, **arguments).devices)
+    except (_jax.JaxRuntimeError, NotImplementedError, RuntimeError) as error:
+        raise NoSuchTopologyError(str(error)) from error
+
+
+def order_devices(devices: list[Any], sizes: list[int], slices: int, order: str) -> tuple[list[Any], str, list[str]]:
+    """Devices in row-major order of a mesh, the order that was possible, and notes.
+
+    `topology` puts neighbours of the mesh next to each other on the torus, and lets the first axis that several
+    slices divide cross the data-centre network; `naive` reshapes the compiler's list.
+    """
+    if order == "naive":
+        return devices, "naive", []
+    try:
+        if slices == 1:
+            mesh = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+            return list(mesh.flat), "topology", []
+        outer = next((axis for axis, size in enumerate(sizes) if size % slices == 0), None)
+        if outer is None:
+            note = f"naive device order: no axis of a mesh of {sizes} is divided by {slices} slices"
+            return devices, "naive", [note]
+        across = [slices if axis == outer else 1 for axis in range(len(sizes))]
+        within = [size // part for size, part in zip(sizes, across, strict=True)]
+        mesh = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
+    except (NotImplementedError, AssertionError, ValueError) as error:
+        return devices, "naive", [f"naive device order, since a mesh of {sizes} found no place on the torus: {error}"]
+    return list(mesh.flat), "topology", []
+
+
+def compile_for_devices(
+    stablehlo: str, devices: list[Any], options: list[tuple[str, Any]]
+) -> tuple[str, dict[str, int], dict[str, float]]:
+    """Compiles one StableHLO module for absent devices in mesh order.
+
+    Returns:
+        The optimised HLO, the compiler's memory figures of one device, and its own cost analysis (empty: none).
+
+    Raises:
+        OutOfMemoryError: with the compiler's own message.
+        CompilerError: for every other reason that it gives.
+    """
+    try:
+        with _mlir.make_ir_context():
+            module = ir.Module.parse(stablehlo)
+            executable = devices[0].client.compile(
+                module, _jax.DeviceList(tuple(devices)), _compile_options(devices, options)
+            )
+    except (_jax.JaxRuntimeError, ir.MLIRError, RuntimeError, ValueError) as error:
+        message = str(error)
+        if "RESOURCE_EXHAUSTED" in message or "Ran out of memory" in message:
+            raise OutOfMemoryError(message) from error
+        raise CompilerError(message) from error
+    text = "\n\n".join(module.to_string() for module in executable.hlo_modules())
+    return text, _memory(executable), _cost(executable)
+
+
+def _compile_options(devices: list[Any], options: list[tuple[str, Any]]) -> Any:
+    count = len(devices)
+    found = _xla.CompileOptions()
+    found.num_partitions = count
+    found.num_replicas = 1
+    build = found.executable_build_options
+    build.use_spmd_partitioning = True
+    build.use_shardy_partitioner = True
+    build.num_partitions = count
+    ids = np.array([device.id for device in devices]).reshape(1, count)
+    build.device_assignment = found.device_assignment = _xla.DeviceAssignment.create(ids)
+    found.env_option_overrides = options
+    return found
+
+
+def _memory(executable: Any) -> dict[str, int]:
+    stats = executable.get_compiled_memory_stats()
+    names = {
+        "argument_bytes": "argument_size_in_bytes",
+        "output_bytes": "output_size_in_bytes",
+        "temporary_bytes": "temp_size_in_bytes",
+        "alias_bytes": "alias_size_in_bytes",
+        "code_bytes": "generated_code_size_in_bytes",
+        "peak_bytes": "peak_memory_in_bytes",
+    }
+    return {ours: int(getattr(stats, theirs)) for ours, theirs in names.items() if hasattr(stats, theirs)}
+
+
+def _cost(executable: Any) -> dict[str, float]:
+    try:
+        found = executable.cost_analysis()
+    except _jax.JaxRuntimeError:  # the CUDA plugin has none
+        return {}
+    return {key: float(value) for key, value in found.items() if "{" not in key and not key.startswith("utilization")}

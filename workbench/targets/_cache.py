@@ -1,0 +1,138 @@
+"""Compilations on disk, addressed by what went into them; a cache that fails costs time, never a result."""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+_FORMAT = 1
+_ENDING = ".json.gz"
+_STALE_SECONDS = 3600.0
+LIMIT_BYTES = 512 * 2**20
+
+
+class CompilationCache:
+    """A directory of compilations, least recently used ones removed beyond a size.
+
+    Args:
+        directory: Where; None: `targets` in `$WORKBENCH_CACHE`, else in the user's cache directory.
+        limit_bytes: How large it may grow (compressed); None: `$WORKBENCH_CACHE_BYTES`, else 512 MiB.
+    """
+
+    def __init__(self, directory: str | Path | None = None, *, limit_bytes: int | None = None) -> None:
+        self.directory = Path(directory) if directory is not None else _default_directory()
+        self.limit_bytes = _default_limit() if limit_bytes is None else limit_bytes
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """What was stored under `key`; None where there is nothing, or nothing that can be read."""
+        path = self._path(key)
+        try:
+            entry = json.loads(gzip.decompress(path.read_bytes()))
+            if entry["format"] != _FORMAT or entry["key"] != key:
+                return None
+            value = entry["value"]
+        except FileNotFoundError:
+            return None
+        except (OSError, EOFError, ValueError, KeyError, TypeError, gzip.zlib.error):  # type: ignore[attr-defined]
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return value
+
+    def store(self, key: str, value: dict[str, Any]) -> str:
+        """Stores `value`; returns "" or, where it could not be stored, a note that says why."""
+        data = gzip.compress(json.dumps({"format": _FORMAT, "key": key, "value": value}).encode(), compresslevel=5)
+        if len(data) > self.limit_bytes:
+            return (
+                f"not cached: {len(data)} bytes are more than the whole cache may hold ({self.limit_bytes} bytes, set "
+                "by "
+                "WORKBENCH_CACHE_BYTES)"
+            )
+        temporary = None
+        try:
+            self.directory.mkdir(
+                parents=True, exist_ok=True, mode=0o700
+            )  # HLO holds paths and names of the user's code
+            with tempfile.NamedTemporaryFile(dir=self.directory, suffix=".part", delete=False) as file:
+                temporary = Path(file.name)
+                file.write(data)
+            temporary.replace(self._path(key))
+        except OSError as error:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+            return (
+                f"not cached: {self.directory} cannot be written ({error.strerror or error}); the next call compiles "
+                "again. "
+                "Free some space there or set WORKBENCH_CACHE to another directory"
+            )
+        self._evict()
+        return ""
+
+    def clear(self) -> int:
+        """Removes every entry; returns how many there were."""
+        entries = self._entries()
+        for _, _, path in entries:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        return len(entries)
+
+    def size_bytes(self) -> int:
+        """How much the entries take together."""
+        return sum(size for _, size, _ in self._entries())
+
+    def _path(self, key: str) -> Path:
+        return self.directory / f"{key}{_ENDING}"
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """Time of last use, size and path, oldest first; what another kernel has just removed is left out."""
+        found = []
+        for path in self.directory.glob(f"*{_ENDING}"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        return sorted(found)
+
+    def _evict(self) -> None:
+        entries = self._entries()
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if total <= self.limit_bytes:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            total -= size
+        for path in self.directory.glob("*.part"):  # of kernels that were killed while they wrote
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.unlink(missing_ok=True)
+
+
+def cache_key(request: dict[str, Any], *, compiler: str) -> str:
+    """The address of a compilation: a hash of everything that it depends on, debug locations included.
+
+    Locations are part of it since source lines are part of the result.
+    """
+    text = json.dumps({"format": _FORMAT, "compiler": compiler, **request}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _default_directory() -> Path:
+    root = os.environ.get("WORKBENCH_CACHE")
+    return Path(root if root else platformdirs.user_cache_dir("mapreduce-workbench", appauthor=False)) / "targets"
+
+
+def _default_limit() -> int:
+    try:
+        return int(os.environ["WORKBENCH_CACHE_BYTES"])
+    except (KeyError, ValueError):
+        return LIMIT_BYTES

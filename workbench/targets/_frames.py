@@ -1,0 +1,57 @@
+"""Messages between kernel and worker: a length of 8 bytes, then JSON. No pickle: a broken worker can only send data."""
+
+import json
+import struct
+from typing import Any, BinaryIO
+
+_LENGTH = struct.Struct(">Q")
+LARGEST_FRAME_BYTES = 1 << 30
+
+
+class FrameError(ValueError):
+    """The bytes on the pipe are not a frame."""
+
+
+def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
+    """Writes one message and flushes.
+
+    Raises:
+        FrameError: if the message is larger than `LARGEST_FRAME_BYTES`, which no reader would accept.
+    """
+    body = json.dumps(message).encode()
+    if len(body) > LARGEST_FRAME_BYTES:
+        text = f"a message of {len(body)} bytes is larger than a frame may be ({LARGEST_FRAME_BYTES} bytes)"
+        raise FrameError(text)
+    stream.write(_LENGTH.pack(len(body)) + body)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
+    """The next message; None at a clean end of the stream.
+
+    Raises:
+        FrameError: if the stream ends inside a frame, or what it holds is not a JSON object of a sane length.
+    """
+    head = stream.read(_LENGTH.size)
+    if not head:
+        return None
+    if len(head) < _LENGTH.size:
+        text = f"the stream ended after {len(head)} of {_LENGTH.size} bytes of a frame's length"
+        raise FrameError(text)
+    (length,) = _LENGTH.unpack(head)
+    if length > LARGEST_FRAME_BYTES:
+        text = f"a frame of {length} bytes was announced; something else than frames was written to this stream"
+        raise FrameError(text)
+    body = stream.read(length)
+    if len(body) < length:
+        text = f"the stream ended after {len(body)} of a frame's {length} bytes"
+        raise FrameError(text)
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        text = f"a frame of {length} bytes holds no JSON: {error}"
+        raise FrameError(text) from error
+    if not isinstance(message, dict):
+        text = f"a frame holds a JSON {type(message).__name__}, not an object"
+        raise FrameError(text)
+    return message

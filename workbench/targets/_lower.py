@@ -1,0 +1,168 @@
+"""Lowers a program for a machine that is not here: an abstract mesh, a platform, StableHLO text."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+from workbench._errors import MeshError, ProgramError
+from workbench.records import TargetRecord
+from workbench.targets._parse import parse_target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMesh:
+    """A mesh over the devices of a target, as much as a kernel needs; which device sits where is the worker's to say."""
+
+    target: TargetRecord
+    abstract: AbstractMesh
+    order: Literal["topology", "naive"]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Sizes of the axes by name, in order."""
+        return dict(zip(self.abstract.axis_names, self.abstract.axis_sizes, strict=True))
+
+
+def target_mesh(
+    target: str | TargetRecord,
+    axis_shapes: Sequence[int],
+    axis_names: Sequence[str],
+    order: Literal["topology", "naive"] = "topology",
+    *,
+    axis_types: Sequence[AxisType] | None = None,
+) -> TargetMesh:
+    """A mesh over the devices of a machine that is not here.
+
+    Args:
+        target: `"v5e:16x16"`, or a `TargetRecord`.
+        axis_shapes: Sizes of the axes; their product is the target's number of devices.
+        axis_names: One name per axis.
+        order: How devices are put into the mesh: `topology` keeps neighbours next to each other, `naive` does not care.
+        axis_types: One per axis; None: all Auto.
+
+    Returns:
+        The mesh; `.abstract` goes into shardings and `lower_for_target`, `.axes` and `.order` into
+        `compile_for_target`.
+
+    Raises:
+        MeshError: if the sizes do not multiply to the number of devices, or names and sizes differ in number.
+
+    Example:
+        >>> target_mesh("v5e:4x4", (8, 2), ("clients", "model")).axes
+        {'clients': 8, 'model': 2}
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    shapes, names = tuple(axis_shapes), tuple(axis_names)
+    if len(shapes) != len(names) or math.prod(shapes) != target.devices:
+        message = (
+            f"`target_mesh` was given sizes {shapes} and names {names} for target {target.name!r}: {math.prod(shapes)} "
+            "places for "
+            f"{target.devices} devices ({target.chips} chips). Every axis has a size and a name, and the sizes "
+            "multiply to the number of "
+            f"devices: for example ({target.devices // 2 or 1}, {2 if target.devices > 1 else 1})."
+        )
+        raise MeshError(message)
+    types = tuple(axis_types) if axis_types is not None else (AxisType.Auto,) * len(shapes)
+    return TargetMesh(target=target, abstract=AbstractMesh(shapes, names, axis_types=types), order=order)
+
+
+def fit_axes(target: str | TargetRecord, axes: Mapping[str, int]) -> dict[str, int]:
+    """The axes of a mesh grown or shrunk to the devices of a target: the first one changes, the others stay.
+
+    Raises:
+        MeshError: if the other axes do not divide the target's devices.
+
+    Example:
+        >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2})
+        {'clients': 128, 'model': 2}
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    names = list(axes)
+    others = math.prod(axes[name] for name in names[1:])
+    if not names or target.devices % others:
+        message = (
+            f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
+            f"{others} devices, which does not "
+            f"divide its {target.devices}. The first axis takes what the others leave: use sizes for {names[1:]} that "
+            f"divide {target.devices}."
+        )
+        raise MeshError(message)
+    return {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
+
+
+def lower_for_target(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    mesh: TargetMesh | AbstractMesh,
+    *,
+    platform: Literal["tpu", "cuda"] | None = None,
+) -> str:
+    """StableHLO of `fn(*args)` for a platform that is not here, with the user's source lines in it.
+
+    Nothing runs and no device of the platform is needed. `fn` is traced with `mesh` as the current mesh.
+
+    Args:
+        fn: A function of arrays; jitted or not.
+        args: Arrays or `jax.ShapeDtypeStruct`s, in any pytrees. Named shardings are moved to `mesh` by their axis
+        names; leaves without one
+            are left to the compiler.
+        mesh: From `target_mesh`, or an abstract mesh.
+        platform: `tpu` or `cuda`; None: that of the target.
+
+    Returns:
+        The text of one module, for `compile_for_target`.
+
+    Raises:
+        MeshError: if a sharding names axes that `mesh` has not.
+        ProgramError: if `mesh` is abstract and no platform is given.
+    """
+    abstract = mesh.abstract if isinstance(mesh, TargetMesh) else mesh
+    if platform is None and not isinstance(mesh, TargetMesh):
+        message = (
+            f"`lower_for_target` was given an abstract mesh of axes {abstract.axis_names} and no `platform`. "
+            "Operations lower "
+            "differently per platform: pass `platform='tpu'` or 'cuda', or a mesh from `target_mesh`, which knows it."
+        )
+        raise ProgramError(message)
+    chosen = platform or (mesh.target.platform if isinstance(mesh, TargetMesh) else None)
+    moved = _on_mesh(args, abstract)
+    jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
+    with jax.sharding.use_abstract_mesh(abstract):
+        lowered = jitted.trace(*moved).lower(lowering_platforms=(chosen,))
+    return lowered.as_text(debug_info=True)
+
+
+def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
+    """Shapes of all leaves, their named shardings moved to `mesh`."""
+    strange: dict[str, str] = {}
+
+    def moved(path: tuple[Any, ...], leaf: Any) -> Any:
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding):
+            return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf))
+        named = {
+            name
+            for part in sharding.spec
+            if part is not None
+            for name in (part if isinstance(part, tuple) else (part,))
+        }
+        if missing := named.difference(mesh.axis_names):
+            strange[jax.tree_util.keystr(path)] = f"{sharding.spec} names {', '.join(sorted(map(repr, missing)))}"
+        placed = None if missing else NamedSharding(mesh, sharding.spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed)
+
+    shapes = jax.tree_util.tree_map_with_path(moved, tuple(args))
+    if strange:
+        listed = "; ".join(f"args{where}: {what}" for where, what in strange.items())
+        message = (
+            "`lower_for_target` was given shardings over axes that the mesh "
+            f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. "
+            "Shardings are moved to the target's mesh by the names of their axes: name the axes alike, or shard these "
+            "arguments over others."
+        )
+        raise MeshError(message)
+    return shapes

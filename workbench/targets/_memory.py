@@ -1,0 +1,163 @@
+"""What the compiler tells about memory: its out-of-memory error, and the buffers alive at the peak."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from workbench.records import BufferRecord, MemoryRecord, SourceLine
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_AMOUNT = r"([\d.]+)([KMGTP]?)i?B?"
+_NEEDS = (
+    re.compile(rf"total memory required for HLO temporaries \({_AMOUNT}\) exceeds available HBM \({_AMOUNT}\)"),
+    re.compile(rf"Used {_AMOUNT} of {_AMOUNT} hbm"),
+)
+_TOTAL = re.compile(r"Total bytes: (\d+)")
+_LIVE = re.compile(r"^\s+(?P<name>[^\s{]+)\{(?P<index>[\d,]*)\}: (?P<size>\d+) bytes", re.MULTILINE)
+_ALLOCATION = re.compile(
+    r"\d+\. Size: (?P<size>[\d.]+)(?P<unit>[KMGTP]?)\s+(?:Operator: op_name=\"(?P<op_name>[^\"]*)\"[^\n]*\s+)?"
+    r"Shape: (?P<shape>\S+)(?:[\s\S]*?XLA label: %?(?P<name>[^\s=]+))?"
+)
+_LARGEST = 16
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+def out_of_memory_bytes(message: str, usage: str = "") -> tuple[int | None, int | None]:
+    """Bytes needed and available per device as an out-of-memory error gives them; None for what it does not say.
+
+    The error rounds to 0.01 units; `usage`, the head of the compiler's memory report, makes the first one exact.
+
+    Example:
+        >>> out_of_memory_bytes("Ran out of memory in memory space hbm. Used 24.00G of 15.75G hbm. Exceeded")
+        (25769803776, 16911433728)
+    """
+    for form in _NEEDS:
+        if match := form.search(message):
+            needed, available = _bytes(match[1], match[2]), _bytes(match[3], match[4])
+            exact = _TOTAL.search(usage)
+            if exact and abs(int(exact[1]) - needed) <= 0.01 * needed:
+                needed = int(exact[1])
+            return needed, available
+    return None, None
+
+
+def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
+    """The memory of one device from a worker's reply.
+
+    `fits` is the compiler's own word on TPU (it raises otherwise) and a comparison of its peak with `available_bytes`
+    on GPU, whose compiler does not check.
+    """
+    largest = largest_buffers(reply["peak"], reply["hlo"]) or _allocations(reply["error"])
+    if reply["error"]:
+        needed, available = out_of_memory_bytes(reply["error"], reply["usage"])
+        return MemoryRecord(
+            peak_bytes=needed, available_bytes=available or available_bytes, fits=False, largest=largest
+        )
+    figures = dict(reply["memory"])
+    peak = figures.get("peak_bytes")
+    if not peak:
+        held = ("argument_bytes", "output_bytes", "temporary_bytes")
+        peak = figures["peak_bytes"] = sum(figures.get(name, 0) for name in held) - figures.get("alias_bytes", 0)
+    return MemoryRecord(**figures, available_bytes=available_bytes, fits=peak <= available_bytes, largest=largest)
+
+
+def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
+    """The largest buffers alive at the peak, largest first, with the operation and the user's line that made each."""
+    live = [(int(match["size"]), match["name"], match["index"]) for match in _LIVE.finditer(peak)]
+    live = sorted(live, key=lambda item: -item[0])[:_LARGEST]
+    lines = _definitions(hlo, {name for _, name, _ in live})
+    sources = _Sources(hlo)
+    return tuple(
+        BufferRecord(
+            name=name + (f"{{{index}}}" if index else ""),
+            size_bytes=size,
+            shape=_shape(lines.get(name, ""), index),
+            op_name=_first(r'op_name="([^"]*)"', lines.get(name, "")),
+            source=sources.of(_first(r"stack_frame_id=(\d+)", lines.get(name, ""))),
+        )
+        for size, name, index in live
+    )
+
+
+def _allocations(error: str) -> tuple[BufferRecord, ...]:
+    """The list that some out-of-memory errors carry themselves."""
+    return tuple(
+        BufferRecord(
+            name=match["name"] or "",
+            size_bytes=_bytes(match["size"], match["unit"]),
+            shape=match["shape"],
+            op_name=match["op_name"] or "",
+        )
+        for match in _ALLOCATION.finditer(error)
+    )
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * _UNITS[unit])
+
+
+def _first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""
+
+
+def _definitions(hlo: str, names: set[str]) -> dict[str, str]:
+    """The right-hand sides of the instructions with these names."""
+    found: dict[str, str] = {}
+    for line in hlo.splitlines():
+        left, equals, right = line.partition(" = ")
+        name = left.strip().removeprefix("ROOT ").lstrip("%")
+        if equals and name in names:
+            found[name] = right
+    return found
+
+
+def _shape(definition: str, index: str) -> str:
+    """The shape in a definition; of a tuple, that of one element."""
+    if not definition.startswith("("):
+        return definition.partition(" ")[0]
+    depth, start, parts = 0, 1, []
+    for place, letter in enumerate(definition):
+        depth += letter in "([{"
+        depth -= letter in ")]}"
+        if (letter == "," and depth == 1) or depth == 0:
+            parts.append(re.sub(r"/\*.*?\*/", "", definition[start:place]).strip())
+            start = place + 1
+        if depth == 0:
+            break
+    first = index.partition(",")[0]
+    return parts[int(first)] if first and int(first) < len(parts) else definition[:start]
+
+
+class _Sources:
+    """The tables of files, locations and frames at the head of an HLO module."""
+
+    def __init__(self, hlo: str) -> None:
+        head = hlo[: hlo.find("\n%") if "\n%" in hlo else None]
+        self._files = dict(re.findall(r'^(\d+) "([^"]*)"$', _table(head, "FileNames"), re.MULTILINE))
+        self._functions = dict(re.findall(r'^(\d+) "([^"]*)"$', _table(head, "FunctionNames"), re.MULTILINE))
+        self._places = _numbers(_table(head, "FileLocations"))
+        self._frames = _numbers(_table(head, "StackFrames"))
+
+    def of(self, frame: str) -> SourceLine | None:
+        """The innermost frame outside of this package."""
+        seen: set[str] = set()
+        while frame in self._frames and frame not in seen:
+            seen.add(frame)
+            numbers = self._frames[frame]
+            place = self._places.get(numbers.get("file_location_id", ""), {})
+            file = self._files.get(place.get("file_name_id", ""), "")
+            if file and not file.startswith(_PACKAGE):
+                function = self._functions.get(place.get("function_name_id", ""), "")
+                return SourceLine(file=file, line=int(place.get("line", 0)), function=function)
+            frame = str(int(numbers.get("parent_frame_id", "1")) - 1)  # printed as one more than it is; 1: none
+        return None
+
+
+def _table(head: str, title: str) -> str:
+    return head.partition(f"\n{title}\n")[2].partition("\n\n")[0]
+
+
+def _numbers(table: str) -> dict[str, dict[str, str]]:
+    rows = re.findall(r"^(\d+) \{([^}]*)\}$", table, re.MULTILINE)
+    return {number: dict(re.findall(r"(\w+)=(\d+)", fields)) for number, fields in rows}
