@@ -14,7 +14,7 @@ def _counts(profile):
 
 def test_profile_in_memory_and_through_a_directory_hold_the_same_events(looped_round):
     run = lambda: looped_round.compiled(*looped_round.args)  # noqa: E731
-    run()
+    jax.block_until_ready(run())
     in_memory = capture_profile(run, through="memory")
     on_disk = capture_profile(run, through="directory")
     assert (in_memory.source, on_disk.source) == ("memory", "directory")
