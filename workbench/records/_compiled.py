@@ -13,7 +13,9 @@ from workbench.records._sharding import PropagationRecord, ShardingRecord
 class InstructionRecord(Record):
     """One HLO instruction; `times` is how often it runs in one call (loop trip counts multiplied, None: unknown).
 
-    `flops` and `accessed_bytes` are per device and per execution; multiply by `times`.
+    `flops` (of dot products and convolutions) and `accessed_bytes` (of main memory) are per device and per execution;
+    multiply by `times`. A fusion holds those of everything fused into it, and what is `fused` holds none, so that sums
+    over all instructions are those of the module.
     """
 
     name: str
@@ -31,6 +33,8 @@ class InstructionRecord(Record):
     calls: tuple[str, ...] = ()  # computations that it calls
     memory_space: int = 0
     inferred: bool = False  # stage taken from neighbours, not from its own op_name
+    fused: bool = False  # inside a fusion (or the region of a reduction): its value never reaches memory
+    kind: str = ""  # kind of the stage: server, broadcast, clients, reduce, loop, branch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,12 @@ class CollectiveRecord(Record):
     """One collective; `payload_bytes` is one device's operand per execution, `wire_bytes` what one device sends (ring)."""
 
     name: str
-    kind: str  # all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute, collective-broadcast, send, recv
-    axes: tuple[str, ...]  # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () when not a product of axes
+    kind: (
+        str  # all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute, collective-broadcast, send, recv
+    )
+    axes: tuple[
+        str, ...
+    ]  # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () when not a product of axes
     group_size: int
     groups: int
     payload_bytes: int
@@ -84,15 +92,18 @@ class MemoryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRecord(Record):
-    """A compiled HLO module of one device; `flops`, `accessed_bytes`, `collective_bytes` are per device per call, loop-exact."""
+    """A compiled HLO module of one device; `flops` and `accessed_bytes` are per device per call, loop-exact.
+
+    They are None where a loop of unknown length holds some; `notes` says which.
+    """
 
     name: str
     platform: str
     devices: int
     instructions: tuple[InstructionRecord, ...]
     collectives: tuple[CollectiveRecord, ...]
-    flops: float
-    accessed_bytes: float
+    flops: float | None
+    accessed_bytes: float | None
     memory: MemoryRecord
     attributed_instructions: float  # share with a stage, 0..1
     attributed_flops: float
@@ -108,8 +119,8 @@ class StageCostRecord(Record):
     stage: str
     kind: str
     name: str
-    flops: float
-    accessed_bytes: float
+    flops: float | None
+    accessed_bytes: float | None
     collective_bytes: dict[str, float]  # mesh axis (joined by "+") -> bytes that one device sends
     compute_seconds: float | None = None
     memory_seconds: float | None = None

@@ -1,0 +1,141 @@
+"""One local-SGD round compiled for four chips: 4 steps, a 2-layer perceptron, `clients` × `model` = 4 × 2 devices.
+
+Its matrix products per device are, by hand: 4 steps × (2 forward + 3 backward) × 2 · 32 · 512 · (1024 / 2 model shards).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from workbench._errors import InspectionError
+from workbench.inspectors import inspect_module
+from workbench.records import AxisRecord, MeshRecord, ModuleRecord
+
+DATA = Path(__file__).parents[1] / "data" / "hlo"
+SAMPLES = ("round_cpu8", "round_v5e_2x4", "round_tpu7x", "round_h100x8")
+PLATFORMS = ("cpu", "tpu", "tpu", "gpu")
+FLOPS = 4 * 5 * 2 * 32 * 512 * 512
+ACTIVATION = 32 * 512 * 4  # what the tensor-parallel forward pass sums over "model"
+WEIGHTS = 2 * 512 * 512 * 4  # what the round averages over "clients", with one float32 loss
+MESH = MeshRecord(
+    axes=(AxisRecord(name="clients", size=4), AxisRecord(name="model", size=2)), devices=(), abstract=True
+)
+
+every_sample = pytest.mark.parametrize("sample", SAMPLES)
+
+
+def text_of(sample: str) -> str:
+    return (DATA / f"{sample}.hlo.txt").read_text()
+
+
+def planned(sample: str) -> ModuleRecord:
+    """The sample with the scopes that a plan writes: stage 1 maps clients, stage 2 averages, stage 3 is the server's."""
+    text = text_of(sample)
+    text = text.replace("map_fn/", "wb:1:clients/").replace("reduce_mean/", "wb:2:reduce/")
+    for plain in ("add", "div", "reduce_sum"):
+        text = text.replace(f'op_name="jit(rnd)/{plain}"', f'op_name="jit(rnd)/wb:3:server/{plain}"')
+    return inspect_module(text, mesh=MESH)
+
+
+@every_sample
+def test_flops_of_samples_are_exact(sample):
+    assert inspect_module(text_of(sample)).flops == FLOPS == 335_544_320
+
+
+@pytest.mark.parametrize(("sample", "platform"), list(zip(SAMPLES, PLATFORMS, strict=True)), ids=SAMPLES)
+def test_platform_of_samples_is_read_from_the_text(sample, platform):
+    module = inspect_module(text_of(sample))
+    assert (module.platform, module.devices, module.name) == (platform, 8, "jit_rnd")
+
+
+@every_sample
+def test_activations_are_summed_over_model_in_each_of_four_steps(sample):
+    (activation,) = [c for c in planned(sample).collectives if c.axes == ("model",)]
+    assert (activation.kind, activation.reduction) == ("all-reduce", "add")
+    assert (activation.times, activation.group_size, activation.groups) == (4.0, 2, 4)
+    assert (activation.payload_bytes, activation.wire_bytes) == (ACTIVATION, ACTIVATION)  # ring of 2: 2·S·1/2
+    assert activation.stages == ("1",)
+    assert [str(line) for line in activation.sources] == ["example/aot_env.py:15"]
+
+
+@every_sample
+def test_weights_are_summed_over_clients_once(sample):
+    over_clients = [c for c in planned(sample).collectives if c.axes == ("clients",)]
+    assert sum(c.payload_bytes for c in over_clients) == WEIGHTS + 4
+    assert sum(c.wire_bytes for c in over_clients) == (WEIGHTS + 4) * 2 * 3 / 4
+    assert {c.times for c in over_clients} == {1.0}
+    assert over_clients[0].stages[0] == "2"
+    assert "example/aot_env.py:25" in {str(line) for line in over_clients[0].sources}
+
+
+@every_sample
+def test_nothing_is_left_without_a_stage(sample):
+    module = planned(sample)
+    assert module.attributed_flops == 1.0
+    assert module.attributed_bytes >= 0.99
+    assert module.attributed_instructions >= 0.9
+
+
+@every_sample
+def test_instructions_sum_to_the_module(sample):
+    module = inspect_module(text_of(sample))
+    assert sum(i.flops * i.times for i in module.instructions) == module.flops
+    assert sum(i.accessed_bytes * i.times for i in module.instructions) == module.accessed_bytes
+
+
+@pytest.mark.parametrize(
+    ("sample", "algorithms"),
+    [
+        ("round_cpu8", {None}),
+        ("round_v5e_2x4", {"StrategyRing (colors 1, phases 1)", "UniDirection1DRingStrategy (colors 2, phases 1)"}),
+        ("round_tpu7x", {"SparseCore offload, 2 rings", "SparseCore offload, 4 rings", "SinglePhaseRingSumEmitter"}),
+        ("round_h100x8", {"KERNEL_STRATEGY_TRITON_ONE_SHOT", "KERNEL_STRATEGY_DEFAULT"}),
+    ],
+    ids=SAMPLES,
+)
+def test_algorithms_are_those_that_the_compiler_wrote(sample, algorithms):
+    assert {c.algorithm for c in inspect_module(text_of(sample)).collectives} == algorithms
+
+
+def test_tpu7x_collectives_hidden_behind_call_start_are_asynchronous():
+    hidden = {c.name for c in inspect_module(text_of("round_tpu7x")).collectives if c.asynchronous}
+    assert hidden == {"all-reduce.11", "all-reduce.9"}
+
+
+def test_tpu_values_in_vmem_do_not_count_as_memory_traffic():
+    module = inspect_module(text_of("round_v5e_2x4"))
+    inside = {i.name: i for i in module.instructions}["fusion.72"]  # f32[32,512]S(1) from two operands in S(1)
+    assert inside.memory_space == 1
+    assert inside.accessed_bytes == 0
+
+
+@every_sample
+def test_arguments_are_among_the_largest_buffers(sample):
+    memory = inspect_module(text_of(sample)).memory
+    assert {"param.2", "param.3"} <= {buffer.name for buffer in memory.largest}
+    assert max(live for _, live in memory.timeline) >= WEIGHTS + 2 * 4 * ACTIVATION  # weights, inputs and labels
+
+
+@every_sample
+def test_record_of_a_sample_is_json(sample):
+    assert f'"flops": {float(FLOPS)}' in inspect_module(text_of(sample)).to_json()
+
+
+@every_sample
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.11, 0.29, 0.503, 0.71, 0.88, 0.97, 0.999])
+def test_text_cut_at_the_end_is_refused(sample, share):
+    text = text_of(sample).rstrip()
+    with pytest.raises(InspectionError, match=r"no ENTRY|no end|not a line of HLO|no text"):
+        inspect_module(text[: int(share * len(text))])
+
+
+@every_sample
+def test_text_cut_anywhere_raises_our_error_or_is_exact(sample):
+    text = text_of(sample).rstrip()
+    for offset in range(1, len(text), 997):
+        for part in (text[:offset], text[offset:]):
+            try:
+                module = inspect_module(part)
+            except InspectionError:
+                continue
+            assert module.flops == FLOPS

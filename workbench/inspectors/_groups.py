@@ -1,0 +1,216 @@
+"""Replica groups of collectives, in every syntax of HLO, as axes of the user's mesh."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
+_MESH_REF = re.compile(r"'([^':]*)(?:':\((\d+)\)(\d+)|:\((\d+)\)(\d+)'|')")
+_LIST = re.compile(r"\{([\d,\s]*)\}")
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+class Axes(NamedTuple):
+    """The mesh axes that a collective communicates over; none, with a note, when they are no product of axes."""
+
+    names: tuple[str, ...]
+    note: str = ""
+
+
+def parse_groups(text: str, devices: int) -> Groups | None:
+    """Reads the value of `replica_groups=`.
+
+    Args:
+        text: `{{0,1},{2,3}}`, `[2,2]<=[4]`, `mesh['x'=2,'y'=2] {'x'}` or `{}` (all devices together).
+        devices: Number of devices of the module.
+
+    Returns:
+        The groups of positions, or None when the syntax is not known.
+
+    Example:
+        >>> parse_groups("[2,2]<=[2,2]T(1,0)", 4)
+        ((0, 2), (1, 3))
+    """
+    text = text.strip()
+    if text.startswith("mesh["):
+        return _mesh_groups(text)
+    if match := _IOTA.match(text):
+        count, size = _pair(match[1])
+        flat = _iota(_integers(match[2]), _integers(match[3] or ""))
+        if count * size != len(flat):
+            return None
+        return tuple(tuple(flat[i * size : (i + 1) * size]) for i in range(count))
+    if text == "{}":
+        return (tuple(range(devices)),)
+    groups = tuple(tuple(_integers(group)) for group in _LIST.findall(text))
+    return groups if groups and all(groups) else None
+
+
+def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes:
+    """Names the mesh axes along which the devices of every group differ.
+
+    Args:
+        groups: Positions in the flattened mesh, row-major.
+        names: Axes of the mesh.
+        sizes: Their sizes.
+
+    Returns:
+        Whole axes by name, parts of an axis as `a[4 of 8]`; no name, and a note, where the groups are no product of
+        axes, do not cover the mesh once, or hold one device each.
+
+    Example:
+        >>> group_axes(((0, 1), (2, 3)), ("clients", "model"), (2, 2)).names
+        ('model',)
+    """
+    total = math.prod(sizes)
+    members = sorted(itertools.chain.from_iterable(groups))
+    if members != list(range(total)):
+        return Axes((), f"the groups hold {len(members)} positions and the mesh {total}: not of this mesh")
+    if len({len(group) for group in groups}) > 1:
+        return Axes((), "groups of different sizes: not a product of axes")
+    if len(groups[0]) == 1:
+        return Axes((), "every device is alone in its group: nothing is sent")
+    digits = _Digits(sizes)
+    found: list[str] = []
+    rest = groups
+    reach = 1
+    for axis, size in enumerate(sizes):
+        values = {frozenset(digits.value(position, axis) for position in group) for group in rest}
+        widths = {len(value) for value in values}
+        if widths == {1}:
+            continue
+        if len(widths) > 1 or not _is_digit(values, size):
+            return Axes((), "not a product of axes")
+        width = widths.pop()
+        reach *= width
+        found.append(names[axis] if width == size else f"{names[axis]}[{width} of {size}]")
+    # As many devices as combinations of the values along each axis: then the group is their product.
+    if reach != len(groups[0]):
+        return Axes((), "not a product of axes")
+    return Axes(tuple(found))
+
+
+def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes:
+    """Names the mesh axes along which `source_target_pairs` move data.
+
+    Args:
+        pairs: (source, target) positions.
+        names: Axes of the mesh.
+        sizes: Their sizes.
+
+    Returns:
+        Every axis along which some source and its target differ.
+    """
+    total, digits = math.prod(sizes), _Digits(sizes)
+    if any(position >= total for pair in pairs for position in pair):
+        return Axes((), f"pairs of positions outside of the mesh of {total}: not of this mesh")
+    moved = {
+        axis
+        for source, target in pairs
+        for axis in range(len(sizes))
+        if digits.value(source, axis) != digits.value(target, axis)
+    }
+    if not moved:
+        return Axes((), "every device sends to itself: nothing is sent")
+    return Axes(tuple(names[axis] for axis in sorted(moved)))
+
+
+class _Digits:
+    """The coordinate of a position along each axis of a mesh."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+        self._strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+
+    def value(self, position: int, axis: int) -> int:
+        return position // self._strides[axis] % self._sizes[axis]
+
+
+def _is_digit(values: set[frozenset[int]], size: int) -> bool:
+    """Whether sets of coordinates are what some digits of the coordinate sweep, the others fixed."""
+    width = len(next(iter(values)))
+    if len(values) * width != size or set().union(*values) != set(range(size)):
+        return False
+    return width == size or any(_sweeps(values, factors) for factors in _factorings(size))
+
+
+def _sweeps(values: set[frozenset[int]], factors: tuple[int, ...]) -> bool:
+    digits = _Digits(factors)
+    one = next(iter(values))
+    varying = [i for i in range(len(factors)) if len({digits.value(v, i) for v in one}) > 1]
+    if math.prod(factors[i] for i in varying) != len(one):
+        return False
+    fixed = [i for i in range(len(factors)) if i not in varying]
+    # One set per combination of the fixed digits, each set inside one combination.
+    return all(len({tuple(digits.value(v, i) for i in fixed) for v in value}) == 1 for value in values)
+
+
+def _factorings(size: int) -> Iterator[tuple[int, ...]]:
+    primes, rest, factor = [], size, 2
+    while rest > 1:
+        while rest % factor == 0:
+            primes.append(factor)
+            rest //= factor
+        factor += 1
+    seen = set()
+    for order in itertools.permutations(primes) if len(primes) < 8 else [tuple(primes), tuple(reversed(primes))]:
+        if order not in seen:
+            seen.add(order)
+            yield order
+
+
+def _mesh_groups(text: str) -> Groups | None:
+    match = _MESH.match(text)
+    if match is None:
+        return None
+    axes = [(name, int(size)) for name, size in _MESH_AXIS.findall(match[1])]
+    sizes = [size for _, size in axes]
+    flat = _iota(_integers(match[2]), _integers(match[3] or "")) if match[2] else list(range(math.prod(sizes)))
+    if len(flat) != math.prod(sizes):
+        return None
+    split, grouped = _split_axes(axes, match[4])
+    digits = _Digits(split)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, device in enumerate(flat):
+        key = tuple(digits.value(index, i) for i in range(len(split)) if i not in grouped)
+        groups.setdefault(key, []).append(device)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int], set[int]]:
+    """Sizes of the mesh with sub-axes such as `'x':(2)4` split out, and which of them are grouped."""
+    cuts: dict[str, list[tuple[int, int]]] = {}
+    for name, pre, size, pre_inside, size_inside in _MESH_REF.findall(references):
+        whole = dict(axes)[name]
+        cuts.setdefault(name, []).append((int(pre or pre_inside or 1), int(size or size_inside or whole)))
+    split, grouped = [], set()
+    for name, size in axes:
+        done = 1
+        for pre, part in sorted(cuts.get(name, [])):
+            split += [pre // done, part]
+            grouped.add(len(split) - 1)
+            done = pre * part
+        split.append(size // done)
+    return split, grouped
+
+
+def _iota(sizes: list[int], order: list[int]) -> list[int]:
+    """`iota(sizes).transpose(order).flatten()`."""
+    order = order or list(range(len(sizes)))
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    ranges = [range(0, sizes[axis] * strides[axis], strides[axis]) for axis in order]
+    return [sum(offsets) for offsets in itertools.product(*ranges)]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    values = _integers(text)
+    return (values[0], math.prod(values[1:])) if len(values) > 1 else (1, values[0])
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part.strip()]
