@@ -19,7 +19,6 @@ from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._remote import RemoteHost, RemoteService, serve
 from workbench.launch._runner import NodeRunner
-from workbench.launch._service import parallel_calls
 
 REPORT_SECONDS = 0.25
 
@@ -54,14 +53,12 @@ def main(order: Order, pipe: Any, log_path: str, environment: dict[str, str]) ->
     os.environ.update(environment)
     send = _Sender(pipe)
     try:
-        specs = cloudpickle.loads(order.specs)
-        child = _Child(order, specs, send)
-    except BaseException:  # noqa: BLE001 - reported, whatever it is
+        _Child(order, cloudpickle.loads(order.specs), send).live(pipe)
+    except BaseException:  # reported, whatever it is: an import that fails, above all
         text = traceback.format_exc()
         print(text, flush=True)
         send(("event", None, "raised", text))
         _leave(1)
-    child.live(pipe)
 
 
 class _Sender:

@@ -48,8 +48,9 @@ class Line:
 
 
 class Client:
-    """Calls a service node's methods: `client.method(...)`, `client.futures.method(...)`, `client.within(2).method(...)`.
+    """Calls a service node's methods: `client.method(...)`, now, later or with a deadline.
 
+    `client.futures.method(...)` returns a future at once; `client.within(2.0).method(...)` waits at most 2 seconds.
     What a method raises is raised here, with the traceback of where it happened.
     """
 

@@ -29,16 +29,16 @@ class Host(Protocol):
 
     specs: tuple[NodeSpec, ...]
 
-    def start(self, attempt: int) -> None: ...  # noqa: D102
-    def request_stop(self) -> None: ...  # noqa: D102
-    def close(self, reason: str) -> None: ...  # noqa: D102
-    def kill(self) -> None: ...  # noqa: D102
-    def tell_failed(self, label: str, reason: str) -> None: ...  # noqa: D102
-    def ended(self) -> bool: ...  # noqa: D102
-    def hung(self) -> list[tuple[str, float, str]]: ...  # noqa: D102
-    def snapshot(self, label: str) -> dict[str, Any]: ...  # noqa: D102
-    def log_lines(self, label: str) -> tuple[str, ...]: ...  # noqa: D102
-    def line(self, label: str) -> Line: ...  # noqa: D102
+    def start(self, attempt: int) -> None: ...
+    def request_stop(self) -> None: ...
+    def close(self, reason: str) -> None: ...
+    def kill(self) -> None: ...
+    def tell_failed(self, label: str, reason: str) -> None: ...
+    def ended(self) -> bool: ...
+    def hung(self) -> list[tuple[str, float, str]]: ...
+    def snapshot(self, label: str) -> dict[str, Any]: ...
+    def log_lines(self, label: str) -> tuple[str, ...]: ...
+    def line(self, label: str) -> Line: ...
 
 
 class Engine(Protocol):
@@ -97,8 +97,8 @@ class Launched:
             callable_nodes = ", ".join(label for label, node in self._nodes.items() if node.spec.kind == "service")
             message = (
                 f"`Launched.client` of {self.program.name!r} was given the handle of {handle.label!r} of "
-                f"{handle.program!r}. Only this program's service nodes can be called: {callable_nodes or 'none'}. Pass "
-                "the handle that `add_node(ServiceNode(...))` returned."
+                f"{handle.program!r}. Only this program's service nodes can be called: {callable_nodes or 'none'}. "
+                "Pass the handle that `add_node(ServiceNode(...))` returned."
             )
             raise ProgramError(message)
         with self._changed:
@@ -339,7 +339,9 @@ class Launched:
         return any(life.spec.runs and life.state in ("starting", "running") for life in self._nodes.values())
 
     def _all_ended(self) -> bool:
-        return all(life.exit_code is not None and life.host.ended() for life in self._nodes.values())
+        return all(
+            life.host.ended() and (life.exit_code is not None or life.state == "hung") for life in self._nodes.values()
+        )
 
     def _state_of(self, label: str, life: _NodeLife) -> NodeStateRecord:
         found = life.host.snapshot(label)

@@ -69,7 +69,7 @@ class DaemonPool(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # noqa: BLE001 - handed to whoever waits, as in concurrent.futures
+                except BaseException as error:  # handed to whoever waits, as in concurrent.futures
                     future.set_exception(error)
             del item, future, fn, args, kwargs  # an idle thread must not keep arrays alive
             self._idle.release()

@@ -4,11 +4,13 @@ import contextlib
 import multiprocessing
 import os
 import secrets
+import shutil
 import signal
 import socket
 import tempfile
 import threading
 import time
+import weakref
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -191,7 +193,8 @@ class Processes:
     def __init__(self) -> None:
         self.authkey = secrets.token_bytes(32)
         self.addresses: dict[int, Address] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="wb-", ignore_cleanup_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="wb-"))  # readable by this user alone
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def open(self, program: Program, emit: Emit) -> list[ProcessHost]:
         """One host for each set of nodes that share a process.
@@ -200,7 +203,7 @@ class Processes:
             ProgramError: if a node's target or arguments cannot be sent to another process.
         """
         self.emit = emit
-        folder = Path(self._folder.name)
+        folder = self._folder
         shared = program.hosts()
         for number, specs in enumerate(shared):
             for spec in specs:
@@ -253,7 +256,7 @@ def _pickled_specs(specs: tuple[NodeSpec, ...]) -> bytes:
         message = (
             f'`launch` on "processes" cannot send these nodes to their process: {"; ".join(faults) or error}. A '
             "process is started empty, so a node's target and arguments must be picklable: pass plain data and make "
-            "locks, files, generators and clients inside the node's constructor."
+            "locks, generators and connections inside the node's constructor."
         )
         raise ProgramError(message) from error
 
@@ -261,6 +264,6 @@ def _pickled_specs(specs: tuple[NodeSpec, ...]) -> bytes:
 def _fault(spec: NodeSpec) -> str | None:
     try:
         pickled(spec)
-    except Exception as error:  # noqa: BLE001 - whatever pickling of a user's object raises
+    except Exception as error:  # whatever pickling of a user's object raises
         return f"{type(error).__name__}: {error}"
     return None

@@ -57,7 +57,7 @@ class Program:
         restart: Restart | None = None,
         colocate: bool = False,
     ) -> Iterator[None]:
-        """Nodes added inside are called `label/0`, `label/1`, …
+        """Calls the nodes added inside `label/0`, `label/1`, and so on.
 
         Args:
             label: The group's name, without "/".
@@ -179,9 +179,9 @@ class Program:
     def _check(self, node: Node, label: str, concurrency: int, hang_seconds: float | None) -> None:
         if not isinstance(node, Node):
             message = (
-                f"`Program.add_node` of {self.name!r} was given {node!r} of type {type(node).__name__}. A program holds "
-                "nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, one that others call in "
-                "`ServiceNode`."
+                f"`Program.add_node` of {self.name!r} was given {node!r} of type {type(node).__name__}. A program "
+                "holds nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, one that others call "
+                "in `ServiceNode`."
             )
             raise ProgramError(message)
         if concurrency < 1 or (hang_seconds is not None and hang_seconds <= 0):

@@ -8,10 +8,10 @@ so only processes of the launch ever unpickle anything, and only from each other
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from multiprocessing import managers
-from multiprocessing.pool import ExceptionWithTraceback
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 
@@ -19,6 +19,13 @@ from workbench._errors import NodeError
 from workbench.launch._service import Service
 
 CONNECT_SECONDS = 60.0  # how long a call waits for a node that starts or restarts
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception, from the process where it was raised."""
+
+    def __str__(self) -> str:
+        return f"in the process of node {self.args[0]!r}:\n{self.args[1]}"
 
 
 class NotSentError(Exception):
@@ -43,7 +50,7 @@ class Door(managers.BaseProxy):
         except (OSError, EOFError, managers.RemoteError) as error:
             raise NotSentError from error
         try:
-            return self._callmethod("ask", (label, payload))
+            return cast(bytes, self._callmethod("ask", (label, payload)))
         except (BrokenPipeError, managers.RemoteError) as error:
             # RemoteError: a process that was started again does not know the door by its old name.
             self._hang_up()
@@ -65,27 +72,28 @@ class Door(managers.BaseProxy):
         connection.close()
 
 
-class _Keeper:
-    """The answering end of a process's door."""
+class Keeper:
+    """The answering end: unpacks calls, runs them, packs results and exceptions."""
 
     def __init__(self, services: Mapping[str, Service]) -> None:
         self._services = services
 
     def ask(self, label: str, payload: bytes) -> bytes:
+        """Calls a method and packs what it returns or raises."""
         method, args, kwargs = pickle.loads(payload)
         try:
-            answer = (True, self._services[label].call(method, args, kwargs))
-        except Exception as error:  # noqa: BLE001 - it is the caller's
+            answer = (True, self._services[label].call(method, args, kwargs), None)
+        except Exception as error:  # it is the caller's
             return _packed_error(label, method, error)
         try:
             return cloudpickle.dumps(answer)
-        except Exception as error:  # noqa: BLE001 - whatever pickling of a user's result raises
+        except Exception as error:  # whatever pickling of a user's result raises
             return _packed_error(label, method, error)
 
 
 def serve(services: Mapping[str, Service], address: str, authkey: bytes) -> None:
     """Answers calls of other processes at `address`, in threads of their own, until the process ends."""
-    keeper = _Keeper(services)
+    keeper = Keeper(services)
     server = _manager_class(lambda: keeper)(address=address, authkey=authkey).get_server()
     threading.Thread(target=server.serve_forever, name=f"door {address}", daemon=True).start()
 
@@ -144,10 +152,15 @@ class RemoteService:
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls `method` over there; cloudpickle carries what was defined in a notebook."""
         answer = self._host.ask(self.label, method, cloudpickle.dumps((method, args, kwargs)))
-        succeeded, value = pickle.loads(answer)
-        if succeeded:
-            return value
-        raise value
+        return unpacked(answer)
+
+
+def unpacked(answer: bytes) -> Any:
+    """The result in an answer of a `Keeper`; raises the exception that is in it instead."""
+    succeeded, value, where = pickle.loads(answer)
+    if succeeded:
+        return value
+    raise value from RemoteTraceback(*where)
 
 
 def _manager_class(door: Any) -> type[managers.BaseManager]:
@@ -158,16 +171,16 @@ def _manager_class(door: Any) -> type[managers.BaseManager]:
 
 
 def _packed_error(label: str, method: str, error: Exception) -> bytes:
+    where = (label, "".join(traceback.format_exception(error)))
     try:
-        packed = cloudpickle.dumps((False, ExceptionWithTraceback(error, error.__traceback__)))
+        packed = cloudpickle.dumps((False, error, where))
         pickle.loads(packed)  # some exceptions can be pickled and not be unpickled
-    except Exception:  # noqa: BLE001 - a user's exception may raise anything here
+    except Exception:  # a user's exception may raise anything here
         message = (
-            f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception itself cannot "
-            "be pickled, so this one stands for it: give it a constructor whose arguments all have defaults."
+            f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception itself "
+            "cannot be pickled, so this one stands for it: give it a constructor whose arguments all have defaults."
         )
-        stand_in = NodeError(message, stage=label)
-        packed = cloudpickle.dumps((False, ExceptionWithTraceback(stand_in, error.__traceback__)))
+        packed = cloudpickle.dumps((False, NodeError(message, stage=label), where))
     return packed
 
 

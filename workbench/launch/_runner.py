@@ -109,7 +109,7 @@ class NodeRunner:
         try:
             code = self._work(context, closing)
             event, detail = ("stopped", None) if context.stop_requested and code == 0 else ("finished", code)
-        except BaseException:  # noqa: BLE001 - whatever ends the node is reported, not lost with its thread
+        except BaseException:  # whatever ends the node is reported, not lost with its thread
             text = traceback.format_exc()
             context.log(text)
             event, detail = ("stopped", None) if context.stop_requested else ("raised", text)

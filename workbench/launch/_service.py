@@ -108,7 +108,7 @@ class _Batcher:
             columns = self._columns(batch)
             results = execute(self._method, columns[0], columns[1], calls=len(batch.calls))
             _settle(batch, results=self._checked(results, len(batch.calls)))
-        except Exception as error:  # noqa: BLE001 - every caller of the batch gets it
+        except Exception as error:  # every caller of the batch gets it
             _settle(batch, error=error)
         finally:
             with self._lock:

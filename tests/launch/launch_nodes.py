@@ -149,3 +149,23 @@ def stop_everything():
 
 def read_environment(counter, name):
     counter.add(int(os.environ[name]))
+
+
+class Fragile:
+    def run(self):
+        raise RuntimeError("fragile")
+
+    def touch(self):
+        return "fine"
+
+
+def _cannot_load():
+    raise ImportError("this cannot be loaded here")
+
+
+class Unloadable:
+    def __call__(self):
+        return None
+
+    def __reduce__(self):
+        return _cannot_load, ()

@@ -1,0 +1,220 @@
+"""What holds on threads and on processes alike."""
+
+import time
+
+import launch_nodes as nodes
+import pytest
+
+from workbench._errors import NodeError, NodeTimeoutError
+from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
+
+LONG = 60.0  # seconds after which something is broken; nothing here waits so long on purpose
+ENGINES = pytest.mark.parametrize("on", ["threads", "processes"], ids=str)
+
+
+def eventually(holds, seconds=LONG):
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def program_with_counter():
+    program = Program("test")
+    with program.group("counter"):
+        counter = program.add_node(ServiceNode(nodes.Counter, 0))
+    return program, counter
+
+
+@ENGINES
+class TestEveryEngine:
+    def test_nodes_call_a_service_through_their_handles_and_finish_with_code_0(self, on):
+        program, counter = program_with_counter()
+        with program.group("adders"):
+            program.add_node(PyClassNode(nodes.Adder, counter, 20))
+            program.add_node(PyNode(nodes.add_once, n=3, counter=counter))
+        with launch(program, on) as launched:
+            codes = launched.wait(LONG)
+            total = launched.client(counter).add(0)
+        assert total == 23  # 20 times 1, and 3
+        assert codes == {"counter/0": None, "adders/0": 0, "adders/1": 0}
+        assert launched.exit_codes["counter/0"] == 0
+        assert not launched.alive
+
+    def test_futures_come_back_in_their_own_time_and_waiting_ones_can_be_cancelled(self, on):
+        program, counter = program_with_counter()
+        with launch(program, on) as launched:
+            client = launched.client(counter)
+            assert client.add(1) == 1
+            first, second, third = (client.futures.slow(0.3), client.futures.add(10), client.futures.add(100))
+            assert third.cancel()
+            assert (first.result(LONG), second.result(LONG)) == (0.3, 11)
+            assert client.add(0) == 11  # the cancelled call never reached the service
+
+    def test_a_call_with_a_deadline_raises_and_says_which_node_was_late(self, on):
+        program, counter = program_with_counter()
+        with launch(program, on) as launched:
+            client = launched.client(counter)
+            assert client.within(LONG).add(1) == 1
+            with pytest.raises(NodeTimeoutError, match=r"`slow` of node 'counter/0' gave no answer within 0.05 s") as e:
+                client.within(0.05).slow(0.5)
+        assert isinstance(e.value, TimeoutError)
+        assert e.value.stage == "counter/0"
+
+    def test_what_a_method_raises_reaches_the_caller_and_the_service_answers_on(self, on):
+        program, counter = program_with_counter()
+        with launch(program, on) as launched:
+            client = launched.client(counter)
+            with pytest.raises(ValueError, match="no such thing") as caught:
+                client.fail("no such thing")
+            assert client.add(1) == 1
+            assert eventually(lambda: launched.state()[0].call_errors == 1)
+        text = "".join(pytest.ExceptionInfo.from_exception(caught.value).getrepr(chain=True).__str__())
+        assert "launch_nodes.py" in text
+
+    def test_batched_calls_arrive_together_and_each_caller_gets_its_own_result(self, on):
+        program = Program("batches")
+        doubler = program.add_node(ServiceNode(nodes.Doubler))
+        with launch(program, on) as launched:
+            client = launched.client(doubler)
+            assert client.batch_sizes() == []
+            answers = [client.futures.double(n) for n in range(4)]
+            assert [answer.result(LONG) for answer in answers] == [0, 2, 4, 6]
+            assert client.batch_sizes() == [4]
+
+    def test_a_batched_method_with_too_few_results_says_so(self, on):
+        program = Program("batches")
+        doubler = program.add_node(ServiceNode(nodes.Doubler))
+        with launch(program, on) as launched, pytest.raises(NodeError, match="returned 0 results for a batch of 1"):
+            launched.client(doubler).short(1)
+
+    def test_a_service_with_work_of_its_own_runs_and_answers(self, on):
+        program = Program("ticker")
+        ticker = program.add_node(ServiceNode(nodes.Ticker))
+        with launch(program, on) as launched:
+            client = launched.client(ticker)
+            assert eventually(lambda: client.seen() > 2)
+        assert launched.exit_codes == {"main/0": 0}
+        assert launched.state()[0].state == "stopped"
+
+    def test_a_node_that_raises_is_reported_with_label_and_traceback_and_stops_the_program(self, on):
+        program, _ = program_with_counter()
+        with program.group("idle"):
+            program.add_node(PyNode(nodes.idle))
+        with program.group("broken"):
+            program.add_node(PyNode(nodes.raise_error))
+        launched = launch(program, on)
+        with pytest.raises(NodeError, match=r"found failed nodes: 'broken/0' \(raised\)") as caught:
+            launched.wait(LONG)
+        assert "RuntimeError: broken on purpose" in str(caught.value)
+        assert "in raise_error" in str(caught.value)
+        assert caught.value.stage == "broken/0"
+        assert launched.exit_codes == {"counter/0": 0, "idle/0": 0, "broken/0": 1}
+        assert not launched.alive
+
+    def test_others_are_told_of_a_failure_and_can_go_on(self, on):
+        program = Program("told")
+        told = program.add_node(PyNode(nodes.log_peers_then_end))
+        program.add_node(PyNode(nodes.raise_error))
+        launched = launch(program, on, on_failure="continue")
+        with pytest.raises(NodeError, match="the program went on"):
+            launched.wait(LONG)
+        launched.stop()
+        assert launched.exit_codes == {"main/0": 0, "main/1": 1}
+        assert "main/1 failed: it raised: RuntimeError: broken on purpose" in launched.logs(told)
+
+    def test_calls_to_a_node_that_failed_for_good_raise_instead_of_waiting(self, on):
+        program = Program("gone")
+        gone = program.add_node(ServiceNode(nodes.Fragile))
+        with launch(program, on, on_failure="continue") as launched:
+            assert eventually(lambda: launched.failures)
+            with pytest.raises(NodeError, match=r"node 'main/0'.*it raised: RuntimeError: fragile"):
+                launched.client(gone).touch()
+
+    def test_a_node_is_restarted_as_often_as_its_policy_allows(self, on):
+        program, counter = program_with_counter()
+        with program.group("worker", restart=Restart(limit=2)):
+            program.add_node(PyNode(nodes.raise_first_times, counter, 2))
+        with launch(program, on) as launched:
+            assert launched.wait(LONG)["worker/0"] == 0
+            assert launched.client(counter).add(0) == 3
+            assert launched.state()[1].restarts == 2
+
+    def test_a_node_that_uses_up_its_restarts_fails(self, on):
+        program, counter = program_with_counter()
+        with program.group("worker", restart=Restart(limit=1)):
+            program.add_node(PyNode(nodes.raise_first_times, counter, 5))
+        launched = launch(program, on)
+        with pytest.raises(NodeError, match="not yet"):
+            launched.wait(LONG)
+        assert launched.state()[1].restarts == 1
+
+    def test_a_node_that_hangs_is_reported_with_its_stack(self, on):
+        program = Program("hangs")
+        program.add_node(PyNode(nodes.hang), hang_seconds=0.3)
+        launched = launch(program, on)
+        with pytest.raises(NodeError, match=r"'main/0' \(hung\)") as caught:
+            launched.wait(LONG)
+        assert "No sign of life for" in str(caught.value)
+        assert "in hang" in str(caught.value)
+
+    def test_a_node_that_hangs_is_restarted(self, on):
+        program, counter = program_with_counter()
+        program.add_node(PyNode(nodes.hang_first_time, counter), hang_seconds=0.5, restart=Restart(limit=1))
+        with launch(program, on) as launched:
+            assert launched.wait(LONG)["main/0"] == 0
+            assert launched.state()[1].restarts == 1
+
+    def test_exit_codes_of_nodes_that_leave_by_themselves_are_kept(self, on):
+        program = Program("leaves")
+        program.add_node(PyNode(nodes.leave, 0))
+        program.add_node(PyNode(nodes.leave, 3))
+        launched = launch(program, on, on_failure="continue")
+        with pytest.raises(NodeError, match="left with exit code 3"):
+            launched.wait(LONG)
+        launched.stop()
+        assert launched.exit_codes == {"main/0": 0, "main/1": 3}
+
+    def test_a_node_can_stop_the_program(self, on):
+        program = Program("stops")
+        program.add_node(PyNode(nodes.idle))
+        program.add_node(PyNode(nodes.stop_everything))
+        launched = launch(program, on)
+        assert launched.wait(LONG) == {"main/0": 0, "main/1": 0}
+        assert not launched.alive
+
+    def test_state_counts_calls_and_shows_the_queue(self, on):
+        program, counter = program_with_counter()
+        with launch(program, on) as launched:
+            client = launched.client(counter)
+            for _ in range(5):
+                client.add(1)
+            assert eventually(lambda: launched.state()[0].calls == 5)
+            waiting = [client.futures.slow(1.0) for _ in range(3)]
+            assert eventually(lambda: launched.state()[0].queue_length == 2)
+            assert eventually(lambda: launched.state()[0].active_calls == 1)
+            state = launched.state()[0]
+            del waiting
+        assert state.state == "serving"
+        assert state.heartbeat_age_seconds >= 0
+        assert state.where.split()[0] == {"threads": "thread", "processes": "process"}[on]
+
+    def test_logs_hold_what_the_node_logged(self, on):
+        program = Program("logs")
+        node = program.add_node(PyNode(nodes.print_and_log, "this"))
+        with launch(program, on) as launched:
+            launched.wait(LONG)
+            assert "logged this" in launched.logs(node)
+            assert "logged this" in launched.state()[0].log_tail
+
+    def test_nodes_defined_on_the_spot_work(self, on):
+        class Local:
+            def twice(self, x):
+                return 2 * x
+
+        program = Program("local")
+        local = program.add_node(ServiceNode(Local))
+        program.add_node(PyNode(lambda client: client.twice(2), local))
+        with launch(program, on) as launched:
+            launched.wait(LONG)
+            assert launched.client(local).twice(4) == 8

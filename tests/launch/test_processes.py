@@ -1,0 +1,248 @@
+"""What only processes can do: be killed, keep apart, and leave nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import launch_nodes as nodes
+import psutil
+import pytest
+
+from workbench._errors import NodeError, ProgramError
+from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
+
+LONG = 60.0
+
+
+def eventually(holds, seconds=LONG):
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
+def pids(launched):
+    return {int(state.where.split()[1]) for state in launched.state()}
+
+
+def alive(found):
+    return {pid for pid in found if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
+
+
+def counter_program(**options):
+    program = Program("processes")
+    counter = program.add_node(ServiceNode(nodes.Counter), **options)
+    return program, counter
+
+
+def test_each_node_has_its_own_process_and_none_is_left_after_stop():
+    program, counter = counter_program()
+    other = program.add_node(ServiceNode(nodes.Counter))
+    with launch(program, "processes") as launched:
+        found = {launched.client(counter).pid(), launched.client(other).pid()}
+        assert len(found | {os.getpid()}) == 3
+        assert found == pids(launched) == alive(found)
+    assert alive(found) == set()
+
+
+def test_a_killed_node_is_reported_with_its_signal_and_no_process_is_left():
+    program, counter = counter_program()
+    program.add_node(PyNode(nodes.idle))
+    launched = launch(program, "processes")
+    found = {launched.client(counter).pid(), *pids(launched)}
+    os.kill(launched.client(counter).pid(), signal.SIGKILL)
+    with pytest.raises(NodeError, match=r"'main/0' \(killed\)") as caught:
+        launched.wait(LONG)
+    assert "was killed by signal 9 (SIGKILL)" in str(caught.value)
+    assert launched.exit_codes == {"main/0": -9, "main/1": 0}
+    assert alive(found) == set()
+
+
+def test_a_killed_node_is_restarted_and_its_clients_find_it_again():
+    program, counter = counter_program(restart=Restart(limit=1))
+    with launch(program, "processes") as launched:
+        client = launched.client(counter)
+        first = client.pid()
+        assert client.add(5) == 5
+        launched.kill(counter)
+        assert eventually(lambda: first not in alive({first}))
+        assert client.add(1) == 1  # a new object
+        assert client.attempt() == 1
+        assert client.pid() != first
+        assert launched.state()[0].restarts == 1
+
+
+def test_a_call_that_kills_its_node_raises_and_says_that_it_may_have_had_an_effect():
+    program, counter = counter_program(restart=Restart(limit=1))
+    with launch(program, "processes") as launched:
+        with pytest.raises(NodeError, match="ended while it worked on the call"):
+            launched.client(counter).die()
+        assert launched.client(counter).add(1) == 1
+
+
+def test_a_process_that_is_frozen_by_a_signal_is_reported_as_hung_and_killed():
+    program = Program("frozen")
+    program.add_node(PyNode(nodes.idle), hang_seconds=1.0)
+    launched = launch(program, "processes")
+    assert eventually(lambda: launched.state()[0].state == "running")
+    (pid,) = pids(launched)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(NodeError, match=r"'main/0' \(hung\)"):
+        launched.wait(LONG)
+    assert alive({pid}) == set()
+
+
+def test_a_node_that_ignores_stop_is_killed_after_the_grace():
+    program = Program("deaf")
+    program.add_node(PyNode(nodes.hang))
+    launched = launch(program, "processes")
+    assert eventually(lambda: launched.state()[0].state == "running")
+    found = pids(launched)
+    launched.stop(grace_seconds=0.1)
+    assert alive(found) == set()
+    assert launched.exit_codes == {"main/0": -9}
+
+
+def test_colocated_nodes_share_a_process_and_call_each_other_directly():
+    program = Program("together")
+    with program.group("pair", colocate=True):
+        counter = program.add_node(ServiceNode(nodes.Counter))
+        program.add_node(PyClassNode(nodes.Adder, counter, 7))
+    with program.group("apart"):
+        program.add_node(PyClassNode(nodes.Adder, counter, 2))
+    assert [node.host for node in program.graph().nodes] == [0, 0, 1]
+    with launch(program, "processes") as launched:
+        assert launched.wait(LONG) == {"pair/0": None, "pair/1": 0, "apart/0": 0}
+        assert launched.client(counter).add(0) == 9
+        assert len(pids(launched)) == 2
+
+
+def test_when_one_colocated_node_fails_its_sibling_ends_with_it_and_the_report_names_the_cause():
+    program, counter = counter_program()
+    broken = program.add_node(PyNode(nodes.raise_error))
+    program.colocate(counter, broken)
+    launched = launch(program, "processes")
+    with pytest.raises(NodeError, match=r"failed nodes: 'main/1' \(raised\)\."):
+        launched.wait(LONG)
+    assert not launched.alive
+
+
+def test_printed_text_is_in_the_log_of_the_process():
+    program = Program("prints")
+    node = program.add_node(PyNode(nodes.print_and_log, "that"))
+    with launch(program, "processes") as launched:
+        launched.wait(LONG)
+        assert launched.logs(node) == ("printed that", "logged that")
+
+
+def test_a_group_sets_environment_variables_of_its_processes():
+    program = Program("environment")
+    with program.group("service"):
+        counter = program.add_node(ServiceNode(nodes.Counter))
+    with program.group("reader", environment={"WORKBENCH_TEST_NUMBER": "41"}):
+        program.add_node(PyNode(nodes.read_environment, counter, "WORKBENCH_TEST_NUMBER"))
+    with launch(program, "processes") as launched:
+        launched.wait(LONG)
+        assert launched.client(counter).add(1) == 42
+    assert "WORKBENCH_TEST_NUMBER" not in os.environ
+
+
+def test_a_target_that_cannot_be_pickled_is_named_before_anything_starts():
+    program = Program("unpicklable")
+    program.add_node(PyNode(nodes.idle))
+    program.add_node(PyNode(nodes.add_once, threading.Lock(), 1))
+    children = len(psutil.Process().children())
+    with pytest.raises(ProgramError, match=r"cannot send these nodes to their process: main/1 \(TypeError: "):
+        launch(program, "processes")
+    assert len(psutil.Process().children()) == children
+
+
+def test_a_target_that_cannot_be_imported_there_is_reported_with_its_traceback():
+    program = Program("lost")
+    program.add_node(PyNode(nodes.Unloadable()))
+    launched = launch(program, "processes")
+    with pytest.raises(NodeError, match="cannot be loaded here"):
+        launched.wait(LONG)
+
+
+def test_a_process_reports_processor_and_memory():
+    program, counter = counter_program()
+    with launch(program, "processes") as launched:
+        launched.client(counter).add(1)
+        assert eventually(lambda: launched.state()[0].cpu_cores is not None)
+        assert launched.state()[0].memory_bytes > 2**20
+
+
+SCRIPT = """
+    import sys, time
+    import launch_nodes as nodes
+    from workbench.launch import Program, PyNode, ServiceNode, launch
+
+    if __name__ == "__main__":
+        program = Program("orphans")
+        counter = program.add_node(ServiceNode(nodes.Counter))
+        program.add_node(PyNode(nodes.idle))
+        program.add_node(PyNode(nodes.hang))
+        launched = launch(program, "processes")
+        launched.client(counter).add(1)
+        while any(state.state == "starting" for state in launched.state()):
+            time.sleep(0.02)
+        print(*[state.where.split()[1] for state in launched.state()], flush=True)
+        if sys.argv[1] == "stay":
+            time.sleep(600)
+"""
+
+
+def started_script(folder, *arguments):
+    script = folder / "orphans.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    found = {int(word) for word in process.stdout.readline().split()}
+    assert len(found) == 3
+    return process, found
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+def test_when_the_parent_dies_by_a_signal_no_process_is_left(signal_number, tmp_path):
+    process, found = started_script(tmp_path, "stay")
+    assert alive(found) == found
+    process.send_signal(signal_number)
+    process.wait(LONG)
+    process.stdout.close()
+    assert eventually(lambda: not alive(found))
+
+
+def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(tmp_path):
+    process, found = started_script(tmp_path, "leave")
+    assert process.wait(LONG) == 0
+    process.stdout.close()
+    assert eventually(lambda: not alive(found))
+
+
+def test_a_process_imports_only_what_its_node_needs():
+    program, counter = counter_program()
+    node = program.add_node(PyNode(nodes.imported_modules, counter))
+    with launch(program, "processes") as launched:
+        launched.wait(LONG)
+        assert launched.logs(node) == ("imported []",)
+
+
+@pytest.mark.slow
+def test_sixteen_processes_start_work_and_end():
+    program, counter = counter_program()
+    with program.group("adders"):
+        for _ in range(15):
+            program.add_node(PyClassNode(nodes.Adder, counter, 10))
+    with launch(program, "processes") as launched:
+        launched.wait(3 * LONG)
+        assert launched.client(counter).add(0) == 150
+        found = pids(launched)
+        assert len(found) == 16
+    assert alive(found) == set()
