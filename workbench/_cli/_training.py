@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 CLIENTS = 64
 BATCH_SIZE, EPOCHS, HIDDEN = 16, 4, 32
 CLIENT_OPTIMIZER = optax.sgd(0.2)
-SERVER_OPTIMIZER = optax.adam(0.03, b1=0.9, b2=0.99, eps=1e-3)
+SERVER_OPTIMIZER = optax.sgd(0.7, momentum=0.7)
 
 Parameters = dict[str, jax.Array]
 
@@ -42,7 +42,12 @@ def predict(parameters: Parameters, x: jax.Array) -> jax.Array:
 def masked_loss(parameters: Parameters, batch: dict[str, jax.Array]) -> jax.Array:
     """Mean cross entropy of the examples of a batch that are no padding; 0 for a batch of padding."""
     losses = optax.softmax_cross_entropy_with_integer_labels(predict(parameters, batch["x"]), batch["y"])
-    return (losses * batch["mask"]).sum() / jnp.maximum(batch["mask"].sum(), 1)
+    return mean_where(batch["mask"], losses)
+
+
+def mean_where(mask: jax.Array, values: jax.Array) -> jax.Array:
+    """The mean of the values where the mask is true; 0 where it never is."""
+    return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1).astype(values.dtype)
 
 
 def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple[Parameters, jax.Array]:
@@ -64,8 +69,7 @@ def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple
 
     batches = {name: client[name] for name in ("x", "y", "mask")}
     (local, _), losses = jax.lax.scan(step, (parameters, CLIENT_OPTIMIZER.init(parameters)), batches)
-    used = batches["mask"].any(axis=1)
-    return jax.tree.map(jnp.subtract, local, parameters), (losses * used).sum() / jnp.maximum(used.sum(), 1)
+    return jax.tree.map(jnp.subtract, local, parameters), mean_where(batches["mask"].any(axis=1), losses)
 
 
 @program(clients=CLIENTS)
