@@ -2,4 +2,8 @@
 
 from workbench.inspectors._mesh import inspect_mesh as inspect_mesh, place_clients as place_clients
 from workbench.inspectors._module import inspect_module as inspect_module
+from workbench.inspectors._propagation import (
+    explain_axis as explain_axis,
+    propagate_shardings as propagate_shardings,
+)
 from workbench.inspectors._sharding import inspect_sharding as inspect_sharding

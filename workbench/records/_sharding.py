@@ -84,6 +84,8 @@ class PlannedCollectiveRecord(Record):
     size_bytes: int
     stage: str | None = None
     source: SourceLine | None = None
+    device_bytes: int | None = None  # one device's operand; `size_bytes` is of the global value
+    op_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,397 @@
+"""Reads an MLIR module with Shardy attributes into plain data (part of the door to private JAX)."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir as _ir
+from jaxlib.mlir.dialects import sdy as _sdy
+
+Frame = tuple[str, int, int, int, int, str]  # file, line, column, end line, end column, function
+Spec = tuple[tuple[str, ...], ...]
+
+_EDGE = re.compile(
+    r'step-(?P<step>\d+) = |"(?P<axis>[^"]+)"(?::\((?P<pre>\d+)\)(?P<size>\d+))? = '
+    r"(?P<source>(?:operand|result)-\d+) -> \[(?P<targets>[^\]]*)\]"
+)
+_AXIS = re.compile(r'"(?P<axis>[^"]+)"(?::\((?P<pre>\d+)\)(?P<size>\d+))?')
+_BARE_AXIS = re.compile(r"(?P<axis>.+?)(?::\((?P<pre>\d+)\)(?P<size>\d+))?$")
+_NESTING = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation", "sdy.named_computation")
+_KINDS = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "collective_permute": "collective-permute",
+    "collective_broadcast": "collective-broadcast",
+    "reshard": "reshard",
+    "sharded_to_unreduced": "all-gather",
+}
+_ITEM_BITS = re.compile(r"^(?:complex<)?[a-z]*?(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardyValue:
+    """A tensor of the program with the sharding it was given."""
+
+    name: str
+    operation: str
+    shape: tuple[int, ...]
+    dtype: str
+    spec: Spec
+    origins: dict[str, str]
+    rule: str
+    op_name: str
+    frames: tuple[Frame, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardyCollective:
+    """A collective that Shardy inserted or that the program wrote inside a `shard_map`."""
+
+    kind: str
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    device_bytes: int  # one device's operand
+    op_name: str
+    frames: tuple[Frame, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardyProgram:
+    """What one run of the passes left behind; an edge is (step, axis, from value, to value)."""
+
+    values: tuple[ShardyValue, ...]
+    edges: tuple[tuple[int, str, str, str], ...]
+    collectives: tuple[ShardyCollective, ...]
+
+
+def read_module(module: Any) -> ShardyProgram:
+    """Values, edges and collectives of the function `main` of a module whose calls are inlined."""
+    sizes: dict[str, int] = {}
+    main = None
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            sizes.update(
+                {
+                    axis.name: axis.size
+                    for axis in map(_sdy.MeshAxisAttr, _sdy.MeshAttr(op.operation.attributes["mesh"]).axes)
+                }
+            )
+        elif op.operation.name == "func.func":
+            main = op.operation
+    reader = _Reader(sizes)
+    if main is not None:
+        reader.function(main)
+    return ShardyProgram(tuple(reader.values.values()), tuple(sorted(set(reader.edges))), tuple(reader.collectives))
+
+
+def op_name(location: Any) -> str:
+    """The name that JAX gave to an operation: its scopes joined by slashes."""
+    if isinstance(location, _ir.NameLoc):
+        return location.name_str
+    if isinstance(location, _ir.FusedLoc) and location.locations:
+        return op_name(location.locations[0])
+    return ""
+
+
+def frames(location: Any, *, outermost: bool = True) -> Iterator[Frame]:
+    """The call frames of a location, innermost first."""
+    if isinstance(location, _ir.NameLoc):
+        child = location.child_loc
+        if isinstance(child, _ir.FileLineColLoc):
+            place = (child.filename, child.start_line, child.start_col, child.end_line, child.end_col)
+            yield (*place, "" if outermost else location.name_str)
+        else:
+            yield from frames(child, outermost=False)
+    elif isinstance(location, _ir.CallSiteLoc):
+        yield from frames(location.callee, outermost=False)
+        yield from frames(location.caller, outermost=False)
+    elif isinstance(location, _ir.FusedLoc) and location.locations:
+        yield from frames(location.locations[0], outermost=outermost)
+
+
+class _Reader:
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self._sizes = sizes
+        self._names: dict[Any, str] = {}
+        self._twins: dict[str, list[str]] = {}  # a loop's result, as its condition and its body see it
+        self._count = 0
+        self.values: dict[str, ShardyValue] = {}
+        self.edges: list[tuple[int, str, str, str]] = []
+        self.collectives: list[ShardyCollective] = []
+
+    # -- walking -------------------------------------------------------------------------------------------------------
+
+    def function(self, function: Any) -> None:
+        block = function.regions[0].blocks[0]
+        inputs = _dictionaries(function, "arg_attrs", len(block.arguments))
+        for number, (argument, attributes) in enumerate(zip(block.arguments, inputs, strict=True)):
+            self._edge_owner(argument, f"%arg{number}", "input", attributes, argument.location, f"input: {number}")
+        operations = list(block.operations)
+        for op in operations[:-1]:
+            self._operation(op.operation, local=False)
+        returned = list(operations[-1].operands)
+        outputs = _dictionaries(function, "res_attrs", len(returned))
+        for number, (value, attributes) in enumerate(zip(returned, outputs, strict=True)):
+            name = f"%result{number}"
+            self._edge_owner(value, name, "output", attributes, None, f"output: {number}", rename=False)
+            self._edges(attributes, [self._name(value)], [name])
+
+    def _edge_owner(
+        self,
+        value: Any,
+        name: str,
+        operation: str,
+        attributes: dict[str, Any],
+        location: Any,
+        itself: str,
+        rename: bool = True,
+    ) -> None:
+        """An input or output of the function: its facts hang on the function's attributes."""
+        if rename:
+            self._names[value] = name
+        spec = self._spec(attributes.get("sdy.sharding"), value)
+        origins = self._origins(attributes.get("sdy.sharding_origins"), itself)
+        label = _text(attributes.get("jax.result_info")) if operation == "output" else op_name(location)
+        self._add(value, name, operation, spec, origins, "", label, ())
+
+    def _block(self, block: Any, *, local: bool) -> list[Any]:
+        """Reads a nested block; returns what it returns."""
+        operations = list(block.operations)
+        for op in operations[:-1]:
+            self._operation(op.operation, local=local)
+        return list(operations[-1].operands) if operations else []
+
+    def _operation(self, op: Any, *, local: bool) -> None:
+        if op.name == "sdy.data_flow_edge":
+            self._data_flow_edge(op)
+            return
+        number, self._count = self._count, self._count + 1
+        results = list(op.results)
+        attributes = _entries(op.attributes) if results else {}
+        short = op.name.removeprefix("stablehlo.").removeprefix("sdy.")
+        name, lines = op_name(op.location), tuple(frames(op.location))
+        specs = self._specs_of(op, attributes, results)
+        origins = self._origins_of(attributes, len(results))
+        rule = _rule(attributes.get("sdy.sharding_rule"))
+        for index, value in enumerate(results):
+            label = f"%{number}" if len(results) == 1 else f"%{number}#{index}"
+            self._names[value] = label
+            self._add(value, label, short, specs[index], origins[index], rule, name, lines)
+        self._edges(attributes, [self._name(v) for v in op.operands], [self._name(v) for v in results])
+        if short in _KINDS:
+            self._collective(op, short, attributes, name, lines, local=local)
+        if op.name in _NESTING:
+            self._regions(op, number, local=local or op.name == "sdy.manual_computation")
+
+    def _regions(self, op: Any, number: int, *, local: bool) -> None:
+        results = list(op.results)
+        kind = op.name.split(".")[-1]
+        for index, region in enumerate(op.regions):
+            for block in region.blocks:
+                for position, argument in enumerate(block.arguments):
+                    name = self._names[argument] = f"%{number}.{index}#{position}"
+                    if kind == "while":
+                        result = self._name(results[position])
+                        carried = self.values.get(result)
+                        spec = carried.spec if carried else self._spec(None, argument)
+                        self._twins.setdefault(result, [result]).append(name)
+                        self._twins[name] = self._twins[result]
+                    else:
+                        spec = self._spec(None, argument)
+                    label = f"{kind} {'carry' if kind == 'while' else 'input'}"
+                    self._add(argument, name, label, spec, {}, "", op_name(op.location), tuple(frames(op.location)))
+                self._block(block, local=local)
+
+    def _data_flow_edge(self, op: Any) -> None:
+        """Shardy's stand-in for a value that crosses a region: its facts belong to that value."""
+        target = op.operands[0]
+        name = self._names[op.results[0]] = self._name(target)
+        attributes = _entries(op.attributes)
+        known = self.values.get(name)
+        if known is not None:
+            spec = self._spec(attributes.get("sharding"), target)
+            origins = self._origins(attributes.get("sdy.sharding_origins"), "")
+            self.values[name] = dataclasses.replace(known, spec=spec, origins=origins)
+            for twin in self._twins.get(name, []):
+                self.values[twin] = dataclasses.replace(self.values[twin], spec=spec, origins=origins)
+        self._edges(attributes, [self._name(value) for value in _sources(target)], [name])
+
+    # -- facts ---------------------------------------------------------------------------------------------------------
+
+    def _name(self, value: Any) -> str:
+        return self._names.get(value, "")
+
+    def _add(
+        self, value: Any, name: str, operation: str, spec: Spec, origins: dict[str, str], rule: str, label: str,
+        lines: tuple[Frame, ...],
+    ) -> None:  # fmt: skip
+        shape, dtype = _type(value)
+        if shape is not None:
+            self.values[name] = ShardyValue(name, operation, shape, dtype, spec, origins, rule, label, lines)
+
+    def _specs_of(self, op: Any, attributes: dict[str, Any], results: list[Any]) -> list[Spec]:
+        for key in ("sharding", "out_sharding"):
+            if key in attributes and op.name.startswith("sdy."):
+                return [self._spec(attributes[key], value) for value in results]
+        found = attributes.get("sdy.sharding", attributes.get("out_shardings"))
+        if found is None:
+            return [self._spec(None, value) for value in results]
+        shardings = _sdy.TensorShardingPerValueAttr(found).shardings
+        return [self._spec(sharding, value) for sharding, value in zip(shardings, results, strict=True)]
+
+    def _spec(self, sharding: Any, value: Any) -> Spec:
+        if sharding is None:
+            return ((),) * len(_type(value)[0] or ())
+        dimensions = _sdy.TensorShardingAttr(sharding).dimension_shardings
+        return tuple(tuple(self._axis_ref(axis) for axis in _sdy.DimensionShardingAttr(d).axes) for d in dimensions)
+
+    def _axis_ref(self, axis: Any) -> str:
+        axis = _sdy.AxisRefAttr(axis)
+        part = axis.sub_axis_info
+        return axis.name if part is None else self._axis(axis.name, str(_sdy.SubAxisInfoAttr(part).size))
+
+    def _axis(self, name: str, part: str | None) -> str:
+        return name if part is None else f"{name}[{part} of {self._sizes.get(name, '?')}]"
+
+    def _axes(self, text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._axis(found["axis"], found["size"]) for found in _AXIS.finditer(text)))
+
+    def _origins_of(self, attributes: dict[str, Any], count: int) -> list[dict[str, str]]:
+        found = attributes.get("sdy.sharding_origins")
+        itself = _text(attributes.get("sdy.sharding_origin_name"))
+        if isinstance(found, _ir.ArrayAttr):
+            return [self._origins(entry, itself) for entry in found]
+        return [self._origins(found, itself)] * count
+
+    def _origins(self, found: Any, itself: str) -> dict[str, str]:
+        if not isinstance(found, _ir.DictAttr):
+            return {}
+        origins = {}
+        for key, attribute in _entries(found).items():
+            axis = _BARE_AXIS.match(key)
+            text = _text(attribute)
+            text = itself if text == "self" else text
+            text = re.sub(r"^constraint_(\d+)$", r"constraint: \1", text)
+            origins[self._axis(axis["axis"], axis["size"]) if axis else key] = text
+        return origins
+
+    def _edges(self, attributes: dict[str, Any], operands: list[str], results: list[str]) -> None:
+        found = attributes.get("sdy.propagation_edges")
+        if found is None:
+            return
+        ends = {f"operand-{i}": name for i, name in enumerate(operands)}
+        ends |= {f"result-{i}": name for i, name in enumerate(results)}
+        step = 0
+        for match in _EDGE.finditer(str(found)):
+            if match["step"] is not None:
+                step = int(match["step"])
+                continue
+            axis, source = self._axis(match["axis"], match["size"]), ends.get(match["source"], "")
+            targets = [ends.get(target.strip(), "") for target in match["targets"].split(",")]
+            for target in targets:
+                known = [name for name in self._twins.get(target, [target]) if name in self.values]
+                self.edges.extend((step, axis, source, name) for name in known if name != source)
+
+    def _collective(
+        self, op: Any, short: str, attributes: dict[str, Any], name: str, lines: tuple[Frame, ...], *, local: bool
+    ) -> None:
+        for operand, result in zip(op.operands, op.results, strict=False):
+            before, after = self.values.get(self._name(operand)), self.values[self._name(result)]
+            if op.name.startswith("stablehlo."):
+                axes = _axes_of_groups(attributes, self._sizes)
+            else:
+                text = " ".join(str(attr) for key, attr in attributes.items() if "axes" in key or key == "params")
+                axes = self._axes(text) or _moved_axes(before.spec if before else (), after.spec)
+            shape, dtype = _type(operand)
+            size_bytes = math.prod(shape or ()) * _item_bytes(dtype)
+            parts = 1 if local or before is None else math.prod(self._parts(axes_) for axes_ in before.spec)
+            self.collectives.append(
+                ShardyCollective(
+                    _KINDS[short], axes, after.shape, dtype, size_bytes, -(-size_bytes // parts), name, lines
+                )
+            )
+
+    def _parts(self, axes: tuple[str, ...]) -> int:
+        return math.prod(int(a.split("[")[1].split(" ")[0]) if "[" in a else self._sizes.get(a, 1) for a in axes)
+
+
+def _type(value: Any) -> tuple[tuple[int, ...] | None, str]:
+    kind = value.type
+    if not isinstance(kind, _ir.RankedTensorType):
+        return None, ""
+    return tuple(kind.shape), str(kind.element_type)
+
+
+def _item_bytes(dtype: str) -> int:
+    if dtype == "i1":
+        return 1
+    bits = _ITEM_BITS.match(dtype.removeprefix("!"))
+    size = max(int(bits[1]) // 8, 1) if bits else 4
+    return 2 * size if dtype.startswith("complex") else size
+
+
+def _text(attribute: Any) -> str:
+    return attribute.value if isinstance(attribute, _ir.StringAttr) else ""
+
+
+def _rule(attribute: Any) -> str:
+    if attribute is None:
+        return ""
+    return re.sub(r"^#sdy\.op_sharding_rule<(.*)>$", r"\1", str(attribute))
+
+
+def _entries(attributes: Any) -> dict[str, Any]:
+    """Named attributes as a dictionary; what iterating them gives differs between versions of the bindings."""
+    names = [entry if isinstance(entry, str) else entry.name for entry in attributes]
+    return {name: attributes[name] for name in names}
+
+
+def _dictionaries(function: Any, key: str, count: int) -> list[dict[str, Any]]:
+    if key not in function.attributes:
+        return [{} for _ in range(count)]
+    return [_entries(entry) for entry in function.attributes[key]]
+
+
+def _index(value: Any) -> int:
+    return value.arg_number if isinstance(value, _ir.BlockArgument) else value.result_number
+
+
+def _sources(target: Any) -> list[Any]:
+    """The values that flow into a loop result, a branch result or a block argument, in Shardy's order."""
+    index = _index(target)
+    if isinstance(target, _ir.BlockArgument):
+        return [target.owner.owner.operands[index]]
+    owner = target.owner
+    returned = [list(region.blocks[0].operations)[-1].operands for region in owner.regions if len(region.blocks)]
+    if owner.name == "stablehlo.while":
+        return [owner.operands[index], returned[1][index]]
+    return [values[index] for values in returned] if returned else [owner.operands[index]]
+
+
+def _moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
+    """The axes whose place differs between two shardings."""
+    places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
+    return tuple(dict.fromkeys(axis for _, axis in sorted(places[0] ^ places[1])))
+
+
+def _axes_of_groups(attributes: dict[str, Any], sizes: dict[str, int]) -> tuple[str, ...]:
+    """Mesh axes along which the devices of a group differ; () when the groups are not a product of axes."""
+    found = attributes.get("replica_groups", attributes.get("source_target_pairs"))
+    if found is None or not sizes:
+        return ()
+    try:
+        groups = np.array(found)
+    except (TypeError, ValueError):
+        return tuple(dict.fromkeys(match["axis"] for match in _AXIS.finditer(str(found)) if match["axis"] in sizes))
+    places = np.stack(np.unravel_index(groups, tuple(sizes.values())), axis=-1)
+    varying = [axis for axis in range(len(sizes)) if (places[..., axis] != places[:, :1, axis]).any()]
+    names = tuple(list(sizes)[axis] for axis in varying)
+    exact = "source_target_pairs" in attributes or math.prod(sizes[name] for name in names) == groups.shape[1]
+    return names if exact else ()
