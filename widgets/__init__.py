@@ -1,1 +1,5 @@
-"""Widgets."""
+"""Live views of records for notebooks; every one also has a static picture and a text."""
+
+from widgets._base import WorkbenchWidget as WorkbenchWidget
+from widgets._export import to_html as to_html
+from widgets._program import ProgramView as ProgramView

@@ -287,8 +287,7 @@ def client_blocks(
     most = max(stop - start for start, stop, _ in groups)
     dotted = stage.clients <= MOST_DOTS
     across = max(1, min(most, int((room - 8) // PITCH)))
-    if dotted and most <= across * 2:
-        across = min(across, most if len(groups) > 1 and most <= 4 else across)
+    across = next((a for a in range(across, across // 2, -1) if most % a == 0), across)
     inner = math.ceil(most / across) * PITCH + 5 if dotted else 30.0
     blocks = []
     for number, (start, stop, devices) in enumerate(groups):
