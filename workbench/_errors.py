@@ -9,6 +9,7 @@ WorkbenchError
 │   ├── RoundError                   a round that failed: carries `.round` and `.run`, with the state before it
 │   └── NodeError                    a node of a launched program failed or cannot be reached
 │       └── NodeTimeoutError (TimeoutError)  it did not answer in time
+├── MeasureError (ValueError)        measuring, watching or simulating with impossible settings
 ├── DataError (ValueError)           files and arrays of client data
 ├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
 └── MissingDependencyError (ImportError)
@@ -35,6 +36,10 @@ class ProgramError(WorkbenchError, TypeError):
 
 class InspectionError(WorkbenchError, ValueError):
     """Something was given to an inspector that it cannot read."""
+
+
+class MeasureError(WorkbenchError, ValueError):
+    """A measurement, a monitor, a run of rounds or a simulation was asked for with settings that cannot be."""
 
 
 class DataError(WorkbenchError, ValueError):

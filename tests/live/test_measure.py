@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workbench._errors import EngineError
+from workbench._errors import MeasureError
 from workbench.live import MeasureOptions, measure_compiled
 from workbench.records import ChipRecord
 
@@ -137,5 +137,5 @@ def test_donated_arguments_survive_the_measurement(looped_round):
 
 
 def test_no_rounds_is_an_error(looped_round):
-    with pytest.raises(EngineError, match=r"given rounds=0 and warmup=1.*at least one call.*Pass rounds >= 1"):
+    with pytest.raises(MeasureError, match=r"given rounds=0 and warmup=1.*at least one call.*Pass rounds >= 1"):
         measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=0)

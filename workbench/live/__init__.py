@@ -9,6 +9,7 @@ from workbench.live._join import (
 )
 from workbench.live._measure import MeasureOptions as MeasureOptions, measure_compiled as measure_compiled
 from workbench.live._memory import largest_arrays as largest_arrays, live_bytes as live_bytes
+from workbench.live._monitor import DeviceMonitor as DeviceMonitor, watch_devices as watch_devices
 from workbench.live._profile import (
     DeviceEvent as DeviceEvent,
     Profile as Profile,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from workbench._errors import EngineError
+from workbench._errors import MeasureError
 from workbench.live._clients import client_runs
 from workbench.live._join import JoinedEvent, JoinedProfile, event_records, join_profile
 from workbench.live._memory import device_label, live_bytes, read_memory
@@ -86,7 +86,8 @@ def measure_compiled(
         waiting for other devices is in `wait_seconds` and never in `collective_seconds`.
 
     Raises:
-        EngineError: `rounds` or `warmup` is out of range, or the profiler is busy.
+        MeasureError: `rounds` or `warmup` is out of range.
+        EngineError: the profiler is busy.
 
     References:
         For what an event counts as, see `join_profile`; for clients, see `client_runs`.
@@ -97,7 +98,7 @@ def measure_compiled(
             f"`measure_compiled` was given rounds={rounds} and warmup={warmup}, but a measurement needs at least one "
             "call. Pass rounds >= 1 and warmup >= 0."
         )
-        raise EngineError(msg)
+        raise MeasureError(msg)
     devices = _devices_of(compiled)
     call = _caller(compiled, args)
     started = time.perf_counter()

@@ -60,6 +60,7 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
         arrays: Where to look; None: everywhere.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> big = jnp.zeros((1000, 1000))
         >>> largest_arrays(1)[0].size_bytes >= 4_000_000
         True

@@ -63,6 +63,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         EngineError: another profile is being captured, or `through="memory"` cannot be had.
 
     Example:
+        >>> import jax
         >>> double = jax.jit(lambda x: 2 * x).lower(1.0).compile()
         >>> profile = capture_profile(lambda: double(3.0))
         >>> float(profile.result), len(profile.events) > 0

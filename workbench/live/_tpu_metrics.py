@@ -1,0 +1,69 @@
+"""Figures of TPUs from libtpu's monitoring SDK, asked in a process of its own because a call to it can hang."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+_SCRIPT = """
+import json
+from libtpu.sdk import tpumonitoring
+known = tpumonitoring.list_supported_metrics()
+wanted = ["duty_cycle_pct"]
+print(json.dumps({name: list(tpumonitoring.get_metric(name).data()) for name in wanted if name in known}))
+"""
+
+
+class TpuMetrics:
+    """Asks now and then, without ever waiting for the answer; gives up after a question that failed.
+
+    Args:
+        command: What prints one JSON object of lists, one value per chip; None: libtpu's SDK in this Python.
+        timeout_seconds: When a question counts as hanging and its process is ended.
+        every_seconds: How long an answer is good for.
+    """
+
+    def __init__(
+        self, command: Sequence[str] | None = None, *, timeout_seconds: float = 20.0, every_seconds: float = 10.0
+    ) -> None:
+        self._command = list(command) if command else [sys.executable, "-c", _SCRIPT]
+        self._timeout = timeout_seconds
+        self._every = every_seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._asked = float("-inf")
+        self.latest: dict[str, list[float]] = {}
+        self.problem: str | None = None
+
+    def poll(self) -> dict[str, list[float]]:
+        """The last answer; starts the next question when it is time, and reads an answer that has come."""
+        now = time.monotonic()
+        if self._process is None:
+            if self.problem is None and now - self._asked >= self._every:
+                self._asked = now
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+        elif self._process.poll() is not None:
+            self._read()
+        elif now - self._asked > self._timeout:
+            self.close()
+            self.problem = f"The TPU's monitoring did not answer within {self._timeout:g} s and is not asked again."
+        return self.latest
+
+    def close(self) -> None:
+        """Ends a question that is still open."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _read(self) -> None:
+        assert self._process is not None
+        answer, complaint = self._process.communicate()
+        code, self._process = self._process.returncode, None
+        try:
+            self.latest = {name: [float(value) for value in values] for name, values in json.loads(answer).items()}
+        except (ValueError, AttributeError, TypeError):
+            last = (complaint.strip().splitlines() or ["no message"])[-1]
+            self.problem = f"The TPU's monitoring ended with code {code} ({last}) and is not asked again."
