@@ -60,7 +60,7 @@ class TargetCompilation(Record):
     cost_analysis: dict[str, float] = field(
         default_factory=dict
     )  # XLA's own: loop bodies once, -1 where it cannot tell
-    needed_bytes: int | None = None  # from the compiler's out-of-memory error
+    needed_bytes: int | None = None  # per device, where it does not fit
     error: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

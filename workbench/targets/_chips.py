@@ -17,7 +17,7 @@ class ChipFamily:
     name: str
     platform: Literal["tpu", "cuda"]
     description: str
-    available_bytes: int  # per device
+    available_bytes: int  # per device: what the compiler leaves to a program (TPU: its own out-of-memory error says so)
     topologies: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     dimensions: int = 2
@@ -55,7 +55,7 @@ _FAMILIES = (
         name="v2",
         platform="tpu",
         description="Cloud TPU v2, 2-D torus",
-        available_bytes=8 * GIB,
+        available_bytes=int(7.48 * GIB),
         topologies=("2x2", "4x4", "8x8", "16x16"),
         devices_per_chip=2,
     ),
@@ -63,7 +63,7 @@ _FAMILIES = (
         name="v3",
         platform="tpu",
         description="Cloud TPU v3, 2-D torus",
-        available_bytes=16 * GIB,
+        available_bytes=int(15.48 * GIB),
         topologies=("2x2", "4x4", "8x8", "16x16", "32x32"),
         devices_per_chip=2,
     ),
@@ -71,7 +71,7 @@ _FAMILIES = (
         name="v4",
         platform="tpu",
         description="Cloud TPU v4, 3-D torus, one device per chip (megacore)",
-        available_bytes=32 * GIB,
+        available_bytes=int(30.75 * GIB),
         topologies=_TORUS_3D,
         dimensions=3,
         plugin_arguments={"chip_config_name": "megacore"},
@@ -105,7 +105,7 @@ _FAMILIES = (
         name="tpu7x",
         platform="tpu",
         description="TPU7x (Ironwood), 3-D torus, two devices per chip",
-        available_bytes=96 * GIB,
+        available_bytes=int(94.75 * GIB),
         topologies=_TORUS_3D,
         aliases=("v7x", "v7", "tpu7", "ironwood"),
         dimensions=3,

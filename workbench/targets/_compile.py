@@ -119,7 +119,7 @@ def _request(
     arguments: dict[str, Any] = dict(family.plugin_arguments)
     if target.platform == "cuda":
         name = ""
-        arguments |= {"target_config": gpu_target_config(family), "topology": f"{target.slices}x{target.topology}"}
+        arguments |= {"target_config": gpu_target_config(family), "topology": f"1x{target.topology}"}
     else:
         name = f"{target.chip}:{target.topology}"
         wraps = torus_wraps(target)
@@ -150,7 +150,7 @@ def _record(reply: dict[str, Any], target: TargetRecord, axes: dict[str, int], c
         seconds=reply["seconds"],
         cached=False,
         cost_analysis=reply["cost"],
-        needed_bytes=memory.peak_bytes if reply["error"] else None,
+        needed_bytes=None if memory.fits else memory.peak_bytes,
         error=reply["error"],
         versions={"compiler": compiler, **reply["versions"]},
     )

@@ -15,7 +15,7 @@ from workbench.targets._parse import parse_target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMesh:
-    """A mesh over the devices of a target, as much as a kernel needs; which device sits where is the worker's to say."""
+    """A mesh over the devices of a target; which device sits where is for the worker to say."""
 
     target: TargetRecord
     abstract: AbstractMesh

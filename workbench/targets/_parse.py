@@ -40,7 +40,7 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
     """
     chip, topology, slices = _split(target)
     family = _family(chip, target)
-    sizes = _sizes(family, topology, target)
+    sizes = _sizes(family, topology, slices, target)
     if slices < 1 or min(sizes) < 1:
         message = (
             f"`parse_target` was given {target!r}, which has no devices: a size of 0. Every size of a topology and the "
@@ -110,7 +110,7 @@ def _family(chip: str, target: str) -> ChipFamily:
     raise MeshError(message)
 
 
-def _sizes(family: ChipFamily, topology: str, target: str) -> tuple[int, ...]:
+def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple[int, ...]:
     sizes = tuple(map(int, topology.split("x")))
     if family.platform == "cuda" and len(sizes) == 1:
         sizes = (1, *sizes)
@@ -119,6 +119,12 @@ def _sizes(family: ChipFamily, topology: str, target: str) -> tuple[int, ...]:
         message = (
             f"`parse_target` was given {target!r} with {len(sizes)} sizes, but a topology of {family.name} "
             f"({family.description}) is {form}: write, for example, {_example(family)!r}."
+        )
+        raise MeshError(message)
+    if family.platform == "cuda" and slices != 1:
+        message = (
+            f"`parse_target` was given {target!r} with {slices} slices, but only TPUs come in slices: GPU hosts are joined "
+            f"by one network. Write hosts x GPUs per host: '{family.name}:{sizes[0] * max(slices, 1)}x{sizes[1]}'."
         )
         raise MeshError(message)
     if family.platform == "cuda" and sizes[1] > _GPUS_PER_HOST:

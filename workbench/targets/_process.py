@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,7 @@ _SET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else the second notebook fails on libtpu's lock file
 }
+_NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING)|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
 _SIGNALS = {
     "SIGFPE": "the compiler divided by zero",
     "SIGABRT": "the compiler gave up on a check of its own",
@@ -240,8 +242,8 @@ class _Started:
             lines = self._stderr.read_text(errors="replace")[-20_000:].splitlines()
         except OSError:
             return ""
-        lines = [line.strip() for line in lines if line.strip()]
-        telling = [line for line in lines if "Check failed" in line or "Error" in line or line.startswith("F0")]
+        lines = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
+        telling = [line for line in lines if "Check failed" in line or line.startswith("F")]
         return (telling or lines or [""])[-1][:300]
 
     def end(self) -> None:

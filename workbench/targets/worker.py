@@ -123,7 +123,7 @@ def _dumped(directory: str, ending: str) -> str:
 
 
 def _device(device: Any) -> dict[str, Any]:
-    coords = getattr(device, "coords", None)
+    coords = getattr(device, "coords", None) if device.platform == "tpu" else None  # a GPU's are always zeros
     return {
         "id": int(device.id),
         "platform": str(device.platform),
