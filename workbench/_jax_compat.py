@@ -72,6 +72,12 @@ def drop_dead_code(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[Cl
     return ClosedJaxpr(pruned, jaxpr.consts), list(used_inputs)
 
 
+def drop_dead_equations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The jaxpr without equations that no output needs; its inputs stay as they are."""
+    pruned, _ = _pe.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals), instantiate=True)
+    return ClosedJaxpr(pruned, jaxpr.consts)
+
+
 def register_dce(primitive: Any, rule: Callable) -> None:
     """Registers how an equation of `primitive` is pruned."""
     _pe.dce_rules[primitive] = rule
@@ -109,11 +115,44 @@ def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str
 
 
 @contextlib.contextmanager
-def source_of(equation: Any) -> Iterator[None]:
+def source_of(equation: Any, *, mesh: bool = True) -> Iterator[None]:
     """Operations made in the block carry the source lines and the name scope of `equation`, and its mesh context."""
     stack = _source_info.current_name_stack() + equation.source_info.name_stack
     with (
         _source_info.user_context(equation.source_info.traceback, name_stack=stack),
-        equation.ctx.manager,
+        equation.ctx.manager if mesh else contextlib.nullcontext(),
     ):
         yield
+
+
+def bind_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Runs one equation of a jaxpr on values; always a list of results."""
+    results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def as_constvars(jaxpr: Any, count: int) -> Any:
+    """The jaxpr with its first `count` inputs as constants."""
+    return _pe.convert_invars_to_constvars(jaxpr, count)
+
+
+def uses_named_axes(jaxpr: Any) -> bool:
+    """Whether a jaxpr talks across a named axis (`jax.lax.psum(x, "clients")`), so that its rows need each other."""
+    return any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects)
+
+
+def has_ordered_effects(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds effects that JAX must keep in order."""
+    from jax._src import effects
+
+    return any(effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
+
+
+def pretty_jaxpr(jaxpr: Any, *, source: bool = False) -> str:
+    """A jaxpr as text, optionally with the source line of each equation."""
+    return jaxpr.pretty_print(source_info=source, print_shapes=True, use_color=False)
+
+
+def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
+    """Fixes the leading inputs of a jaxpr to `values`."""
+    return ClosedJaxpr(as_constvars(closed.jaxpr, len(values)), list(values))

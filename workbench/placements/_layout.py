@@ -37,11 +37,12 @@ class Layout:
         return self.entry if self.explicit else None
 
 
-def find_layout(placement: Placement, mesh: AnyMesh | None = None) -> Layout | None:
+def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bool = False) -> Layout | None:
     """The layout of `placement` on `mesh` or else on the mesh of `jax.set_mesh`; None: the clients are not spread.
 
     Clients are not spread when there is no mesh, when the mesh has none of the placement's axes, when these axes are
-    manual (inside `shard_map`), or when an Explicit axis does not divide the clients (its types ask for equal shares).
+    manual (inside `shard_map`), or when an Explicit axis does not divide the clients (its types ask for equal shares),
+    unless `uneven` says that the caller pads them.
 
     Raises:
         MeshError: if the axes of one placement are of different types.
@@ -63,7 +64,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None) -> Layout | N
         raise MeshError(message)
     explicit = kinds == {AxisType.Explicit}
     layout = Layout(mesh, axes, explicit)
-    if explicit and placement.size % layout.size:
+    if explicit and placement.size % layout.size and not uneven:
         return None
     return layout
 

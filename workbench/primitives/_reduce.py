@@ -104,7 +104,7 @@ def reduce_max(x: Any, *, over: str | None = None, where: Any = None) -> Any:
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004 (a commutative, associative reduction).
     """
-    return _reduce("reduce_max", functools.partial(_bind_extreme, max_p), x, over, where, _lowest)
+    return _reduce("reduce_max", functools.partial(_bind_extreme, max_p), x, over, where, lowest)
 
 
 def reduce_min(x: Any, *, over: str | None = None, where: Any = None) -> Any:
@@ -131,7 +131,7 @@ def reduce_min(x: Any, *, over: str | None = None, where: Any = None) -> Any:
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004 (a commutative, associative reduction).
     """
-    return _reduce("reduce_min", functools.partial(_bind_extreme, min_p), x, over, where, _highest)
+    return _reduce("reduce_min", functools.partial(_bind_extreme, min_p), x, over, where, highest)
 
 
 def _reduce(operation: str, bind: Callable, x: Any, over: str | None, where: Any, absent: Any, **options: Any) -> Any:
@@ -205,11 +205,13 @@ def _accumulator(dtype: Any, wanted: Any) -> Any:
     return jnp.dtype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else jnp.dtype(dtype)
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
+    """What an absent client holds for a maximum."""
     return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else False if dtype == bool else jnp.iinfo(dtype).min
 
 
-def _highest(dtype: Any) -> Any:
+def highest(dtype: Any) -> Any:
+    """What an absent client holds for a minimum."""
     return jnp.inf if jnp.issubdtype(dtype, jnp.floating) else True if dtype == bool else jnp.iinfo(dtype).max
 
 

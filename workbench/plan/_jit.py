@@ -1,0 +1,127 @@
+"""`workbench.jit` and the tracing that it shares with `workbench.plan`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from workbench import _jax_compat
+from workbench._errors import ProgramError
+from workbench.plan._evaluate import AtOnce, Traced, evaluate
+from workbench.plan._steps import plan_jaxpr
+
+
+def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
+    """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan."""
+    if isinstance(fn, Jitted):
+        fn = fn.fn
+    leaves, in_tree = jax.tree.flatten((args, kwargs))
+    paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+    out_tree: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        call_args, call_kwargs = jax.tree.unflatten(in_tree, values)
+        results, tree = jax.tree.flatten(fn(*call_args, **call_kwargs))
+        out_tree.append(tree)
+        return [jax.numpy.asarray(y) if not hasattr(y, "dtype") else y for y in results]
+
+    name = getattr(fn, "__name__", type(fn).__name__)
+    avals = [_jax_compat.aval_of(x) for x in leaves]
+    closed, closed_over = _jax_compat.trace_to_jaxpr(flat, avals, name=name)
+    if closed_over:
+        closed = _jax_compat.close_over(closed, closed_over)
+    names = tuple(_argument_name(fn, path) for path, _ in paths)
+    return Traced(plan_jaxpr(closed, name), in_tree, out_tree[-1], names)
+
+
+def _argument_name(fn: Callable, path: Any) -> str:
+    import inspect
+
+    which, position, *rest = path
+    if which.idx == 1:
+        return f"{position.key}{jax.tree_util.keystr(tuple(rest))}"
+    try:
+        parameters = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    base = parameters[position.idx] if position.idx < len(parameters) else f"args[{position.idx}]"
+    return f"{base}{jax.tree_util.keystr(tuple(rest))}"
+
+
+class Jitted:
+    """A compiled program; see `jit`. `fn` is the function as written, `clients_at_once` as it was given."""
+
+    def __init__(self, fn: Callable, clients_at_once: AtOnce, options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn, self.clients_at_once = fn, clients_at_once
+
+        @functools.wraps(fn)
+        def staged(*args: Any, **kwargs: Any) -> Any:
+            return call_staged(fn, args, kwargs, clients_at_once)
+
+        self._staged = jax.jit(staged, **options)
+        self._plain = jax.jit(fn, **options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Under another transformation the primitives must stay visible: whoever compiles in the end makes the plan.
+        return self._staged(*args, **kwargs) if _jax_compat.at_top_level() else self._plain(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """As `jax.jit(fn).lower`."""
+        return self._staged.lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit(fn).trace`."""
+        return self._staged.trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit(fn).eval_shape`."""
+        return self._plain.eval_shape(*args, **kwargs)
+
+
+def call_staged(fn: Callable, args: Any, kwargs: Any, clients_at_once: AtOnce) -> Any:
+    """Calls a program by its plan, inside whatever trace is in progress."""
+    traced = trace(fn, *args, **kwargs)
+    leaves = jax.tree.leaves((args, kwargs))
+    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, clients_at_once=clients_at_once))
+
+
+def jit(fn: Callable, *, clients_at_once: AtOnce = "auto", **options: Any) -> Jitted:
+    """Compiles a program so that its memory does not grow with the number of clients.
+
+    Clients that are only reduced are computed in chunks on every device, with running reductions; each reduction is one
+    collective. Also for gradient programs: `jit(jax.grad(program))`.
+
+    Args:
+        fn: A program, or any function that calls programs.
+        clients_at_once: Clients that a device computes together; "auto" chooses; None: all of a device's clients.
+        **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
+
+    Returns:
+        A callable like that of `jax.jit`, with `lower` and `trace`.
+
+    Raises:
+        ProgramError: if `clients_at_once` is neither "auto", None nor a positive int.
+
+    Example:
+        >>> from workbench import program, reduce_mean, map_fn
+        >>> @program(clients=1000)
+        ... def mean_square(x):
+        ...     return reduce_mean(map_fn(lambda row: row**2, x))
+        >>> float(jit(mean_square, clients_at_once=10)(jax.numpy.ones(1000)))
+        1.0
+
+    References:
+        DrJAX (2024), section 3; gradient accumulation over chunks as in Chen et al., arXiv 1604.06174.
+    """
+    wrong = clients_at_once not in ("auto", None) and not (
+        isinstance(clients_at_once, int) and not isinstance(clients_at_once, bool) and clients_at_once >= 1
+    )
+    if wrong:
+        message = (
+            f"`jit` was given clients_at_once={clients_at_once!r}. It is the number of clients that one device computes "
+            'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
+        )
+        raise ProgramError(message)
+    return Jitted(fn, clients_at_once, options)

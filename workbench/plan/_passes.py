@@ -1,0 +1,198 @@
+"""One pass over the clients: in chunks on every device, with running reductions, so that memory does not grow with them."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal, Var, jaxpr_as_fun
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from workbench import _jax_compat
+from workbench.placements import Layout
+from workbench.plan._inline import uses_primitives
+from workbench.plan._phases import Phase
+from workbench.plan._replay import replay
+from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._steps import Step
+
+
+@dataclasses.dataclass(frozen=True)
+class PassOptions:
+    """How a pass is made: `scope_of` names the stage of a step, `inner` runs a client's own program."""
+
+    at_once: Callable[[Phase, int], int]
+    scope_of: Callable[[Step], str]
+    inner: Callable[[Step, Sequence[Any]], list[Any]]
+
+
+def run_pass(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: PassOptions) -> dict[Var, Any]:
+    """Runs a phase; returns the rows that are kept and the results of its reductions, by variable."""
+    if not phase.divisible:
+        return _run_whole(phase, rows, shared, options)
+    clients, layout = phase.placement.size, phase.layout
+    shares = 1 if layout is None else layout.size
+    per_share = math.ceil(clients / shares)
+    at_once = max(1, min(options.at_once(phase, per_share), per_share))
+    at_once = _even(per_share, at_once)
+    per_share = math.ceil(per_share / at_once) * at_once
+    share = _Share(phase, at_once, per_share, clients if shares * per_share != clients else None, options)
+    padded = [_pad(x, shares * per_share, layout) for x in rows]
+    if layout is None:
+        kept, totals = share.run(padded, shared, None)
+    else:
+        kept, totals = _spread_over(layout, share, padded, shared)
+    results = {v: _unpad(x, clients, layout) for v, x in zip(phase.kept, kept, strict=True)}
+    for step, total in zip(phase.reductions, totals, strict=True):
+        with jax.named_scope(options.scope_of(step)):
+            results[step.equation.outvars[0]] = REDUCTION_OF[step.equation.primitive].finish(step.equation, total)
+    return results
+
+
+def _even(per_share: int, at_once: int) -> int:
+    """The largest divisor of the share that is at least half of what was asked for, so that nothing is padded; else that."""
+    return next((k for k in range(at_once, (at_once + 1) // 2 - 1, -1) if k and per_share % k == 0), at_once)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """The clients of one device (or all of them): `per_share` seats, `at_once` of them computed together."""
+
+    phase: Phase
+    at_once: int
+    per_share: int
+    clients: int | None  # set when some seats are padding
+    options: PassOptions
+
+    def run(self, rows: Sequence[Any], shared: Sequence[Any], share_index: Any) -> tuple[list[Any], list[Any]]:
+        """Kept rows and totals of this share; totals are merged over `axes` by the caller."""
+        chunks = self.per_share // self.at_once
+        starts = tuple(REDUCTION_OF[s.equation.primitive].start(s.equation) for s in self.phase.reductions)
+        first_seat = jnp.int32(0) if share_index is None else share_index.astype(jnp.int32) * self.per_share
+        if chunks == 1:
+            totals, kept = self._chunk(starts, rows, shared, first_seat)
+            return kept, list(totals)
+        stacked = [x.reshape(chunks, self.at_once, *x.shape[1:]) for x in rows]
+
+        def turn(totals: Any, chunk: Any) -> Any:
+            index, chunk_rows = chunk
+            return self._chunk(totals, chunk_rows, shared, first_seat + index * self.at_once)
+
+        totals, kept = jax.lax.scan(turn, starts, (jnp.arange(chunks, dtype=jnp.int32), stacked))
+        return [x.reshape(self.per_share, *x.shape[2:]) for x in kept], list(totals)
+
+    def _chunk(self, totals: Any, rows: Sequence[Any], shared: Sequence[Any], first_seat: Any) -> tuple[Any, list[Any]]:
+        """Adds the rows of `at_once` clients to the totals."""
+        mask = None
+        if self.clients is not None:
+            mask = first_seat + jnp.arange(self.at_once, dtype=jnp.int32) < self.clients
+        one = self.at_once == 1
+        values: dict[Var, tuple[Any, bool]] = {v: (x, False) for v, x in zip(self.phase.shared, shared, strict=True)}
+        for v, x in zip(self.phase.rows, rows, strict=True):
+            values[v] = (x[0], False) if one else (x, True)
+        added = list(totals)
+        position = 0
+        for step in self.phase.steps:
+            with jax.named_scope(self.options.scope_of(step)):
+                if step.kind == "clients":
+                    operands = [
+                        _read(values, atom)
+                        for atom in step.equation.invars
+                        if not (step.glue and isinstance(atom, Literal))
+                    ]
+                    values.update(zip(step.outputs, self._client(step, operands), strict=True))
+                else:
+                    operands = [self._as_rows(*_read(values, atom)) for atom in step.equation.invars]
+                    reduction = REDUCTION_OF[step.equation.primitive]
+                    added[position] = reduction.add(step.equation, added[position], operands, mask)
+                    position += 1
+        return tuple(added), [self._as_rows(*values[v]) for v in self.phase.kept]
+
+    def _client(self, step: Step, operands: Sequence[tuple[Any, bool]]) -> list[tuple[Any, bool]]:
+        assert step.jaxpr is not None
+        call = functools.partial(_call_client, step, self.options.inner, self.phase.layout is not None)
+        batched = [is_batched for _, is_batched in operands]
+        if not any(batched) and (self.at_once == 1 or not step.jaxpr.effects):
+            return [(y, False) for y in call(*(x for x, _ in operands))]
+        axes = tuple(0 if is_batched else None for is_batched in batched)
+        ys = jax.vmap(call, in_axes=axes, axis_size=self.at_once)(*(x for x, _ in operands))
+        return [(y, True) for y in ys]
+
+    def _as_rows(self, x: Any, batched: bool) -> Any:
+        return x if batched else jnp.broadcast_to(x[None], (self.at_once, *x.shape))
+
+
+def _read(values: dict[Var, tuple[Any, bool]], atom: Any) -> tuple[Any, bool]:
+    return (atom.val, False) if isinstance(atom, Literal) else values[atom]
+
+
+def _call_client(step: Step, inner: Callable, spread: bool, *operands: Any) -> list[Any]:
+    assert step.jaxpr is not None
+    if any(uses_primitives(equation) for equation in step.jaxpr.eqns):
+        return inner(step, operands)
+    return replay(step.jaxpr, *operands) if spread else jaxpr_as_fun(step.jaxpr)(*operands)
+
+
+def _spread_over(
+    layout: Layout, share: _Share, rows: Sequence[Any], shared: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Every mesh position along the layout takes its share; totals are merged by one collective per reduction."""
+
+    def per_device(rows: Any, shared: Any) -> Any:
+        kept, totals = share.run(rows, shared, jax.lax.axis_index(layout.axes))
+        merged = []
+        for step, total in zip(share.phase.reductions, totals, strict=True):
+            with jax.named_scope(share.options.scope_of(step)), jax.named_scope(f"wb.{step.equation.primitive.name}"):
+                merged.append(REDUCTION_OF[step.equation.primitive].across(total, layout.axes))
+        return kept, merged
+
+    spread = jax.shard_map(
+        per_device,
+        mesh=layout.mesh if jax.sharding.get_abstract_mesh().empty else None,
+        in_specs=(P(layout.entry), P()),
+        out_specs=(P(layout.entry), P()),
+        axis_names=set(layout.axes),
+        check_vma=False,
+    )
+    return spread(list(rows), list(shared))
+
+
+def _pad(x: Any, seats: int, layout: Layout | None) -> Any:
+    """Fills empty seats with copies of the first clients, whose results are masked: zeros could make NaNs."""
+    if seats != x.shape[0]:
+        if layout is not None and layout.explicit:
+            x = _replicate_leading(x, layout)
+        x = jnp.take(x, jnp.arange(seats) % x.shape[0], axis=0, mode="clip")
+    if layout is not None and layout.explicit:
+        spec = tuple(jax.typeof(x).sharding.spec)[1:]
+        return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(layout.entry, *spec)))
+    return x
+
+
+def _unpad(x: Any, clients: int, layout: Layout | None) -> Any:
+    if x.shape[0] == clients:
+        return x
+    if layout is not None and layout.explicit:
+        x = _replicate_leading(x, layout)
+    return x[:clients]
+
+
+def _replicate_leading(x: Any, layout: Layout) -> Any:
+    spec = tuple(jax.typeof(x).sharding.spec)[1:]
+    return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *spec)))
+
+
+def _run_whole(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: PassOptions) -> dict[Var, Any]:
+    """Clients that talk to each other inside their function (named-axis collectives) are computed all together."""
+    values: dict[Var, Any] = dict(zip(phase.rows, rows, strict=True))
+    for v, x in zip(phase.shared, shared, strict=True):
+        values[v] = jnp.broadcast_to(x[None], (phase.placement.size, *x.shape))
+    for step in phase.steps:
+        operands = [atom.val if isinstance(atom, Literal) else values[atom] for atom in step.equation.invars]
+        with jax.named_scope(options.scope_of(step)), _jax_compat.source_of(step.equation):
+            values.update(zip(step.outputs, _jax_compat.bind_equation(step.equation, operands), strict=True))
+    wanted = [*phase.kept, *(step.equation.outvars[0] for step in phase.reductions)]
+    return {v: values[v] for v in wanted}

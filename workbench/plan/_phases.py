@@ -1,0 +1,128 @@
+"""Client phases: the client and reduction steps of one level, which one pass over the clients can do."""
+
+import dataclasses
+import math
+from typing import Any
+
+from jax.extend.core import Literal, Var
+
+from workbench import _jax_compat
+from workbench.placements import Layout, Placement, find_layout
+from workbench.plan._steps import Plan, Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """One pass over the clients of `placement`.
+
+    `rows` are read client by client, `shared` maps the rows of a broadcast to the server value that all clients read,
+    `kept` are the rows that somebody else reads later, and the reductions among the steps leave server values.
+    """
+
+    placement: Placement
+    layout: Layout | None
+    steps: tuple[Step, ...]
+    rows: tuple[Var, ...]
+    shared: dict[Var, Any]
+    kept: tuple[Var, ...]
+
+    @property
+    def reductions(self) -> list[Step]:
+        """The steps that leave server values."""
+        return [step for step in self.steps if step.kind == "reduce"]
+
+    @property
+    def divisible(self) -> bool:
+        """Whether some clients can be computed apart from the others."""
+        return not any(
+            step.jaxpr is not None
+            and (_jax_compat.uses_named_axes(step.jaxpr) or _jax_compat.has_ordered_effects(step.jaxpr))
+            for step in self.steps
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one client's function holds at most at once, roughly: its inputs, outputs and intermediate values."""
+        inputs = sum(size_bytes(v) for v in self.rows) // max(self.placement.size, 1)
+        inner = sum(size_bytes(v) for step in self.steps if step.jaxpr for e in step.jaxpr.eqns for v in e.outvars)
+        return inputs + inner
+
+
+def find_phases(plan: Plan, *, recompute: bool) -> dict[int, list[Phase]]:
+    """The phases of a plan by level.
+
+    With `recompute`, rows that a later level reads are made again there when keeping them for every client would cost
+    more memory than the clients' own data do (rematerialisation).
+    """
+    flow = _Flow(plan, recompute)
+    phases: dict[int, list[Phase]] = {}
+    for level in range(plan.levels):
+        members: dict[Placement, list[Step]] = {}
+        for step in plan.steps:
+            if step.level == level and step.kind in ("clients", "reduce"):
+                assert step.placement is not None
+                members.setdefault(step.placement, []).append(step)
+        for placement, steps in members.items():
+            phases.setdefault(level, []).append(_phase(flow, placement, steps, level))
+    return phases
+
+
+class _Flow:
+    """Who makes and who reads the rows of clients."""
+
+    def __init__(self, plan: Plan, recompute: bool) -> None:
+        self.producer = {v: step for step in plan.steps for v in step.outputs}
+        readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
+        whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
+        crossing: set[Var] = set()
+        for step in plan.steps:
+            for v in step.inputs:
+                made_by = self.producer.get(v)
+                if made_by is None or made_by.kind != "clients":
+                    continue
+                if step not in readers or made_by.placement != step.placement:
+                    whole.add(v)
+                elif made_by.level < step.level:
+                    crossing.add(v)
+        crossing -= whole
+        data_bytes = sum(size_bytes(v) for v in plan.closed.jaxpr.invars)
+        if recompute and sum(size_bytes(v) for v in crossing) > data_bytes:
+            crossing = set()
+        self.kept = whole | crossing
+
+
+def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> Phase:
+    chosen: dict[int, Step] = {}
+
+    def add(step: Step) -> None:
+        if id(step) in chosen:
+            return
+        for v in step.inputs:
+            made_by = flow.producer.get(v)
+            if made_by is not None and made_by.kind == "clients" and made_by.level < level and v not in flow.kept:
+                add(made_by)
+        chosen[id(step)] = step
+
+    for step in steps:
+        add(step)
+    all_steps = tuple(chosen.values())
+    made = {v for step in all_steps if step.kind == "clients" for v in step.outputs}
+    shared: dict[Var, Any] = {}
+    rows: dict[Var, None] = {}
+    for v in (v for step in all_steps for v in step.inputs if v not in made):
+        made_by = flow.producer.get(v)
+        if made_by is not None and made_by.kind == "broadcast":
+            shared[v] = made_by.equation.invars[0]
+        else:
+            rows[v] = None
+    kept = [v for step in steps if step.kind == "clients" for v in step.outputs if v in flow.kept]
+    layouts = [step.equation.params["layout"] for step in all_steps if not step.glue]
+    layout = next((found for found in layouts if found is not None), None)
+    return Phase(placement, layout or find_layout(placement, uneven=True), all_steps, tuple(rows), shared, tuple(kept))
+
+
+def size_bytes(v: Any) -> int:
+    """Bytes of a variable of a jaxpr."""
+    aval = v.aval
+    itemsize = getattr(aval.dtype, "itemsize", 4)
+    return math.prod(aval.shape) * itemsize if not isinstance(v, Literal) else 0

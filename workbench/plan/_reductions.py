@@ -1,0 +1,76 @@
+"""Each reduction as four small functions (start, add rows, merge, finish): what a loop, a mesh or a pipeline needs of it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from workbench.placements import Placement
+from workbench.primitives import max_p, mean_p, min_p, sum_p
+from workbench.primitives._reduce import highest, lowest
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """`start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` · `merge(a, b)` · `finish(equation, accumulator)`.
+
+    `rows` are the operands of the equation with a leading axis of some clients; `mask` says which of them take part.
+    `across(accumulator, axes)` merges over mesh axes and is the only communication.
+    """
+
+    start: Callable[[Any], Any]
+    add: Callable[[Any, Any, Sequence[Any], Any], Any]
+    merge: Callable[[Any, Any], Any]
+    across: Callable[[Any, Any], Any]
+    finish: Callable[[Any, Any], Any]
+
+
+def _start_sum(equation: Any) -> Any:
+    return jnp.zeros(equation.outvars[0].aval.shape, equation.params["accumulator"])
+
+
+def _add_sum(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
+    return total + _partial_sum(_masked(rows[0], mask, 0), equation.params["accumulator"])
+
+
+def _partial_sum(x: Any, accumulator: Any) -> Any:
+    if x.shape[0] == 1:
+        return x[0].astype(accumulator)
+    # The primitive lowers to what each platform sums fastest.
+    some = Placement("clients at once", x.shape[0], ())
+    return sum_p.bind(x.astype(accumulator), placement=some, layout=None, accumulator=accumulator)
+
+
+def _masked(x: Any, mask: Any, absent: Any) -> Any:
+    if mask is None:
+        return x
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, jnp.full_like(x, absent))
+
+
+def _finish_sum(equation: Any, total: Any) -> Any:
+    return total.astype(equation.outvars[0].aval.dtype)
+
+
+def _finish_mean(equation: Any, total: Any) -> Any:
+    return (total / equation.params["placement"].size).astype(equation.outvars[0].aval.dtype)
+
+
+def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callable) -> Reduction:
+    def start(equation: Any) -> Any:
+        aval = equation.outvars[0].aval
+        return jnp.full(aval.shape, absent(aval.dtype), aval.dtype)
+
+    def add(equation: Any, extreme: Any, rows: Sequence[Any], mask: Any) -> Any:
+        return merge(extreme, reduce(_masked(rows[0], mask, absent(rows[0].dtype)), axis=0))
+
+    return Reduction(start, add, merge, across, lambda _, extreme: extreme)
+
+
+REDUCTION_OF: dict[Any, Reduction] = {
+    sum_p: Reduction(_start_sum, _add_sum, jnp.add, jax.lax.psum, _finish_sum),
+    mean_p: Reduction(_start_sum, _add_sum, jnp.add, jax.lax.psum, _finish_mean),
+    max_p: _extreme(jnp.maximum, jnp.max, jax.lax.pmax, lowest),
+    min_p: _extreme(jnp.minimum, jnp.min, jax.lax.pmin, highest),
+}
