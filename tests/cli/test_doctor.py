@@ -1,5 +1,6 @@
 """`workbench doctor`: it finds what is wrong and names the line that repairs it."""
 
+import email
 import importlib.metadata
 import subprocess
 
@@ -89,6 +90,14 @@ def test_doctor_reads_every_extra_from_the_metadata():
     declared = importlib.metadata.metadata("mapreduce-workbench").get_all("Provides-Extra")
     assert set(_metadata.read_extras()) <= set(declared)
     assert "pytest" in {requirement.name for requirement in _metadata.read_extras()["test"]}
+
+
+def test_an_extra_of_another_library_stands_for_what_it_brings(monkeypatch):
+    lines = {"mapreduce-workbench": ['jax[tpu]; extra == "tpu-aot"', "jax"], "jax": ["numpy", 'libtpu; extra == "tpu"']}
+    monkeypatch.setattr(importlib.metadata, "requires", lines.get)
+    provides = email.message_from_string("Provides-Extra: tpu-aot")
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda _: provides)
+    assert [requirement.name for requirement in _metadata.read_extras()["tpu-aot"]] == ["libtpu"]
 
 
 def test_doctor_counts_the_devices_that_jax_finds(devices_answer):

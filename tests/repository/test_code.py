@@ -85,6 +85,15 @@ def top_level_imports(tree):
     return found
 
 
+@pytest.mark.parametrize("name", python_files("widgets", "benchmarks", "notebooks"))
+def test_front_ends_use_only_public_names_of_the_workbench(name):
+    imports = [node for node in ast.walk(parse(name)) if isinstance(node, ast.ImportFrom) and node.module]
+    ours = [node for node in imports if node.module.split(".")[0] == "workbench"]
+    taken = {f"{node.module}.{alias.name}" for node in ours for alias in node.names}
+    taken |= {alias.name for node in ast.walk(parse(name)) if isinstance(node, ast.Import) for alias in node.names}
+    assert [path for path in taken if re.search(r"^workbench\b.*\._", path)] == []
+
+
 def test_root_of_the_workbench_has_at_most_30_names():
     assert 0 < len(NAMES) <= 30
     assert len(set(NAMES)) == len(NAMES)

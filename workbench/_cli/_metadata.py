@@ -14,30 +14,41 @@ def read_requirements() -> list[Requirement]:
     Raises:
         importlib.metadata.PackageNotFoundError: if the workbench itself is not installed.
     """
-    return [r for r in _all_requirements() if r.marker is None or r.marker.evaluate({"extra": ""})]
+    found = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
+    return [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
 def read_extras() -> dict[str, list[Requirement]]:
-    """The libraries of every optional extra on this platform; an extra that only repeats others is left out.
+    """The libraries of every optional extra on this platform.
 
     Raises:
         importlib.metadata.PackageNotFoundError: if the workbench itself is not installed.
     """
     names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
-    always = {canonicalize_name(r.name) for r in read_requirements()} | {DISTRIBUTION}
+    always = {canonicalize_name(requirement.name) for requirement in read_requirements()}
     extras: dict[str, list[Requirement]] = {}
     for name in sorted(names):
-        own = [
-            r
-            for r in _all_requirements()
-            if r.marker is not None
-            and r.marker.evaluate({"extra": name})
-            and not (canonicalize_name(r.name) in always and not r.extras)
-        ]
-        if own:
-            extras[name] = own
+        added = [r for r in _expand(_brought_by(DISTRIBUTION, name)) if canonicalize_name(r.name) not in always]
+        if added:
+            extras[name] = added
     return extras
 
 
-def _all_requirements() -> list[Requirement]:
-    return [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
+def _brought_by(distribution: str, extra: str) -> list[Requirement]:
+    """What an extra adds to what a distribution always needs."""
+    found = [Requirement(line) for line in importlib.metadata.requires(distribution) or []]
+    return [
+        r for r in found if r.marker and r.marker.evaluate({"extra": extra}) and not r.marker.evaluate({"extra": ""})
+    ]
+
+
+def _expand(requirements: list[Requirement]) -> list[Requirement]:
+    """Replaces `jax[tpu]` by the libraries that it stands for: jax itself being here says nothing about them."""
+    expanded = []
+    for requirement in requirements:
+        try:
+            parts = [part for extra in requirement.extras for part in _brought_by(requirement.name, extra)]
+        except importlib.metadata.PackageNotFoundError:
+            parts = []
+        expanded += _expand(parts) if parts else [requirement]
+    return expanded
