@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax._src import compiler as _compiler
 from jax._src.interpreters import mlir as _mlir
-from jaxlib import _jax as _jaxlib
+from jaxlib import _jax as _jaxlib  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
 from jaxlib.mlir import ir as _ir, passmanager as _passmanager
 
 from workbench._jax_compat_shardy_read import ShardyProgram as ShardyProgram, op_name, read_module
