@@ -111,6 +111,11 @@ def test_all_offenders_are_reported_up_to_five():
         wd.ClientData(arrays=arrays)
 
 
+def test_text_of_different_lengths_is_one_dtype():
+    data = wd.ClientData(arrays={"a": {"t": np.array(["a"])}, "b": {"t": np.array(["long"])}})
+    assert data.pooled()["t"].tolist() == ["a", "long"]
+
+
 def test_unknown_label_metadata_and_client_are_errors_that_name_what_exists():
     arrays = {"a": {"x": np.zeros(1)}}
     with pytest.raises(DataError, match=r"label='y', but the clients have the fields 'x'.*name it, or pass label=None"):

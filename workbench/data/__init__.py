@@ -3,6 +3,10 @@
 from workbench.data._client_data import ClientData as ClientData, federate as federate
 from workbench.data._cohorts import cohorts as cohorts, sample_clients as sample_clients
 from workbench.data._describe import describe as describe
+from workbench.data._load_hdf5 import load_tff_hdf5 as load_tff_hdf5
+from workbench.data._load_leaf import load_leaf as load_leaf
+from workbench.data._load_npz import load_npz as load_npz, save_npz as save_npz
+from workbench.data._load_tables import load_hugging_face as load_hugging_face, load_parquet as load_parquet
 from workbench.data._padding import Padded as Padded, pad_clients as pad_clients
 from workbench.data._partition import (
     Partition as Partition,

@@ -142,6 +142,13 @@ def _check_sizes(
             f"kept for what padding adds ({', '.join(map(repr, _RESERVED))}): rename the field(s)."
         )
         raise DataError(message)
+    text = [field for field in data.fields if data[0][field].dtype.kind not in "biufcV"]
+    if text:
+        message = (
+            f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} hold text. Devices hold "
+            "numbers only: turn text into numbers first (for words `tokenize`), or leave the field out."
+        )
+        raise DataError(message)
     if examples is not None and data.counts.max() > examples:
         long = [f"{c!r} has {n}" for c, n in zip(data.clients, data.counts, strict=True) if n > examples]
         message = (

@@ -1,5 +1,6 @@
 """Records as pictures, tables and text; sees no JAX."""
 
+from workbench.views._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
 from workbench.views._glossary import GLOSSARY as GLOSSARY, explain as explain
 from workbench.views._html import figure as figure, page as page, section as section
 from workbench.views._program import (
