@@ -15,7 +15,8 @@ FLAGS = (
 )  # fmt: skip
 MISSING = (
     "NO BROWSER FOUND: the views were NOT tested in a browser. Install one (Debian, Ubuntu: "
-    "`apt-get install chromium`; anywhere: `playwright install chromium`) or name one in the environment variable CHROMIUM."
+    "`apt-get install chromium`; anywhere: `playwright install chromium`) or name one in the environment "
+    "variable CHROMIUM."
 )
 
 
