@@ -1,6 +1,6 @@
 """One local-SGD round compiled for four chips: 4 steps, a 2-layer perceptron, `clients` × `model` = 4 × 2 devices.
 
-Its matrix products per device are, by hand: 4 steps × (2 forward + 3 backward) × 2 · 32 · 512 · (1024 / 2 model shards).
+Its matrix products per device, by hand: 4 steps × (2 forward + 3 backward) × 2 · 32 · 512 · (1024 / 2 model shards).
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ def text_of(sample: str) -> str:
 
 
 def planned(sample: str) -> ModuleRecord:
-    """The sample with the scopes that a plan writes: stage 1 maps clients, stage 2 averages, stage 3 is the server's."""
+    """The sample with the scopes of a plan: stage 1 maps clients, stage 2 averages, stage 3 is the server's."""
     text = text_of(sample)
     text = text.replace("map_fn/", "wb:1:clients/").replace("reduce_mean/", "wb:2:reduce/")
     for plain in ("add", "div", "reduce_sum"):

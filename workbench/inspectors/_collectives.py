@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from workbench.inspectors._groups import Axes, Groups, group_axes, pair_axes, parse_groups
 from workbench.inspectors._hlo import Computation, Hlo, Instruction
 from workbench.inspectors._hlo_frames import Frames
+from workbench.inspectors._hlo_shapes import Shape
 from workbench.inspectors._hlo_stages import StageFinder
 from workbench.inspectors._hlo_times import Runs
 from workbench.records import CollectiveRecord, SourceLine
@@ -87,6 +88,7 @@ class CollectiveReader:
             wire_bytes=wire_bytes(kind, payload, size) if groups else 0.0,
             times=None if math.isnan(times) else times,
             stages=tuple(dict.fromkeys(stage.path for i in around for stage in self._stages.stages(i))),
+            stage_shares=self._shares(around, operands),
             sources=_sources(self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))),
             op_names=tuple(dict.fromkeys(i.op_name for i in around if i.op_name)),
             algorithm=_algorithm(instruction.attributes),
@@ -138,6 +140,16 @@ class CollectiveReader:
             if u.opcode == "get-tuple-element" and u.op_name
         ]
         return [instruction, *takers]
+
+    def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
+        """Whose the parts of a combined payload are: each element taken out of the result is of its own stage."""
+        sizes: dict[str, int] = {}
+        for taker in around[1:]:
+            index = int(taker.attribute("index") or 0)
+            for stage in self._stages.stages(taker)[:1]:
+                sizes[stage.path] = sizes.get(stage.path, 0) + (operands[index].size_bytes if operands[index:] else 0)
+        total = sum(sizes.values())
+        return {stage: size / total for stage, size in sizes.items()} if total and len(sizes) > 1 else {}
 
     def _is_called_asynchronously(self, computation: Computation) -> bool:
         caller = self._runs.callers.get(computation.name)
@@ -199,7 +211,7 @@ def _algorithm(attributes: str) -> str | None:
 
 
 def _sources(lines: Iterator[SourceLine | None]) -> tuple[SourceLine, ...]:
-    return tuple(dict.fromkeys(line for line in lines if line is not None))
+    return tuple({str(line): line for line in lines if line is not None}.values())
 
 
 def _header_count(hlo: Hlo, word: str) -> int:

@@ -218,16 +218,16 @@ def _complete(computations: dict[str, Computation], text: str) -> Computation:
 
 def _cut_off(fact: str, computations: int) -> str:
     return (
-        f"`inspect_module` was given HLO text of {computations} computation(s) in which {fact}. A module is read only as a "
-        "whole, because every cost in it depends on who calls what: pass all of `compiled.as_text()`, from `HloModule` "
-        "to the closing brace of ENTRY."
+        f"`inspect_module` was given HLO text of {computations} computation(s) in which {fact}. A module is read only "
+        "as a whole, because every cost in it depends on who calls what: pass all of `compiled.as_text()`, from "
+        "`HloModule` to the closing brace of ENTRY."
     )
 
 
 def _not_hlo(number: int, line: str) -> str:
     shown = line.strip()[:80]
     return (
-        f"`inspect_module` was given text whose line {number}, {shown!r}, is not a line of HLO. It reads the text of one "
-        "optimized HLO module: pass a `jax.stages.Compiled` or all of its `as_text()` (StableHLO from "
+        f"`inspect_module` was given text whose line {number}, {shown!r}, is not a line of HLO. It reads the text of "
+        "one optimized HLO module: pass a `jax.stages.Compiled` or all of its `as_text()` (StableHLO from "
         "`lowered.as_text()` has to be compiled first)."
     )

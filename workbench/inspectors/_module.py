@@ -47,42 +47,52 @@ def inspect_module(
         >>> inspect_module(jax.jit(lambda x: x @ x.T).lower(x).compile()).flops
         72.0
     """
-    text, stats, order = _opened(compiled, mesh)
-    return _Inspection(parse_hlo(text), text, mesh, order).record(platform, stats, available_bytes)
+    text, stats, devices = _opened(compiled)
+    platform = platform or next((device.platform for device in devices), None)
+    inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
+    return inspection.record(platform or _guess_platform(text), stats, available_bytes)
 
 
-def _opened(compiled: Any, mesh: MeshRecord | None) -> tuple[str, Any | None, tuple[int, ...] | None]:
-    """Text, memory statistics, and where in the mesh each position of the module's device list lies."""
+def _opened(compiled: Any) -> tuple[str, Any | None, list[Any]]:
+    """Text, memory statistics and devices of a compiled program."""
     if isinstance(compiled, str):
-        return compiled, None, None
+        return compiled, None, []
     if not callable(getattr(compiled, "as_text", None)) or not hasattr(compiled, "memory_analysis"):
-        raise InspectionError(
+        message = (
             f"`inspect_module` was given a `{type(compiled).__name__}`, which is not a compiled program. It reads a "
             "`jax.stages.Compiled` or HLO text: pass `jax.jit(fn).lower(*args).compile()`."
         )
+        raise InspectionError(message)
     try:
         text, stats = compiled.as_text(), compiled.memory_analysis()
     except (NotImplementedError, RuntimeError, ValueError) as error:
-        raise InspectionError(
-            f"`inspect_module` was given a compiled program whose backend does not show its HLO ({error}). Costs are "
-            "read from HLO alone: compile for a backend of XLA, or pass the text of the optimized module."
-        ) from error
+        raise InspectionError(_no_hlo(str(error))) from error
     if not text:
-        raise InspectionError(
-            "`inspect_module` was given a compiled program whose backend shows no HLO. Costs are read from HLO alone: "
-            "compile for a backend of XLA, or pass the text of the optimized module."
-        )
-    return text, stats, _order(compiled, mesh)
+        raise InspectionError(_no_hlo("it returned no text"))
+    return text, stats, _devices_of(compiled)
 
 
-def _order(compiled: Any, mesh: MeshRecord | None) -> tuple[int, ...] | None:
+def _no_hlo(fact: str) -> str:
+    return (
+        f"`inspect_module` was given a compiled program whose backend does not show its HLO ({fact}). Costs are read "
+        "from HLO alone: compile for a backend of XLA, or pass the text of the optimized module."
+    )
+
+
+def _devices_of(compiled: Any) -> list[Any]:
+    """The devices in the order in which the module counts them; empty where the runtime does not tell."""
+    try:
+        return list(compiled.runtime_executable().local_devices())
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return []
+
+
+def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
+    """Where in the mesh each position of the module's device list lies; None for the same order."""
     if mesh is None or mesh.abstract:
         return None
     place = {device.id: index for index, device in enumerate(mesh.devices)}
-    try:
-        devices = [device.id for device in compiled.runtime_executable().local_devices()]
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return None
+    devices = [device.id for device in devices]
     if len(devices) != len(place) or not set(devices) <= place.keys():
         return None
     return tuple(place[device] for device in devices)
@@ -99,10 +109,9 @@ class _Inspection:
         axes = mesh and MeshAxes(names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order)
         self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
 
-    def record(self, platform: str | None, stats: Any | None, available_bytes: int | None) -> ModuleRecord:
+    def record(self, platform: str, stats: Any | None, available_bytes: int | None) -> ModuleRecord:
         """The module as a record."""
         instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
-        platform = platform or _guess_platform(self._text)
         memory = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
         flops = _total((i.flops, i.times) for i in instructions)
         accessed = _total((i.accessed_bytes, i.times) for i in instructions)

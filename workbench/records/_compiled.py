@@ -1,6 +1,6 @@
 """Records of a compiled module: instructions, collectives, memory, cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
@@ -39,7 +39,7 @@ class InstructionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord(Record):
-    """One collective; `payload_bytes` is one device's operand per execution, `wire_bytes` what one device sends (ring)."""
+    """One collective; `payload_bytes` is one device's operand per run, `wire_bytes` what one device sends (ring)."""
 
     name: str
     kind: (
@@ -54,6 +54,7 @@ class CollectiveRecord(Record):
     wire_bytes: float
     times: float | None
     stages: tuple[str, ...] = ()  # more than one where the compiler combined several
+    stage_shares: dict[str, float] = field(default_factory=dict)  # stage -> its share of the payload, where combined
     sources: tuple[SourceLine, ...] = ()
     op_names: tuple[str, ...] = ()
     algorithm: str | None = None
@@ -137,7 +138,7 @@ class StageCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCostRecord(Record):
-    """Predicted work of one client per call; `examples` is its true number, `padded_examples` what it computes in lockstep."""
+    """Predicted work of one client per call; `examples` is its true number, `padded_examples` what it computes."""
 
     client: int
     device_id: int | None

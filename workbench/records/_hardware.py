@@ -70,5 +70,6 @@ class ChipRecord(Record):
     topology: Literal["torus2d", "torus3d", "switch"]
     devices_per_chip: int = 1
     dcn_bytes_per_second: float | None = None
+    domain: int | None = None  # chips that the fast links join; between more, data takes the data-centre network
     source: str = ""
     as_of: str = ""  # ISO date

@@ -1,0 +1,5 @@
+"""Predicts what programs cost on which chip: records in, records out, nothing measured."""
+
+from workbench.cost._chips import CHIPS as CHIPS, known_chip as known_chip
+from workbench.cost._collectives import collective_seconds as collective_seconds, is_closed_ring as is_closed_ring
+from workbench.cost._estimate import estimate_cost as estimate_cost

@@ -1,0 +1,126 @@
+"""What each client costs, by its true number of examples, and what padding and waiting waste."""
+
+from collections.abc import Sequence
+
+from workbench._errors import InspectionError
+from workbench.records import ClientCostRecord, MeshRecord, PlanRecord, StageRecord
+
+Waste = float | None
+
+
+def client_costs(
+    plan: PlanRecord | None, mesh: MeshRecord | None, examples: Sequence[int] | None
+) -> tuple[tuple[ClientCostRecord, ...], Waste, Waste]:
+    """Work of every client of a plan's outermost placement.
+
+    A client stage costs `flops_per_client` for the largest client, whose examples fill the arrays; one with fewer
+    examples truly needs its share of it. Clients of one device run together, `plan.clients_at_once` at a time, each
+    for as long as the largest of them, and all devices wait for the slowest before they reduce.
+
+    Args:
+        plan: The plan, or None.
+        mesh: Says which device holds which clients.
+        examples: The true number of examples per client, or None when all are alike.
+
+    Returns:
+        One record per client; the share of the computed work that is padding (of examples and of empty seats); and how
+        much longer clients that run together take than their true work, minus 1 (None without `examples`).
+
+    Raises:
+        InspectionError: if `examples` does not fit the number of clients, or holds a negative or no positive number.
+    """
+    placement = _placement(plan)
+    if plan is None or placement is None:
+        if examples is not None:
+            _refuse(f"`examples_per_client` of {len(examples)} clients, but the program has no stage of clients", 0)
+        return (), None, None
+    name, count = placement
+    if examples is not None and len(examples) != count:
+        _refuse(f"`examples_per_client` of {len(examples)} clients, but placement {name!r} has {count}", count)
+    if examples is not None and (min(examples) < 0 or max(examples) == 0):
+        _refuse(f"`examples_per_client` between {min(examples)} and {max(examples)}", count)
+    flops, accessed = _work(plan.stages, name, "flops_per_client"), _work(plan.stages, name, "bytes_per_client")
+    if flops is None or accessed is None:
+        return (), None, None
+    held = _held(mesh, name, count)
+    largest = max(examples) if examples is not None else None
+    shares = [1.0 if examples is None or not largest else examples[client] / largest for client in range(count)]
+    clients = tuple(
+        ClientCostRecord(
+            client=client,
+            device_id=held.get(client),
+            flops=flops * shares[client],
+            accessed_bytes=accessed * shares[client],
+            examples=None if examples is None else examples[client],
+            padded_examples=largest,
+        )
+        for client in range(count)
+    )
+    seats = count + sum(r.padding for r in mesh.clients if r.placement == name) if mesh is not None else count
+    padding = 1 - sum(shares) / seats
+    return clients, padding, None if examples is None else _lockstep(clients, plan.clients_at_once)
+
+
+def _refuse(fact: str, count: int) -> None:
+    message = (
+        f"`estimate_cost` was given {fact}. It needs one non-negative number of examples per client, some of them "
+        f"positive: pass {count} numbers, or leave `examples_per_client` out to count all clients alike."
+    )
+    raise InspectionError(message)
+
+
+def _placement(plan: PlanRecord | None) -> tuple[str, int] | None:
+    """The placement whose clients are counted: that of the first stage of clients."""
+    stage = _first_clients(plan.stages) if plan is not None else None
+    return None if stage is None or stage.placement is None else (stage.placement, stage.clients)
+
+
+def _first_clients(stages: Sequence[StageRecord]) -> StageRecord | None:
+    for stage in stages:
+        found = stage if stage.kind == "clients" else _first_clients(stage.body)
+        if found is not None:
+            return found
+    return None
+
+
+def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | None:
+    """Work of one client in all its stages; None when some of it is unknown."""
+    total = 0.0
+    for stage in stages:
+        if stage.kind == "clients" and stage.placement == placement:
+            amount = getattr(stage, field)
+        elif stage.body and stage.kind in ("loop", "branch"):
+            amount = _work(stage.body, placement, field)
+            if stage.kind == "loop" and amount:
+                amount = None if stage.trip_count is None else amount * stage.trip_count
+        else:
+            continue
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def _held(mesh: MeshRecord | None, placement: str, count: int) -> dict[int, int]:
+    """Client -> device; where clients lie on several devices at once (a model axis), the first of them."""
+    held: dict[int, int] = {}
+    for part in mesh.clients if mesh is not None else ():
+        if part.placement == placement:
+            for client in range(part.start, min(part.stop, count)):
+                held.setdefault(client, part.device_id)
+    return held
+
+
+def _lockstep(clients: Sequence[ClientCostRecord], at_once: int | None) -> Waste:
+    by_device: dict[int | None, list[int]] = {}
+    for client in clients:
+        by_device.setdefault(client.device_id, []).append(client.examples or 0)
+    true = sum(client.examples or 0 for client in clients)
+    slowest = max(_waited(examples, at_once or len(examples)) for examples in by_device.values())
+    return slowest * len(by_device) / true - 1 if true else None
+
+
+def _waited(examples: list[int], at_once: int) -> int:
+    """Examples that one device computes when every group of clients takes as long as its largest."""
+    groups = [examples[start : start + at_once] for start in range(0, len(examples), at_once)]
+    return sum(max(group) * len(group) for group in groups)

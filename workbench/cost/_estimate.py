@@ -1,0 +1,251 @@
+"""A cost prediction from a plan, a compiled module and a chip; every assumption is printed with it."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from workbench._errors import InspectionError
+from workbench.cost._clients import client_costs
+from workbench.cost._collectives import collective_seconds
+from workbench.records import (
+    ChipRecord,
+    CollectiveRecord,
+    CostRecord,
+    MeshRecord,
+    ModuleRecord,
+    PlanRecord,
+    StageCostRecord,
+    StageRecord,
+)
+
+OUTSIDE = "outside"
+UNNAMED = "unnamed"
+
+
+def estimate_cost(
+    module: ModuleRecord | None,
+    plan: PlanRecord | None = None,
+    *,
+    chip: ChipRecord | None = None,
+    mesh: MeshRecord | None = None,
+    dtype: str = "bfloat16",
+    examples_per_client: Sequence[int] | None = None,
+) -> CostRecord:
+    """Predicts what one call costs per stage, mesh axis and client, and on a chip how long it takes.
+
+    FLOPs, bytes and collectives are the compiled module's, per device. Without a module they are the plan's, shared
+    evenly by the devices of the mesh and before any compiler fused anything; then reductions are priced as one
+    all-reduce over the placement's mesh axes.
+
+    Args:
+        module: From `inspect_module`, or None.
+        plan: The stages, or None for a program that has none.
+        chip: The chip to price seconds on; None leaves them out.
+        mesh: The mesh; needed for the clients' devices, and without a module to share the work.
+        dtype: Whose peak FLOP/s of the chip counts.
+        examples_per_client: The true number of examples of every client. A client stage is written for the largest
+            number; the rest is padding, and clients that run together wait for the largest.
+
+    Returns:
+        The prediction. Work outside of all stages stands in a stage called "outside".
+
+    Raises:
+        InspectionError: if there is neither module nor plan, if the chip has no peak for `dtype`, or if
+            `examples_per_client` does not fit the plan.
+    """
+    if module is None and plan is None:
+        raise InspectionError(
+            "`estimate_cost` was given neither a module nor a plan, so that there is nothing to price. A cost needs "
+            "the stages of a program: pass the record of `inspect_module`, or a `PlanRecord`."
+        )
+    peak = _peak(chip, dtype)
+    devices = math.prod(mesh.shape) if mesh is not None else 1
+    if module is not None:
+        stages = _compiled_stages(module, plan)
+    else:
+        stages = [_planned_stage(stage, devices, mesh, plan) for stage in _flat(plan.stages if plan else ())]
+    priced = tuple(_priced(stage, sent, chip, peak) for stage, sent in stages)
+    clients, padding, lockstep = client_costs(plan, mesh, examples_per_client)
+    return CostRecord(
+        stages=priced,
+        clients=clients,
+        chip=chip,
+        seconds=_sum_or_none([stage.seconds for stage in priced]) if chip is not None else None,
+        padding_waste=padding,
+        lockstep_waste=lockstep,
+        assumptions=tuple(_assumptions(module, chip, dtype, peak, devices)),
+    )
+
+
+def _peak(chip: ChipRecord | None, dtype: str) -> float | None:
+    if chip is None:
+        return None
+    if dtype not in chip.peak_flops_per_second:
+        known = ", ".join(f'"{name}"' for name in chip.peak_flops_per_second)
+        message = (
+            f"`estimate_cost` was given dtype={dtype!r} for chip {chip.name}, which has no published peak for it. "
+            f"Seconds need that peak: use one of {known}, or pass a `ChipRecord` that holds it."
+        )
+        raise InspectionError(message)
+    return chip.peak_flops_per_second[dtype] / chip.devices_per_chip
+
+
+Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share of it that is a stage's
+
+
+def _compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple[StageCostRecord, Sent]]:
+    """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after."""
+    flops: dict[str, float | None] = {}
+    accessed: dict[str, float | None] = {}
+    kinds: dict[str, str] = {}
+    for instruction in module.instructions:
+        stage = instruction.stage or OUTSIDE
+        if instruction.flops or instruction.accessed_bytes:
+            kinds.setdefault(stage, instruction.kind)
+            flops[stage] = _added(flops.get(stage, 0.0), instruction.flops, instruction.times)
+            accessed[stage] = _added(accessed.get(stage, 0.0), instruction.accessed_bytes, instruction.times)
+    sent: dict[str, Sent] = {}
+    for collective in module.collectives:
+        for stage, share in _shares(collective).items():
+            sent.setdefault(stage, []).append((collective, share))
+    records = {stage.path: stage for stage in _flat(plan.stages if plan else ())}
+    order = [*records, *sorted((flops.keys() | sent.keys()) - records.keys(), key=lambda path: (path == OUTSIDE, path))]
+    return [
+        (
+            StageCostRecord(
+                stage=path,
+                kind=records[path].kind if path in records else kinds.get(path, ""),
+                name=records[path].name if path in records else path,
+                flops=flops.get(path, 0.0),
+                accessed_bytes=accessed.get(path, 0.0),
+                collective_bytes=_bytes_by_axis(sent.get(path, [])),
+            ),
+            sent.get(path, []),
+        )
+        for path in order
+    ]
+
+
+def _shares(collective: CollectiveRecord) -> dict[str, float]:
+    if collective.stage_shares:
+        return collective.stage_shares
+    stages = collective.stages or (OUTSIDE,)
+    return dict.fromkeys(stages, 1 / len(stages))
+
+
+def _bytes_by_axis(sent: Sent) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for collective, share in sent:
+        axis = "+".join(collective.axes) or UNNAMED
+        found[axis] = found.get(axis, 0.0) + collective.wire_bytes * share * (collective.times or 0.0)
+    return found
+
+
+def _planned_stage(
+    stage: StageRecord, devices: int, mesh: MeshRecord | None, plan: PlanRecord | None
+) -> tuple[StageCostRecord, Sent]:
+    """One stage of a plan that nobody compiled, its work shared evenly."""
+    turns = stage.trip_count or 1
+    spread = devices if stage.clients >= devices else max(1, stage.clients)
+    per_device = stage.clients * turns / spread
+    flops = 0.0 if stage.flops_per_client is None and not stage.body else stage.flops_per_client
+    accessed = 0 if stage.bytes_per_client is None and not stage.body else stage.bytes_per_client
+    if stage.body:  # the inner stages are listed, and priced, themselves
+        flops, accessed = 0.0, 0
+    sent = list(_planned_reduction(stage, mesh, plan))
+    record = StageCostRecord(
+        stage=stage.path,
+        kind=stage.kind,
+        name=stage.name,
+        flops=None if flops is None else flops * per_device,
+        accessed_bytes=None if accessed is None else accessed * per_device,
+        collective_bytes=_bytes_by_axis(sent),
+    )
+    return record, sent
+
+
+def _planned_reduction(
+    stage: StageRecord, mesh: MeshRecord | None, plan: PlanRecord | None
+) -> Iterator[tuple[CollectiveRecord, float]]:
+    if stage.kind != "reduce" or mesh is None or plan is None:
+        return
+    axes = next((p.mesh_axes for p in plan.placements if p.name == stage.placement), ())
+    size = math.prod(axis.size for axis in mesh.axes if axis.name in axes)
+    payload = sum(value.size_bytes for value in stage.outputs)
+    if size > 1 and payload:
+        record = CollectiveRecord(
+            name=stage.name,
+            kind="all-reduce",
+            axes=axes,
+            group_size=size,
+            groups=math.prod(mesh.shape) // size,
+            payload_bytes=payload,
+            wire_bytes=2 * payload * (size - 1) / size,
+            times=1.0,
+        )
+        yield record, 1.0
+
+
+def _priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
+    if chip is None or peak is None:
+        return stage
+    compute = None if stage.flops is None else stage.flops / peak
+    bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
+    memory = None if stage.accessed_bytes is None else stage.accessed_bytes / bandwidth
+    collective = _sum_or_none([_seconds(one, share, chip) for one, share in sent])
+    parts = {"compute": compute, "memory": memory, "collective": collective}
+    known = {name: seconds for name, seconds in parts.items() if seconds is not None}
+    slowest = (
+        max(known, key=lambda name: known[name]) if len(known) == len(parts) and any(known.values()) else "unknown"
+    )
+    return stage.replace(compute_seconds=compute, memory_seconds=memory, collective_seconds=collective, bound=slowest)
+
+
+def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
+    if collective.times is None:
+        return None
+    once = collective_seconds(collective.kind, collective.payload_bytes, collective.group_size, chip)
+    return None if once is None else once * share * collective.times
+
+
+def _flat(stages: Sequence[StageRecord]) -> Iterator[StageRecord]:
+    for stage in stages:
+        yield stage
+        yield from _flat(stage.body)
+
+
+def _added(total: float | None, amount: float, times: float | None) -> float | None:
+    if total is None or (amount and times is None):
+        return None
+    return total + amount * (times or 0.0)
+
+
+def _sum_or_none(amounts: Sequence[float | None]) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def _assumptions(
+    module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, peak: float | None, devices: int
+) -> Iterator[str]:
+    yield "predicted, not measured"
+    yield "FLOPs are those of dot products and convolutions, a multiply and an add being two"
+    if module is None:
+        yield "from the plan, before compilation: nothing is fused between stages"
+        yield f"the work of clients is shared evenly by {devices} device(s); a reduction is one all-reduce"
+    else:
+        yield "bytes are those of main memory at the boundaries of fusions; caches are not modelled"
+        if any(len(collective.stages) > 1 and not collective.stage_shares for collective in module.collectives):
+            yield "a collective that was combined from several stages is shared evenly by them"
+        yield from module.notes
+    if chip is None or peak is None:
+        return
+    bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
+    yield f"{chip.name}: {peak:.4g} FLOP/s in {dtype} and {bandwidth:.4g} B/s of HBM per device"
+    yield f"{chip.name}: {chip.source} (as of {chip.as_of})"
+    yield "a stage takes max(compute, memory) + collectives; nothing overlaps; full peak and bandwidth are reached"
+    yield (
+        "collectives are rings over links of one axis, both directions where the axis wraps around "
+        "(multiples of 4 on a 3-D torus, of 16 on a 2-D one), 1 µs per step, no contention"
+    )
+    if chip.domain is not None:
+        yield f"groups of more than {chip.domain} chips take the data-centre network"
