@@ -6,10 +6,28 @@ import launch_nodes as nodes
 import pytest
 
 from workbench._errors import NodeError, NodeTimeoutError
-from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
+from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, Restart, ServiceNode, launch
 
 LONG = 60.0  # seconds after which something is broken; nothing here waits so long on purpose
-ENGINES = pytest.mark.parametrize("on", ["threads", "processes"], ids=str)
+
+
+@pytest.fixture(scope="module")
+def dask_client():
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=6, processes=False, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["threads", "processes", "dask"])
+def on(request):
+    if request.param == "dask":
+        return DaskEngine(request.getfixturevalue("dask_client"))
+    return request.param
 
 
 def eventually(holds, seconds=LONG):
@@ -26,7 +44,6 @@ def program_with_counter():
     return program, counter
 
 
-@ENGINES
 class TestEveryEngine:
     def test_nodes_call_a_service_through_their_handles_and_finish_with_code_0(self, on):
         program, counter = program_with_counter()
@@ -197,7 +214,9 @@ class TestEveryEngine:
             del waiting
         assert state.state == "serving"
         assert state.heartbeat_age_seconds >= 0
-        assert state.where.split()[0] == {"threads": "thread", "processes": "process"}[on]
+        assert (
+            state.where.split()[0] == {"threads": "thread", "processes": "process", "dask": "worker"}[launched.engine]
+        )
 
     def test_logs_hold_what_the_node_logged(self, on):
         program = Program("logs")

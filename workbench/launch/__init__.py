@@ -5,6 +5,7 @@ Importing this module does not import JAX; the processes of a program import onl
 
 from workbench.launch._client import Client as Client, Futures as Futures
 from workbench.launch._context import NodeContext as NodeContext, current_node as current_node
+from workbench.launch._dask import DaskEngine as DaskEngine
 from workbench.launch._launch import launch as launch
 from workbench.launch._launched import Launched as Launched
 from workbench.launch._nodes import (

@@ -164,6 +164,8 @@ class Launched:
 
     def kill_now(self) -> None:
         """Kills all processes of the program without asking them."""
+        if self._stopped:
+            return
         self._stopping = True
         for host in self._hosts:
             host.kill()
@@ -242,6 +244,8 @@ class Launched:
             self._down(life, "raised", f"The node left with exit code {detail}.", detail)
         elif event == "raised":
             self._down(life, "raised", detail, 1)
+        elif event == "killed":
+            self._down(life, "killed", detail, None)
         elif event == "exited":
             self._exited(life.host, detail)
 
@@ -382,7 +386,8 @@ class Launched:
 def _kill_all() -> None:
     # multiprocessing would send SIGTERM and wait, and JAX's preemption notifier catches SIGTERM.
     for launched in list(_RUNNING):
-        launched.kill_now()
+        with contextlib.suppress(Exception):  # at exit nobody is left to tell, and the other programs must end too
+            launched.kill_now()
 
 
 atexit.register(_kill_all)

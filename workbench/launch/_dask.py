@@ -1,0 +1,277 @@
+"""Nodes on a Dask cluster, when one machine is too small."""
+
+import secrets
+import threading
+import time
+import traceback
+from collections import deque
+from typing import Any
+
+from workbench._errors import MissingDependencyError, ProgramError
+from workbench.launch._child import pickled
+from workbench.launch._client import Line
+from workbench.launch._context import LOG_LINES
+from workbench.launch._nodes import NodeSpec
+from workbench.launch._program import Program
+from workbench.launch._runner import Emit
+from workbench.launch._service import parallel_calls
+
+_SILENT_SECONDS = 10.0  # without a report from an actor's worker: it is lost
+
+
+class DaskHost:
+    """One node in an actor or a task of a Dask cluster."""
+
+    def __init__(self, spec: NodeSpec, engine: "DaskEngine") -> None:
+        self.specs = (spec,)
+        self._spec = spec
+        self._engine = engine
+        self._future: Any = None
+        self._address = "-"
+        self._attempt = 0
+        self._over = True
+        self._seen: dict[str, Any] = {}
+        self._heard_at = time.monotonic()
+        self._log: deque[str] = deque(maxlen=LOG_LINES)
+
+    def start(self, attempt: int) -> None:
+        """Submits the node; Dask decides where it lives."""
+        from workbench.launch._dask_worker import DaskOrder, NodeActor, run_node
+
+        engine, spec = self._engine, self._spec
+        order = DaskOrder(launch=engine.launch, spec=pickled(spec), services=engine.services, attempt=attempt)
+        self._attempt, self._over, self._seen = attempt, False, {}
+        self._heard_at = time.monotonic()
+        service = spec.kind == "service"
+        self._future = engine.client.submit(
+            NodeActor if service else run_node,
+            order,
+            key=f"{engine.launch}-{spec.label}-{attempt}",
+            actor=service,
+            pure=False,
+            resources=dict(spec.resources) or None,
+        )
+        settle = self._placed if service else self._done
+        threading.Thread(target=settle, args=(self._future, attempt), daemon=True).start()
+
+    def request_stop(self) -> None:
+        """Sets `stop_requested` of all nodes: orders are common."""
+        self._engine.tell(stop=True)
+
+    def close(self, reason: str) -> None:
+        """Ends the services, once the program stops; a service that failed has ended."""
+        if self._engine.stopping:
+            self._engine.tell(close=reason)
+
+    def kill(self) -> None:
+        """Gives the node up; Dask cannot end a thread of a worker."""
+        self._over = True
+        if self._future is not None:
+            self._future.cancel()
+
+    def release(self) -> None:
+        """Lets Dask forget the node's actor or result."""
+        self._over, self._future = True, None
+
+    def tell_failed(self, label: str, reason: str) -> None:
+        """Lets the nodes know that another one failed."""
+        self._engine.tell(failed={label: reason})
+
+    def failed(self, reason: str) -> None:
+        """Lets callers in this process know that the node is gone for good."""
+        self._engine.endpoint(self._spec).gone = reason
+
+    def ended(self) -> bool:
+        """Whether the node has ended, or was given up."""
+        return self._over
+
+    def hung(self) -> list[tuple[str, float, str]]:
+        """Label, silent seconds and stack of a node that has been silent for too long."""
+        limit, silent = self._spec.hang_seconds, self._seen.get("silent_seconds", 0.0)
+        return [(self._spec.label, silent, self._seen["stack"] or "")] if limit is not None and silent > limit else []
+
+    def snapshot(self, label: str) -> dict[str, Any]:
+        """Numbers of a `NodeStateRecord`, as last reported."""
+        del label
+        seen = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
+        if seen.get("heartbeat_age_seconds") is not None:
+            seen["heartbeat_age_seconds"] += time.monotonic() - self._heard_at
+        return seen | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
+
+    def log_lines(self, label: str) -> tuple[str, ...]:
+        """What the node logged."""
+        del label
+        return tuple(self._log)
+
+    def line(self, label: str) -> Line:
+        """A new way to call the node's service."""
+        del label
+        return Line(self._engine.endpoint(self._spec), parallel_calls(self._spec))
+
+    def hear(self, worker: str, message: dict[str, Any]) -> None:
+        """Takes a report; those of an earlier attempt are stale."""
+        if message["attempt"] != self._attempt or self._future is None:
+            return
+        self._heard_at, self._address = time.monotonic(), worker
+        if "seen" in message:
+            self._seen = message["seen"]
+        elif "line" in message:
+            self._log.append(message["line"])
+        elif not self._over:
+            if message["event"] in ("finished", "stopped", "raised"):
+                self._over = message["event"] != "finished" or not (self._spec.kind == "service" and self._spec.runs)
+            self._engine.emit(message["label"], message["event"], message["detail"])
+
+    def _placed(self, future: Any, attempt: int) -> None:
+        try:
+            actor = future.result()
+        except BaseException:  # whatever kept the actor from being made
+            self._end(attempt, "raised", traceback.format_exc())
+            return
+        self._address = actor._address
+        self._engine.place(self._spec, (actor._address, actor.key))
+        while attempt == self._attempt and not self._over:
+            time.sleep(0.25)
+            lost = future.status not in ("finished", "pending")
+            if lost or time.monotonic() - self._heard_at > _SILENT_SECONDS:
+                self._engine.place(self._spec, None)
+                self._end(attempt, "killed", f"The worker {self._address} of {self._spec.label!r} was lost.")
+
+    def _done(self, future: Any, attempt: int) -> None:
+        from distributed import CancelledError
+
+        try:
+            future.result()
+            fault, event = None, None
+        except CancelledError:
+            return
+        except Exception as error:
+            killed = type(error).__name__ in ("LostWorkerError", "KilledWorker")
+            fault, event = ("".join(traceback.format_exception(error)), "killed" if killed else "raised")
+        if event is not None:
+            self._end(attempt, event, fault)
+
+    def _end(self, attempt: int, event: str, detail: str | None) -> None:
+        if attempt == self._attempt and not self._over:
+            self._over = True
+            self._engine.emit(self._spec.label, event, detail)
+
+
+class DaskEngine:
+    """The engine that runs nodes on a Dask cluster, also one on other machines.
+
+    Service nodes become actors, others tasks that occupy a worker's thread for as long as they run: have more threads
+    than such nodes. Where workers die, the node's `Restart` decides. Dask cannot end a running thread: a node that
+    hangs is given up where it is. Calls are quicker with `Client(..., direct_to_workers=True)`.
+
+    Args (of the constructor):
+        client: A `distributed.Client`; it stays yours to close.
+
+    Raises:
+        MissingDependencyError: without the library `distributed`.
+    """
+
+    name = "dask"
+
+    def __init__(self, client: Any) -> None:
+        try:
+            import distributed  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError("distributed", extra="dask", needed_for="DaskEngine") from error
+        self.client = client
+        self.stopping = False
+        self.services: dict[int, tuple[str, tuple[str, ...], int]] = {}
+        self._endpoints: dict[int, Any] = {}
+        self._telling = threading.Lock()
+
+    def open(self, program: Program, emit: Emit) -> list[DaskHost]:
+        """One host for each node.
+
+        Raises:
+            ProgramError: if nodes are colocated or set environment variables, or no worker has their resources.
+        """
+        from distributed import Variable
+
+        self._check(program)
+        self.launch = f"workbench-{program.name}-{secrets.token_hex(4)}"
+        self.emit = emit
+        self.stopping = False
+        self._told: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
+        self._orders = Variable(f"{self.launch}-orders", client=self.client)
+        self._orders.set(self._told)
+        self.services = {
+            spec.index: (spec.label, spec.methods, parallel_calls(spec))
+            for spec in program.specs
+            if spec.kind == "service"
+        }
+        self._hosts = {spec.label: DaskHost(spec, self) for spec in program.specs}
+        self.client.subscribe_topic(self.launch, self._hear)
+        return list(self._hosts.values())
+
+    def close(self) -> None:
+        """Removes what the program left on the scheduler."""
+        self.client.unsubscribe_topic(self.launch)
+        for spec in (host.specs[0] for host in self._hosts.values()):
+            if spec.kind == "service":
+                self.place(spec, None)
+        for host in self._hosts.values():
+            host.release()
+        self._orders.delete()
+
+    def tell(self, *, stop: bool = False, close: str | None = None, failed: dict[str, str] | None = None) -> None:
+        """Adds to the orders that all nodes read."""
+        with self._telling:
+            told = {
+                "stop": self._told["stop"] or stop,
+                "close": self._told["close"] or close,
+                "failed": self._told["failed"] | (failed or {}),
+            }
+            self.stopping = self.stopping or stop
+            if told != self._told:
+                self._told = told
+                self._orders.set(told)
+
+    def place(self, spec: NodeSpec, where: tuple[str, str] | None) -> None:
+        """Says where a service's actor is, or that it is nowhere now."""
+        from distributed import Variable
+
+        place = Variable(f"{self.launch}-{spec.label}", client=self.client)
+        if where is None:
+            place.delete()
+            self.endpoint(spec).forget()
+        else:
+            place.set(list(where))
+
+    def endpoint(self, spec: NodeSpec) -> Any:
+        """How this process calls a service."""
+        from workbench.launch._dask_worker import DaskEndpoint
+
+        with self._telling:
+            if spec.index not in self._endpoints:
+                self._endpoints[spec.index] = DaskEndpoint(self.client, self.launch, spec.label, spec.methods)
+            return self._endpoints[spec.index]
+
+    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+        message = dict(event[1])
+        host = self._hosts.get(message["label"])
+        if host is not None:
+            host.hear(str(message.get("worker", "-")), message)
+
+    def _check(self, program: Program) -> None:
+        faults = [
+            f"{' and '.join(spec.label for spec in specs)} are colocated" for specs in program.hosts() if len(specs) > 1
+        ]
+        faults += [f"{spec.label} sets environment variables" for spec in program.specs if spec.environment]
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        for spec in program.specs:
+            offers = [worker.get("resources", {}) for worker in workers]
+            fits = any(all(offer.get(name, 0) >= need for name, need in spec.resources.items()) for offer in offers)
+            if spec.resources and not fits:
+                faults.append(f"{spec.label} needs {dict(spec.resources)}, which no worker offers")
+        if faults:
+            message = (
+                f"`launch` on Dask was given program {program.name!r} that this cluster cannot hold: "
+                f"{'; '.join(faults)}. A Dask node lives alone in a worker process that runs already: start workers "
+                "with the variables and `resources=` that the nodes need, leave nodes apart, or launch on 'processes'."
+            )
+            raise ProgramError(message)
