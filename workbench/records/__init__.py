@@ -1,6 +1,10 @@
 """What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
 
 from workbench.records._base import Record as Record
+from workbench.records._comparison import (
+    ComparedRecord as ComparedRecord,
+    ComparisonRecord as ComparisonRecord,
+)
 from workbench.records._compiled import (
     BufferRecord as BufferRecord,
     ClientCostRecord as ClientCostRecord,
