@@ -4,7 +4,7 @@ from workbench.views._svg import Markup, data_uri, element, join
 from workbench.views._theme import css_variables
 
 _PAGE = (
-    "body{margin:0;background:var(--wb-bg);color:var(--wb-fg)}"
+    "body{margin:0}.wb-page{min-height:100vh;background:var(--wb-bg);color:var(--wb-fg)}"
     "main{max-width:1080px;margin:0 auto;padding:32px 20px 64px;line-height:1.5}"
     "h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px}p{margin:6px 0}"
     "a{color:var(--wb-accent)}figure{margin:12px 0}figcaption{color:var(--wb-muted);font-size:13px}"
@@ -31,10 +31,11 @@ def page(title: str, *content: object, head: object = None) -> Markup:
 
     Example:
         >>> page("Report", element("p", "1 < 2"))[-36:]
-        '<p>1 &lt; 2</p></main></body></html>'
+        '<p>1 &lt; 2</p></main></div></body></html>'
     """
     sheet = element("style", Markup(css_variables() + _PAGE))
     meta = (element("meta", charset="utf-8"), element("meta", name="viewport", content="width=device-width"))
     top = element("head", *meta, element("title", title), sheet, head)
-    body = element("body", element("main", element("h1", title), *content), class_="wb")
+    # A `div`, because the theme is chosen by what the body says and holds for what is inside of it.
+    body = element("body", element("div", element("main", element("h1", title), *content), class_="wb wb-page"))
     return Markup("<!doctype html>\n" + join([element("html", top, body, lang="en")]))

@@ -12,6 +12,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = (
     ".wb-scroll{overflow-x:auto}td.wb-number,th.wb-number{text-align:right;font-variant-numeric:tabular-nums}"
     "nav ul{padding:0;margin:12px 0 0;list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;font-size:14px}"
+    "code{font-family:ui-monospace,monospace}"
     ".wb-lead{font-size:17px}@media print{nav{display:none}section{break-inside:avoid}}"
 )
 
