@@ -60,7 +60,8 @@ def program_section(record: ProgramRecord, code: str) -> ReportSection:
 def stages_section(record: ProgramRecord) -> ReportSection:
     """Every stage with what it moves and computes."""
     rows = tuple(
-        (stage.path, stage.name or stage.kind, stage.kind, _where(stage), bytes_text(stage.moved_bytes) if stage.moved_bytes else "–",
+        (stage.path, stage.name or stage.kind, stage.kind, _where(stage),
+         bytes_text(stage.moved_bytes) if stage.moved_bytes else "–",
          "–" if stage.flops_per_client is None else flops_text(stage.flops_per_client))
         for stage in walk(record.plan.stages)
     )  # fmt: skip

@@ -30,8 +30,8 @@ def page(title: str, *content: object, head: object = None) -> Markup:
     """A whole self-contained page that follows the reader's light or dark system.
 
     Example:
-        >>> page("Report", element("p", "1 < 2"))[-36:]
-        '<p>1 &lt; 2</p></main></div></body></html>'
+        >>> page("Report", element("p", "1 < 2")).partition("<p>")[2]
+        '1 &lt; 2</p></main></div></body></html>'
     """
     sheet = element("style", Markup(css_variables() + _PAGE))
     meta = (element("meta", charset="utf-8"), element("meta", name="viewport", content="width=device-width"))
