@@ -156,6 +156,7 @@ def no_browser(monkeypatch, tmp_path):
     """A machine without any browser."""
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(_browser, "PLACES", ())
 
 
@@ -163,7 +164,16 @@ def test_doctor_without_a_browser_says_what_is_skipped_and_how_to_get_one(no_bro
     found = _doctor.check_browser()
     assert found.state == "absent"
     assert "browser tests will be skipped" in found.found
-    assert found.fix.endswith("apt-get install --no-install-recommends chromium")
+    assert "apt-get install --no-install-recommends chromium" in found.fix
+
+
+def test_find_browser_takes_the_one_of_playwright_last(no_browser, tmp_path):
+    own = tmp_path / ".cache/ms-playwright/chromium-1234/chrome-linux/chrome"
+    own.parent.mkdir(parents=True)
+    own.touch(mode=0o755)
+    assert _browser.find_browser() == own
+    (tmp_path / "chromium").touch(mode=0o755)
+    assert _browser.find_browser() == tmp_path / "chromium"
 
 
 def test_find_browser_takes_the_one_that_is_named(no_browser, monkeypatch, tmp_path):

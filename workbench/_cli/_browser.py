@@ -1,5 +1,6 @@
 """Finds a Chromium-like browser, which the browser tests and the README's screenshots need."""
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -13,11 +14,16 @@ PLACES = (
     "C:/Program Files/Google/Chrome/Application/chrome.exe",
     "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
 )
-FIX = "sudo apt-get install --no-install-recommends chromium"
+PLAYWRIGHT = (  # where `playwright install chromium` puts its own, below the home folder
+    ".cache/ms-playwright/chromium-*/chrome-linux*/chrome",
+    "Library/Caches/ms-playwright/chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
+    "AppData/Local/ms-playwright/chromium-*/chrome-win*/chrome.exe",
+)
+FIX = "sudo apt-get install --no-install-recommends chromium   (or: playwright install chromium)"
 
 
 def find_browser() -> Path | None:
-    """The browser to use: the one that `CHROMIUM` names, else one on the path or in its usual place, else None.
+    """The browser to use: the one that `CHROMIUM` names, else one on the path, in its usual place or of Playwright.
 
     Raises:
         CommandError: if `CHROMIUM` names a file that does not exist.
@@ -30,5 +36,7 @@ def find_browser() -> Path | None:
             "name a Chromium, Chrome or Edge that can be started: correct it, or unset it to search the usual places."
         )
         raise CommandError(msg)
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    return Path(found) if found else next((Path(place) for place in PLACES if Path(place).is_file()), None)
+    on_path = (Path(found) for found in map(shutil.which, NAMES) if found)
+    in_place = (Path(place) for place in PLACES if Path(place).is_file())
+    of_playwright = (found for pattern in PLAYWRIGHT for found in sorted(Path.home().glob(pattern)))
+    return next(itertools.chain(on_path, in_place, of_playwright), None)
