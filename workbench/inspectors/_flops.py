@@ -7,7 +7,8 @@ bounded by memory. So a program's FLOPs are exactly those of its analytic matrix
 import math
 import re
 
-from workbench.inspectors._hlo import Hlo, Instruction
+from workbench._errors import InspectionError
+from workbench.inspectors._hlo import Hlo, Instruction, unreadable
 from workbench.inspectors._hlo_shapes import Shape
 from workbench.plan._windows import valid_positions
 
@@ -41,7 +42,7 @@ class FlopCounter:
         """FLOPs of one run of an instruction; loops, calls and branches count nothing themselves."""
         opcode = instruction.opcode
         if opcode == "fusion":
-            return sum(self.fusion(name) for name in instruction.calls("calls"))
+            return sum(self.fusion(name) for name in set(instruction.calls("calls")))
         if opcode in ("dot", "ragged-dot"):
             return self._dot(instruction)
         if opcode == "convolution":
@@ -56,7 +57,10 @@ class FlopCounter:
 
     def _dot(self, instruction: Instruction) -> float:
         lhs = self._operand(instruction, 0).dimensions
-        contracting = _integers(instruction.attribute("lhs_contracting_dims") or "")
+        dimensions = instruction.attribute("lhs_contracting_dims")
+        if dimensions is None:
+            raise InspectionError(unreadable(f"`{instruction.name}` has no `lhs_contracting_dims`"))
+        contracting = _integers(dimensions)
         return 2.0 * instruction.shape.elements * math.prod(lhs[d] for d in contracting)
 
     def _convolution(self, instruction: Instruction) -> float:
@@ -112,7 +116,7 @@ def convolution_flops(
     """
     labels = _LABELS.search(instruction.attribute("dim_labels") or "")
     if labels is None:
-        return 0.0
+        raise InspectionError(unreadable(f"convolution `{instruction.name}` has no `dim_labels`"))
     lhs_labels, rhs_labels, out_labels = labels.groups()
     window = _window(instruction.attribute("window") or "")
     positions = 1

@@ -118,6 +118,8 @@ def parse_hlo(text: str) -> Hlo:
                 _add(current, line, number)
         elif (match := _COMPUTATION.match(line)) and not line.startswith("HloModule"):
             current = Computation(match[2], match[1] is not None)
+            if current.name in computations:
+                raise InspectionError(_cut_off(f"computation `{current.name}` stands twice", len(computations)))
             computations[current.name] = current
             table = None
         elif line.startswith("HloModule "):
@@ -205,15 +207,33 @@ def _complete(computations: dict[str, Computation], text: str) -> Computation:
         missing = "no ENTRY computation" if text.strip() else "no text"
         raise InspectionError(_cut_off(f"there is {missing}", len(computations)))
     for computation in computations.values():
-        if computation.root is None:
-            raise InspectionError(_cut_off(f"computation `{computation.name}` has no ROOT", len(computations)))
-        for instruction in computation.instructions:
-            lost = [f"%{o}" for o in instruction.operands if o not in computation.by_name]
-            lost += [f"computation %{callee}" for _, callee in instruction.called if callee not in computations]
-            if lost:
-                what = f"`{instruction.name}` reads {', '.join(lost)}, which stands nowhere"
-                raise InspectionError(_cut_off(what, len(computations)))
+        fault = _fault(computation, computations)
+        if fault:
+            raise InspectionError(_cut_off(fault, len(computations)))
     return entries[-1]
+
+
+def _fault(computation: Computation, computations: dict[str, Computation]) -> str | None:
+    """What is missing from a computation, or stands twice in it."""
+    roots = sum(instruction.root for instruction in computation.instructions)
+    if roots != 1:
+        return f"computation `{computation.name}` has {roots or 'no'} ROOT"
+    if len(computation.by_name) != len(computation.instructions):
+        return f"computation `{computation.name}` defines an instruction twice"
+    defined: set[str] = set()
+    for instruction in computation.instructions:
+        lost = [f"%{operand}" for operand in instruction.operands if operand not in defined]
+        lost += [f"computation %{callee}" for _, callee in instruction.called if callee not in computations]
+        if lost:
+            return f"`{instruction.name}` reads {', '.join(lost)}, which stands nowhere before it"
+        defined.add(instruction.name)
+        for callee in instruction.calls("calls") if instruction.opcode == "fusion" else ():
+            taken = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)
+            if taken != len(instruction.operands):
+                return (
+                    f"`{instruction.name}` passes {len(instruction.operands)} values to `{callee}`, which takes {taken}"
+                )
+    return None
 
 
 def _cut_off(fact: str, computations: int) -> str:
@@ -221,6 +241,14 @@ def _cut_off(fact: str, computations: int) -> str:
         f"`inspect_module` was given HLO text of {computations} computation(s) in which {fact}. A module is read only "
         "as a whole, because every cost in it depends on who calls what: pass all of `compiled.as_text()`, from "
         "`HloModule` to the closing brace of ENTRY."
+    )
+
+
+def unreadable(fact: str) -> str:
+    """The message for text that looks like HLO and contradicts itself."""
+    return (
+        f"`inspect_module` was given HLO text that it cannot read: {fact}. Every cost needs whole shapes, dimension "
+        "numbers and operands: pass `compiled.as_text()` unchanged."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from workbench._errors import InspectionError
 from workbench.inspectors._collectives import CollectiveReader, MeshAxes
 from workbench.inspectors._flops import FlopCounter
-from workbench.inspectors._hlo import Hlo, Instruction, parse_hlo
+from workbench.inspectors._hlo import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspectors._hlo_frames import Frames
 from workbench.inspectors._hlo_stages import StageFinder
 from workbench.inspectors._hlo_times import Runs, count_runs
@@ -49,8 +49,14 @@ def inspect_module(
     """
     text, stats, devices = _opened(compiled)
     platform = platform or next((device.platform for device in devices), None)
-    inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
-    return inspection.record(platform or _guess_platform(text), stats, available_bytes)
+    try:
+        inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
+        return inspection.record(platform or _guess_platform(text), stats, available_bytes)
+    except InspectionError:
+        raise
+    except (LookupError, ValueError, ArithmeticError, RecursionError) as error:
+        fact = f"{type(error).__name__}: {error}"
+        raise InspectionError(unreadable(fact)) from error
 
 
 def _opened(compiled: Any) -> tuple[str, Any | None, list[Any]]:
