@@ -15,3 +15,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-browser", action="store_true", help="fail, instead of skip, when no browser is found")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says at the end, where it is read, that the browser tests did not run."""
+    skipped = [
+        report for report in terminalreporter.stats.get("skipped", []) if "NO BROWSER FOUND" in str(report.longrepr)
+    ]
+    if skipped:
+        terminalreporter.section("browser tests skipped", red=True, bold=True)
+        terminalreporter.line(
+            f"{len(skipped)} tests did NOT run. {skipped[0].longrepr[2].removeprefix('Skipped: ')}", red=True
+        )
