@@ -13,7 +13,7 @@ from workbench._cli import _browser
 
 @pytest.mark.parametrize(
     ("options", "status", "said"),
-    [([], 0, "tests did NOT run. NO BROWSER FOUND"), (["--require-browser"], 1, "errors in")],
+    [([], 0, "tests did NOT run. NO BROWSER FOUND"), (["--require-browser", "-x"], 1, "error in")],
     ids=["skipped", "required"],
 )
 def test_browser_tests_without_a_browser(options, status, said, tmp_path):
