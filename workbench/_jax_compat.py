@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import core as _core, linear_util as _lu, source_info_util as _source_info, xla_bridge as _xla_bridge
+from jax._src import (
+    core as _core,
+    effects as _effects,
+    linear_util as _lu,
+    source_info_util as _source_info,
+    xla_bridge as _xla_bridge,
+)
 from jax._src.interpreters import ad as _ad, partial_eval as _pe
 from jax.extend.core import ClosedJaxpr
 
@@ -143,9 +149,13 @@ def uses_named_axes(jaxpr: Any) -> bool:
 
 def has_ordered_effects(jaxpr: Any) -> bool:
     """Whether a jaxpr holds effects that JAX must keep in order."""
-    from jax._src import effects
+    return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
-    return any(effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
+
+def has_manual_axes() -> bool:
+    """Whether the code runs inside a `shard_map`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and jax.sharding.AxisType.Manual in mesh.axis_types
 
 
 def pretty_jaxpr(jaxpr: Any, *, source: bool = False) -> str:
@@ -156,3 +166,11 @@ def pretty_jaxpr(jaxpr: Any, *, source: bool = False) -> str:
 def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
     """Fixes the leading inputs of a jaxpr to `values`."""
     return ClosedJaxpr(as_constvars(closed.jaxpr, len(values)), list(values))
+
+
+def sub_jaxpr(equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> ClosedJaxpr:
+    """Some equations of a jaxpr as a jaxpr of their own."""
+    debug_info = _core.DebugInfo("map_fn", name, ("",) * len(inputs), ("",) * len(outputs))
+    effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
+    effects = frozenset(e for e in effects if not hasattr(e, "input_index"))
+    return ClosedJaxpr(_core.Jaxpr((), list(inputs), list(outputs), list(equations), effects, debug_info), ())

@@ -104,7 +104,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
         message = (
             f"`{operation}` was called outside of a program, so there are no clients. "
             "Primitives need a placement: decorate the function that calls it with `@workbench.program(clients=64)`, "
-            "or open `with workbench.placed(clients=64):` around the call."
+            "or open `with workbench.program(clients=64):` around the call."
         )
         raise PlacementError(message)
     available = scope.placements[scope.entered :]

@@ -11,6 +11,7 @@ from workbench import _jax_compat
 from workbench.plan._chunks import choose_clients_at_once
 from workbench.plan._passes import PassOptions, run_pass
 from workbench.plan._phases import Phase, find_phases
+from workbench.plan._replay import replay_equation
 from workbench.plan._steps import Plan, Step, plan_jaxpr
 
 AtOnce = int | OneOf["auto"] | None
@@ -32,13 +33,21 @@ def evaluate(plan: Plan, inputs: Sequence[Any], *, clients_at_once: AtOnce = Non
     return _Evaluation(plan, clients_at_once, path).run(inputs)
 
 
+def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Runs one equation, under the mesh that it was traced with or, inside a `shard_map`, under that of the place."""
+    if _jax_compat.has_manual_axes():
+        return replay_equation(equation, operands)
+    with _jax_compat.source_of(equation):
+        return _jax_compat.bind_equation(equation, operands)
+
+
 class _Evaluation:
     def __init__(self, plan: Plan, clients_at_once: AtOnce, path: str) -> None:
         self.plan, self.clients_at_once, self.path = plan, clients_at_once, path
         self.phases = find_phases(plan, recompute=clients_at_once is not None)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.values: dict[Var, Any] = {}
-        self.options = PassOptions(self._at_once, self._scope, self._client_program)
+        self.options = PassOptions(self._at_once, self._scope, self._client_program, bind_here)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         closed = self.plan.closed
@@ -80,8 +89,7 @@ class _Evaluation:
             if step.kind in ("loop", "branch"):
                 results = _LOOPS[step.equation.primitive.name](self, step, operands)
             else:
-                with _jax_compat.source_of(step.equation):
-                    results = _jax_compat.bind_equation(step.equation, operands)
+                results = bind_here(step.equation, operands)
         self.values.update(zip(step.outputs, results, strict=True))
 
     def _client_program(self, step: Step, operands: Sequence[Any]) -> list[Any]:

@@ -22,11 +22,12 @@ from workbench.plan._steps import Step
 
 @dataclasses.dataclass(frozen=True)
 class PassOptions:
-    """How a pass is made: `scope_of` names the stage of a step, `inner` runs a client's own program."""
+    """How a pass is made: `scope_of` names the stage of a step, `inner` runs a client's own program, `bind` an equation."""
 
     at_once: Callable[[Phase, int], int]
     scope_of: Callable[[Step], str]
     inner: Callable[[Step, Sequence[Any]], list[Any]]
+    bind: Callable[[Any, Sequence[Any]], list[Any]]
 
 
 def run_pass(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: PassOptions) -> dict[Var, Any]:
@@ -113,7 +114,7 @@ class _Share:
 
     def _client(self, step: Step, operands: Sequence[tuple[Any, bool]]) -> list[tuple[Any, bool]]:
         assert step.jaxpr is not None
-        call = functools.partial(_call_client, step, self.options.inner, self.phase.layout is not None)
+        call = functools.partial(_call_client, step, self.options.inner)
         batched = [is_batched for _, is_batched in operands]
         if not any(batched) and (self.at_once == 1 or not step.jaxpr.effects):
             return [(y, False) for y in call(*(x for x, _ in operands))]
@@ -129,11 +130,11 @@ def _read(values: dict[Var, tuple[Any, bool]], atom: Any) -> tuple[Any, bool]:
     return (atom.val, False) if isinstance(atom, Literal) else values[atom]
 
 
-def _call_client(step: Step, inner: Callable, spread: bool, *operands: Any) -> list[Any]:
+def _call_client(step: Step, inner: Callable, *operands: Any) -> list[Any]:
     assert step.jaxpr is not None
     if any(uses_primitives(equation) for equation in step.jaxpr.eqns):
         return inner(step, operands)
-    return replay(step.jaxpr, *operands) if spread else jaxpr_as_fun(step.jaxpr)(*operands)
+    return replay(step.jaxpr, *operands) if _jax_compat.has_manual_axes() else jaxpr_as_fun(step.jaxpr)(*operands)
 
 
 def _spread_over(
@@ -192,7 +193,7 @@ def _run_whole(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options
         values[v] = jnp.broadcast_to(x[None], (phase.placement.size, *x.shape))
     for step in phase.steps:
         operands = [atom.val if isinstance(atom, Literal) else values[atom] for atom in step.equation.invars]
-        with jax.named_scope(options.scope_of(step)), _jax_compat.source_of(step.equation):
-            values.update(zip(step.outputs, _jax_compat.bind_equation(step.equation, operands), strict=True))
+        with jax.named_scope(options.scope_of(step)):
+            values.update(zip(step.outputs, options.bind(step.equation, operands), strict=True))
     wanted = [*phase.kept, *(step.equation.outvars[0] for step in phase.reductions)]
     return {v: values[v] for v in wanted}

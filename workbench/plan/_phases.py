@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
@@ -116,9 +117,15 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
         else:
             rows[v] = None
     kept = [v for step in steps if step.kind == "clients" for v in step.outputs if v in flow.kept]
-    layouts = [step.equation.params["layout"] for step in all_steps if not step.glue]
-    layout = next((found for found in layouts if found is not None), None)
-    return Phase(placement, layout or find_layout(placement, uneven=True), all_steps, tuple(rows), shared, tuple(kept))
+    return Phase(placement, _layout_here(placement, all_steps), all_steps, tuple(rows), shared, tuple(kept))
+
+
+def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None:
+    """The layout on the mesh of this place; without one, on the mesh that was given to the primitives themselves."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return find_layout(placement, uneven=True)
+    layouts = [step.equation.params["layout"] for step in steps if not step.glue]
+    return next((layout for layout in layouts if layout is not None), None)
 
 
 def size_bytes(v: Any) -> int:

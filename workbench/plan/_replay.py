@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
+from workbench.placements import find_layout
 
 
 def replay(closed: ClosedJaxpr, *inputs: Any) -> list[Any]:
@@ -27,15 +28,22 @@ def _replay(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> list[
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in jaxpr.eqns:
-        rule = _STRUCTURED.get(equation.primitive.name, _bind)
-        with _jax_compat.source_of(equation, mesh=False):
-            results = rule(equation, [read(atom) for atom in equation.invars])
+        results = replay_equation(equation, [read(atom) for atom in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
+def replay_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of one equation, computed under the current mesh."""
+    rule = _STRUCTURED.get(equation.primitive.name, _bind)
+    with _jax_compat.source_of(equation, mesh=False):
+        return rule(equation, operands)
+
+
 def _bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     params = {key: _here(value) for key, value in equation.params.items()}
+    if "layout" in params:
+        params["layout"] = find_layout(params["placement"])
     return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
 
 

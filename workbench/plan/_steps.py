@@ -98,7 +98,7 @@ class _Levels:
         self.shared: set[Var] = set()  # rows that are all alike: broadcasts
 
     def steps(self) -> list[Step]:
-        return [self._step(equation) for equation in self.closed.eqns]
+        return _with_late_constants([self._step(equation) for equation in self.closed.eqns])
 
     def _step(self, equation: Any) -> Step:
         primitive = equation.primitive
@@ -167,13 +167,24 @@ class _Levels:
         return placement if alike and not _has_explicit_type(equation) else None
 
 
+def _with_late_constants(steps: list[Step]) -> list[Step]:
+    """Constants are made where they are read first, not at the start of the program."""
+    readers: dict[Var, list[int]] = {}
+    moved: list[Step] = []
+    for step in reversed(steps):
+        late = step
+        if step.kind == "server" and not step.inputs:
+            levels = [level for v in step.outputs for level in readers.get(v, ())]
+            late = dataclasses.replace(step, level=min(levels, default=step.level))
+        for v in late.inputs:
+            readers.setdefault(v, []).append(late.level)
+        moved.append(late)
+    return moved[::-1]
+
+
 def _has_explicit_type(equation: Any) -> bool:
-    return any(
-        not getattr(v.aval, "sharding", None) is None
-        and not v.aval.sharding.mesh.empty
-        and any(entry is not None for entry in v.aval.sharding.spec[1:])
-        for v in equation.outvars
-    )
+    shardings = [v.aval.sharding for v in equation.outvars]
+    return any(not s.mesh.empty and any(entry is not None for entry in s.spec[1:]) for s in shardings)
 
 
 def _row_jaxpr(equation: Any) -> ClosedJaxpr:

@@ -3,7 +3,7 @@
 from workbench.primitives._broadcast import broadcast as broadcast, broadcast_p as broadcast_p
 from workbench.primitives._families import MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES, REDUCTIONS as REDUCTIONS
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
-from workbench.primitives._program import placed as placed, program as program
+from workbench.primitives._program import program as program
 from workbench.primitives._reduce import (
     max_p as max_p,
     mean_p as mean_p,

@@ -35,7 +35,7 @@ def broadcast(x: Any, *, to: str | None = None, at: str | None = None, mesh: Any
         ProgramError: if a leaf is not an array.
 
     Example:
-        >>> with placed(clients=3):
+        >>> with program(clients=3):
         ...     broadcast(jnp.float32(2)).tolist()
         [2.0, 2.0, 2.0]
 

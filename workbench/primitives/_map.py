@@ -37,7 +37,7 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
         ProgramError: if `fn` raises, or returns something that is not arrays.
 
     Example:
-        >>> with placed(clients=3):
+        >>> with program(clients=3):
         ...     map_fn(lambda x, y: x * y, (jnp.arange(3), jnp.arange(3))).tolist()
         [0, 1, 4]
 

@@ -38,7 +38,7 @@ def reduce_sum(x: Any, *, over: str | None = None, where: Any = None, accumulato
         PlacementError: outside of a program, or if `x` or `where` has not one row per client.
 
     Example:
-        >>> with placed(clients=3):
+        >>> with program(clients=3):
         ...     reduce_sum(jnp.array([1.0, 2.0, 3.0])).tolist()
         6.0
 
@@ -66,7 +66,7 @@ def reduce_mean(x: Any, *, over: str | None = None, where: Any = None, accumulat
         PlacementError: outside of a program, or if `x` or `where` has not one row per client.
 
     Example:
-        >>> with placed(clients=3):
+        >>> with program(clients=3):
         ...     reduce_mean(jnp.array([1, 2, 6])).tolist()
         3.0
 
@@ -97,7 +97,7 @@ def reduce_max(x: Any, *, over: str | None = None, where: Any = None) -> Any:
         PlacementError: outside of a program, or if `x` or `where` has not one row per client.
 
     Example:
-        >>> with placed(clients=3):
+        >>> with program(clients=3):
         ...     reduce_max(jnp.array([1.0, 5.0, 3.0])).tolist()
         5.0
 
@@ -124,7 +124,7 @@ def reduce_min(x: Any, *, over: str | None = None, where: Any = None) -> Any:
         PlacementError: outside of a program, or if `x` or `where` has not one row per client.
 
     Example:
-        >>> with placed(clients=3):
+        >>> with program(clients=3):
         ...     reduce_min(jnp.array([1.0, 5.0, 3.0])).tolist()
         1.0
 

@@ -32,7 +32,7 @@ def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumu
         PlacementError: if `x` and `weight` come from different numbers of clients.
 
     Example:
-        >>> with placed(clients=2):
+        >>> with program(clients=2):
         ...     reduce_weighted_mean(jnp.array([1.0, 4.0]), jnp.array([3.0, 1.0])).tolist()
         1.75
 
@@ -50,7 +50,7 @@ def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumu
     check_clients("reduce_weighted_mean", "x", jax.tree.unflatten(structure, leaves), placement)
     weights = _weights_of_leaves(x, weight, placement)
     with jax.named_scope("reduce_weighted_mean"):
-        means = [_mean(leaf, w, placement, accumulator) for leaf, w in zip(leaves, weights, strict=True)]
+        means = _means(leaves, weights, placement, accumulator)
     return jax.tree.unflatten(structure, means)
 
 
@@ -65,7 +65,8 @@ def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
         )
         raise PlacementError(message)
     try:
-        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), weight, x))
+        given = jax.tree.map(jnp.asarray, weight)
+        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), given, x))
     except ValueError as error:
         message = (
             f"`reduce_weighted_mean` was given `weight` as the pytree {jax.tree.structure(weight)} for `x` as "
@@ -75,16 +76,27 @@ def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
         raise PlacementError(message) from error
 
 
-def _mean(x: Any, weight: Any, placement: Placement, accumulator: Any) -> Any:
-    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
-    weight = jnp.asarray(weight).astype(dtype)
+def _means(leaves: list[Any], weights: list[Any], placement: Placement, accumulator: Any) -> list[Any]:
+    dtypes = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
+    kinds = {(id(w), dtype): w.astype(dtype) for w, dtype in zip(weights, dtypes, strict=True)}
 
-    def count(row: Any, w: Any) -> Any:
-        return jnp.where(w == 0, jnp.zeros_like(row, dtype), row.astype(dtype) * w)
+    keys = list(kinds)
 
-    counted = map_fn(count, (x, weight), over=placement.name)
-    total = reduce_sum(counted, over=placement.name, accumulator=accumulator)
-    weights = reduce_sum(weight, over=placement.name, accumulator=accumulator)
+    def weigh(rows: list[Any], *counts: Any) -> list[Any]:
+        count_of = dict(zip(keys, counts, strict=True))
+        weighed = []
+        for row, w, dtype in zip(rows, weights, dtypes, strict=True):
+            count = count_of[id(w), dtype]
+            weighed.append(jnp.where(count == 0, jnp.zeros_like(row, dtype), row.astype(dtype) * count))
+        return weighed
+
+    weighed = map_fn(weigh, (leaves, *kinds.values()), over=placement.name)
+    totals = reduce_sum(weighed, over=placement.name, accumulator=accumulator)
+    whole = dict(zip(keys, reduce_sum([*kinds.values()], over=placement.name, accumulator=accumulator), strict=True))
+    return [_divide(total, whole[id(w), dtype]) for total, w, dtype in zip(totals, weights, dtypes, strict=True)]
+
+
+def _divide(total: Any, weights: Any) -> Any:
     nobody = weights == 0
     return jnp.where(nobody, jnp.zeros_like(total), total / jnp.where(nobody, jnp.ones_like(weights), weights))
 
@@ -107,7 +119,7 @@ def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> A
         PlacementError: outside of a program, or if `x` or `where` has not one row per client.
 
     Example:
-        >>> with placed(clients=2):
+        >>> with program(clients=2):
         ...     round(float(reduce_logsumexp(jnp.zeros(2))), 4)
         0.6931
 

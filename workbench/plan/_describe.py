@@ -1,0 +1,160 @@
+"""A plan as a record: what a reader, a view or a cost model needs to know of each stage."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Literal, Var
+
+from workbench import _jax_compat
+from workbench.placements import Placement, find_layout
+from workbench.plan._count import count_jaxpr
+from workbench.plan._inline import uses_primitives
+from workbench.plan._steps import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
+from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
+
+
+def describe_plan(
+    plan: Plan, *, names: Sequence[str] = (), clients_at_once: int | None = None, notes: Sequence[str] = ()
+) -> PlanRecord:
+    """The record of a plan; `names` are the names of its inputs."""
+    flow = _Names(plan, names)
+    variables = plan.closed.jaxpr
+    return PlanRecord(
+        name=plan.name,
+        placements=tuple(_placement_record(p) for p in plan.placements),
+        stages=tuple(_stage_record(plan, stage, flow, "") for stage in plan.stages),
+        inputs=tuple(flow.value(v) for v in variables.invars),
+        outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
+        clients_at_once=clients_at_once,
+        notes=tuple(notes),
+    )
+
+
+def _placement_record(placement: Placement) -> PlacementRecord:
+    layout = find_layout(placement, uneven=True)
+    return PlacementRecord(name=placement.name, size=placement.size, mesh_axes=layout.axes if layout else ())
+
+
+class _Names:
+    """Names of variables: arguments by their name, other values by the stage that makes them."""
+
+    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
+        self.names: dict[Var, str] = {}
+        for v, name in zip(plan.closed.jaxpr.invars, names, strict=False):
+            self.names[v] = name
+        for i, v in enumerate(plan.closed.jaxpr.constvars):
+            self.names[v] = f"constant {i}"
+        self.made_by: dict[Var, int] = {}
+        for stage in plan.stages:
+            outputs = [v for step in stage.steps for v in step.outputs]
+            for i, v in enumerate(outputs):
+                self.made_by[v] = stage.index
+                suffix = f"[{i}]" if len(outputs) > 1 else ""
+                self.names.setdefault(v, f"{stage.name}{suffix}")
+
+    def value(self, atom: Any, name: str | None = None) -> ValueRecord:
+        aval = atom.aval
+        known = "" if isinstance(atom, Literal) else self.names.get(atom, "")
+        spec = getattr(getattr(aval, "sharding", None), "spec", None)
+        return ValueRecord(
+            name=name or known or str(atom),
+            shape=tuple(aval.shape),
+            dtype=str(aval.dtype),
+            size_bytes=math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 4),
+            sharding=str(tuple(spec)) if spec is not None and any(entry is not None for entry in spec) else None,
+        )
+
+
+def _stage_record(plan: Plan, stage: Stage, flow: _Names, path: str) -> StageRecord:
+    step = stage.steps[0]
+    made = {v for s in stage.steps for v in s.outputs}
+    inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in made))
+    outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
+    jaxpr = _stage_jaxpr(stage, inputs, outputs)
+    flops, accessed = _work(stage, jaxpr)
+    shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
+    return StageRecord(
+        index=stage.index,
+        path=f"{path}{stage.index}",
+        kind=stage.kind,  # pyright: ignore[reportArgumentType]
+        name=stage.name,
+        placement=step.placement.name if step.placement else None,
+        clients=step.placement.size if step.placement else 1,
+        operation=operation_name(step) if step.kind in ("broadcast", "clients", "reduce") else "",
+        inputs=tuple(flow.value(v) for v in inputs),
+        outputs=tuple(flow.value(v) for v in outputs),
+        consumes=tuple(sorted({flow.made_by.get(v, -1) for v in inputs})),
+        moved_bytes=_moved_bytes(stage, shared),
+        flops_per_client=flops,
+        bytes_per_client=accessed,
+        trip_count=step.equation.params.get("length") if step.kind == "loop" else None,
+        source=stage.source,
+        jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True) if jaxpr is not None else "",
+        body=_body(plan, stage, path),
+    )
+
+
+def _read_elsewhere(plan: Plan, stage: Stage) -> list[Var]:
+    inside = {id(step.equation) for step in stage.steps}
+    read = {v for s in plan.steps if id(s.equation) not in inside for v in s.inputs}
+    read |= {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
+    return [v for step in stage.steps for v in step.outputs if v in read]
+
+
+def _stage_jaxpr(stage: Stage, inputs: Sequence[Var], outputs: Sequence[Var]) -> ClosedJaxpr | None:
+    if stage.kind == "clients" and len(stage.steps) == 1:
+        return stage.steps[0].jaxpr
+    if stage.kind in ("server", "clients"):
+        return _jax_compat.sub_jaxpr([s.equation for s in stage.steps], inputs, outputs, stage.name)
+    return None
+
+
+def _work(stage: Stage, jaxpr: ClosedJaxpr | None) -> tuple[float | None, int | None]:
+    if stage.kind in ("loop", "branch"):
+        parts = [count_jaxpr(body) for body in loop_bodies(stage.steps[0].equation)]
+        worst = max(parts, key=lambda part: math.inf if part[0] is None else part[0])
+        return worst
+    if jaxpr is None:
+        return 0.0, 0
+    flops, accessed = count_jaxpr(jaxpr)
+    if stage.kind == "clients" and len(stage.steps) > 1:  # rows of all clients, elementwise
+        clients = stage.steps[0].placement.size if stage.steps[0].placement else 1
+        return (None if flops is None else flops / clients), (None if accessed is None else accessed // clients)
+    return flops, accessed
+
+
+def _moved_bytes(stage: Stage, shared: dict[Var, Any]) -> int:
+    if stage.kind == "broadcast":
+        return sum(_size(v) for step in stage.steps for v in step.outputs)
+    if stage.kind == "reduce":
+        return sum(_size(v) for step in stage.steps for v in step.inputs)
+    return 0
+
+
+def _size(v: Any) -> int:
+    return math.prod(v.aval.shape) * getattr(v.aval.dtype, "itemsize", 4)
+
+
+def _body(plan: Plan, stage: Stage, path: str) -> tuple[StageRecord, ...]:
+    step = stage.steps[0]
+    if stage.kind in ("loop", "branch"):
+        closed = loop_bodies(step.equation)
+    elif stage.kind == "clients" and step.jaxpr is not None and any(uses_primitives(e) for e in step.jaxpr.eqns):
+        closed = [step.jaxpr]
+    else:
+        return ()
+    records: list[StageRecord] = []
+    for number, jaxpr in enumerate(closed):
+        inner = plan_jaxpr(jaxpr, stage.name)
+        suffix = f"[{number}]" if stage.kind == "branch" else ""
+        flow = _Names(inner, ())
+        prefix = f"{path}{stage.index}{suffix}."
+        records.extend(_stage_record(inner, inner_stage, flow, prefix) for inner_stage in inner.stages)
+    return tuple(records)
+
+
+def abstract(tree: Any) -> Any:
+    """The arrays of a pytree as shapes, dtypes and shardings."""
+    return jax.tree.map(_jax_compat.aval_of, tree)
