@@ -1,6 +1,8 @@
 """What the devices do now: memory, utilisation, profiles joined to stages and clients, rounds as they run."""
 
+from workbench.live._checkpoints import load_checkpoint as load_checkpoint
 from workbench.live._clients import client_runs as client_runs
+from workbench.live._history import History as History
 from workbench.live._join import (
     JoinedEvent as JoinedEvent,
     JoinedProfile as JoinedProfile,
@@ -15,3 +17,4 @@ from workbench.live._profile import (
     Profile as Profile,
     capture_profile as capture_profile,
 )
+from workbench.live._rounds import Run as Run, run_rounds as run_rounds

@@ -1,0 +1,506 @@
+import asyncio
+import json
+import math
+import resource
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from workbench._errors import DataError, EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
+from workbench.live import History, Run, load_checkpoint, run_rounds
+from workbench.records import RoundRecord
+
+PATIENCE = 60.0
+quiet = {"progress": False}
+
+
+def count(state, round):
+    return state + 1, {"loss": 10.0 - state}
+
+
+def bits(state):
+    """Every leaf as raw bytes, typed keys by their words: equal bits, not nearly equal numbers."""
+    plain = [
+        jax.random.key_data(leaf) if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key) else leaf
+        for leaf in jax.tree.leaves(state)
+    ]
+    return [np.asarray(leaf).tobytes() for leaf in plain]
+
+
+def make_training():
+    """Adam on a small regression, a typed key in the state, another one per round, and per-client losses."""
+    optimizer = optax.adam(0.1)
+
+    @jax.jit
+    def step(state, batch, key):
+        noise = jax.random.normal(key, (4, 3))
+        losses, gradient = jax.vmap(jax.value_and_grad(lambda w, x: jnp.sum((w - x) ** 2)), (None, 0))(
+            state["w"], batch + noise
+        )
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an int32 power
+            updates, moments = optimizer.update(gradient.mean(axis=0), state["optimizer"])
+        own, _ = jax.random.split(state["key"])
+        return {"w": optax.apply_updates(state["w"], updates), "optimizer": moments, "key": own}, {"loss": losses}
+
+    w = jnp.zeros(3)
+    state = {"w": w, "optimizer": optimizer.init(w), "key": jax.random.key(7)}
+    settings = {"data": lambda round: jnp.full((4, 3), float(round)), "key": jax.random.key(0), "progress": False}
+    return step, state, settings
+
+
+def test_rounds_pass_the_state_on_and_keep_the_metrics():
+    run = run_rounds(count, 0, 3, **quiet)
+    assert (run.state, run.status, run.finished) == (3, "finished", 3)
+    assert [record.metrics for record in run.history] == [{"loss": 10.0}, {"loss": 9.0}, {"loss": 8.0}]
+
+
+def test_no_rounds_leave_the_state_alone():
+    run = run_rounds(count, 5, 0, **quiet)
+    assert (run.state, run.status, len(run.history)) == (5, "finished", 0)
+
+
+def test_second_round_does_not_compile_again():
+    traces = []
+
+    @jax.jit
+    def step(state, round):
+        traces.append(1)
+        return state + 1, {"round": round}
+
+    run_rounds(step, jnp.zeros(()), 4, **quiet)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (None, [0, 1, 2]),
+        (lambda round: 10 * round, [0, 10, 20]),
+        (iter("abcd"), ["a", "b", "c"]),
+        ({"x": 1}, [{"x": 1}] * 3),
+    ],
+    ids=["round number", "function", "iterator", "constant"],
+)
+def test_step_gets_its_data(data, seen):
+    got = []
+    run_rounds(lambda state, batch: (got.append(batch), {}), 0, 3, data=data, **quiet)
+    assert got == seen
+
+
+def test_step_gets_a_key_of_its_own_every_round():
+    key, got = jax.random.key(3), []
+    run_rounds(lambda state, batch, key: (got.append(key), {}), 0, 2, key=key, **quiet)
+    assert [bits(found) for found in got] == [bits(jax.random.fold_in(key, round)) for round in (0, 1)]
+
+
+def test_resume_continues_bit_for_bit_with_optax_state_and_typed_keys(tmp_path):
+    step, state, settings = make_training()
+    straight = run_rounds(step, state, 6, **settings)
+    run_rounds(step, state, 3, checkpoint_dir=tmp_path / "run", **settings)
+    resumed = run_rounds(step, state, 6, checkpoint_dir=tmp_path / "run", **settings)
+    assert bits(resumed.state) == bits(straight.state)
+    assert jax.tree.structure(resumed.state) == jax.tree.structure(straight.state)
+    assert [r.metrics for r in resumed.history] == [r.metrics for r in straight.history]
+
+
+def test_resume_skips_what_an_iterator_gave_already(tmp_path):
+    def step(state, batch):
+        return [*state, batch], {}
+
+    run_rounds(
+        lambda state, batch: (state + batch, {}), 0, 2, data=iter([1, 2, 4, 8]), checkpoint_dir=tmp_path, **quiet
+    )
+    run = run_rounds(
+        lambda state, batch: (state + batch, {}), 0, 4, data=iter([1, 2, 4, 8]), checkpoint_dir=tmp_path, **quiet
+    )
+    assert run.state == 15
+
+
+def test_checkpoint_brings_shardings_back(tmp_path):
+    mesh = Mesh(np.array(jax.devices()), ("clients",))
+    state = jax.device_put(jnp.arange(16.0), NamedSharding(mesh, P("clients")))
+    run_rounds(lambda state, round: (state * 2, {}), state, 1, checkpoint_dir=tmp_path, **quiet)
+    finished, loaded, history = load_checkpoint(tmp_path, state)
+    assert (finished, len(history)) == (1, 1)
+    assert loaded.sharding == state.sharding
+    assert loaded.tolist() == [2.0 * i for i in range(16)]
+
+
+def test_only_the_last_checkpoints_are_kept_and_an_older_one_can_be_chosen(tmp_path):
+    run_rounds(count, 0, 5, checkpoint_dir=tmp_path, keep=2, **quiet)
+    assert load_checkpoint(tmp_path, 0)[:2] == (5, 5)
+    assert load_checkpoint(tmp_path, 0, round=4)[:2] == (4, 4)
+    with pytest.raises(DataError, match=r"asked for round 1 in .*which holds rounds \[4, 5\].*pass `like=`"):
+        load_checkpoint(tmp_path, 0, round=1)
+
+
+def test_last_round_is_written_although_it_is_between_checkpoints(tmp_path):
+    run_rounds(count, 0, 5, checkpoint_dir=tmp_path, checkpoint_every=3, **quiet)
+    assert load_checkpoint(tmp_path, 0)[0] == 5
+
+
+def test_missing_checkpoint_is_an_error_that_says_where(tmp_path):
+    with pytest.raises(DataError, match=r"asked for the newest round in .*nowhere.*holds rounds none"):
+        load_checkpoint(tmp_path / "nowhere", 0)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
+    run_rounds(lambda state, round: (state + 1, {}), jnp.zeros(50), 3, checkpoint_dir=tmp_path, **quiet)
+    for file in (tmp_path / "3").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    assert load_checkpoint(tmp_path, jnp.zeros(50))[0] == 2
+
+
+def test_checkpoint_of_another_shape_is_an_error_that_lists_what_was_tried(tmp_path):
+    run_rounds(lambda state, round: (state, {}), {"w": jnp.zeros(3)}, 1, checkpoint_dir=tmp_path, **quiet)
+    with pytest.raises(DataError, match=r"unreadable as a state like the given one: 1 \("):
+        load_checkpoint(tmp_path, {"w": jnp.zeros(3), "b": jnp.zeros(2)})
+
+
+def test_resume_that_is_not_wanted_is_an_error(tmp_path):
+    run_rounds(count, 0, 2, checkpoint_dir=tmp_path, **quiet)
+    with pytest.raises(MeasureError, match=r"resume=False and checkpoint_dir=.*holds rounds \[1, 2\].*another folder"):
+        Run(count, 0, 4, checkpoint_dir=tmp_path, resume=False, **quiet)
+
+
+def test_full_disk_is_noted_and_neither_the_run_nor_the_last_checkpoint_is_lost(tmp_path):
+    state = jnp.asarray(np.random.default_rng(0).random(100_000))  # 400 kB that cannot be compressed away
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def step(state, round):
+        if round == 2:  # from now on no file may grow beyond 20 kB
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        return state + 1, {"loss": 1.0}
+
+    try:
+        run = run_rounds(step, state, 4, checkpoint_dir=tmp_path, **quiet)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run.status == "finished"
+    assert np.asarray(run.state).tolist() == np.asarray(state + 1 + 1 + 1 + 1).tolist()
+    assert "checkpoint of round 3 could not be written" in run.problems[0].what
+    assert "that of round 2 is kept" in run.problems[0].what
+    finished, loaded, _ = load_checkpoint(tmp_path, state)
+    assert finished == 2
+    assert np.asarray(loaded).tolist() == np.asarray(state + 1 + 1).tolist()
+
+
+def test_run_after_a_full_disk_resumes_from_the_last_good_checkpoint(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    state = jnp.asarray(np.random.default_rng(0).random(100_000))
+    add = lambda state, round: (state + 1, {})  # noqa: E731
+    run_rounds(add, state, 1, checkpoint_dir=tmp_path, **quiet)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        run_rounds(add, state, 2, checkpoint_dir=tmp_path, **quiet)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    again = run_rounds(add, state, 3, checkpoint_dir=tmp_path, **quiet)
+    assert (again.finished, again.problems) == (3, ())
+    assert load_checkpoint(tmp_path, state)[0] == 3
+
+
+def test_interrupt_in_a_round_keeps_the_finished_ones(tmp_path):
+    def step(state, round):
+        if round == 2:
+            raise KeyboardInterrupt
+        return count(state, round)
+
+    run = run_rounds(step, 0, 5, checkpoint_dir=tmp_path, **quiet)
+    assert (run.status, run.state, run.finished) == ("interrupted", 2, 2)
+    assert load_checkpoint(tmp_path, 0)[:2] == (2, 2)
+
+
+def test_interrupted_run_can_go_on():
+    interrupts = iter([KeyboardInterrupt])
+
+    def step(state, round):
+        if round == 2:
+            for interrupt in interrupts:
+                raise interrupt
+        return count(state, round)
+
+    run = run_rounds(step, 0, 4, **quiet)
+    assert run.status == "interrupted"
+    assert (run.start().status, run.state) == ("finished", 4)
+
+
+def test_interrupt_after_the_state_was_donated_finishes_that_round(monkeypatch):
+    step = jax.jit(lambda state, round: (state + 1, {"round": round}), donate_argnums=0)
+    waits = iter([None, KeyboardInterrupt, None, None])
+    real = jax.block_until_ready
+
+    def block_until_ready(tree):
+        if (interrupt := next(waits, None)) is not None:
+            raise interrupt
+        return real(tree)
+
+    monkeypatch.setattr(jax, "block_until_ready", block_until_ready)
+    run = run_rounds(step, jnp.zeros(3), 5, **quiet)
+    assert (run.status, run.finished) == ("interrupted", 2)
+    assert run.state.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_failing_round_is_named_and_carries_the_run():
+    def step(state, round):
+        if round == 2:
+            raise EngineError("client 5 of stage 1 raised ZeroDivisionError", stage="1", client=5)
+        return count(state, round)
+
+    with pytest.raises(RoundError) as caught:
+        run_rounds(step, 0, 5, **quiet)
+    error = caught.value
+    assert str(error).startswith("`run_rounds`: round 2 of 5 failed: EngineError: client 5 of stage 1 raised")
+    assert "`.state`, `.history`" in str(error)
+    assert "go on with `error.run.start()`" in str(error)
+    assert (error.round, error.client, error.stage) == (2, 5, "1")
+    assert isinstance(error.__cause__, EngineError)
+    assert (error.run.state, error.run.status, error.run.finished) == (2, "failed", 2)
+
+
+def test_failure_after_donation_tells_what_is_lost_and_start_takes_the_checkpoint(tmp_path):
+    add = jax.jit(lambda state: state + 1, donate_argnums=0)
+    failures = iter([RuntimeError])
+
+    def step(state, round):
+        after = add(state)
+        if round == 1:
+            for failure in failures:
+                raise failure
+        return after, {}
+
+    run = Run(step, jnp.zeros(2), 3, checkpoint_dir=tmp_path, **quiet)
+    with pytest.raises(RoundError):
+        run.start()
+    with pytest.raises(
+        EngineError, match=r"state after 1 rounds.*donates its state.*Round 1 is on disk.*without donation"
+    ):
+        _ = run.state
+    assert run.start().state.tolist() == [3.0, 3.0]
+
+
+def test_nan_is_named_by_round_metric_and_client():
+    def step(state, round):
+        losses = np.ones(4)
+        if round == 1:
+            losses[2] = math.nan
+        return state, {"client": {"loss": losses}, "mean": 1.0}
+
+    run = run_rounds(step, 0, 3, **quiet)
+    (problem,) = run.problems
+    assert (problem.round, problem.metric, problem.client, problem.value) == (1, "client.loss", 2, "nan")
+    assert problem.what == "client.loss of client 2 is nan in round 1"
+    assert run.history[1].problems == (problem,)
+
+
+def test_many_bad_clients_are_named_up_to_ten_and_then_counted():
+    run = run_rounds(lambda state, round: (state, {"loss": jnp.full(15, jnp.inf)}), 0, 1, **quiet)
+    assert [problem.client for problem in run.problems] == [*range(10), None]
+    assert run.problems[-1].what == "loss is not finite for 5 more clients"
+
+
+def test_nan_can_stop_the_run_with_the_state_before_it():
+    run = run_rounds(
+        lambda state, round: (state + 1, {"loss": math.nan if round == 2 else 1.0}), 0, 9, nonfinite="stop", **quiet
+    )
+    assert (run.status, run.state, run.finished) == ("stopped", 2, 2)
+    assert run.problems[0].what == "loss is nan in round 2"
+
+
+def test_stop_when_ends_after_that_round():
+    run = run_rounds(count, 0, 100, stop_when=lambda record: record.metrics["loss"] < 8, **quiet)
+    assert (run.status, run.finished) == ("stopped", 4)  # losses 10, 9, 8, 7
+
+
+def test_background_run_is_paused_stopped_and_waited_for_from_here():
+    reached, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def step(state, round):
+        reached.release()
+        assert go_on.acquire(timeout=PATIENCE)
+        return count(state, round)
+
+    run = run_rounds(step, 0, 100, background=True, **quiet)
+    assert reached.acquire(timeout=PATIENCE)
+    run.pause()
+    go_on.release()
+    assert not reached.acquire(timeout=0.2)  # no second round while it is paused
+    assert (run.status, run.finished) == ("paused", 1)
+    run.resume()
+    assert reached.acquire(timeout=PATIENCE)
+    run.stop()
+    go_on.release()
+    assert run.wait(PATIENCE).status == "stopped"
+    assert (run.state, run.finished) == (2, 2)
+
+
+def test_run_that_is_under_way_cannot_be_started_again():
+    entered, leave = threading.Event(), threading.Event()
+
+    def step(state, round):
+        entered.set()
+        leave.wait(PATIENCE)
+        return count(state, round)
+
+    run = run_rounds(step, 0, 1, background=True, **quiet)
+    entered.wait(PATIENCE)
+    with pytest.raises(MeasureError, match=r"run that is running \(round 0 of 1\).*one thread at a time.*`wait\(\)`"):
+        run.start()
+    with pytest.raises(EngineError, match=r"gave up after 0.01 s.*0 of 1 rounds.*It goes on in the background"):
+        run.wait(0.01)
+    leave.set()
+    run.wait(PATIENCE)
+
+
+def test_background_failure_is_raised_where_it_is_waited_for():
+    def step(state, round):
+        raise ValueError("no data")
+
+    run = run_rounds(step, 0, 1, background=True, **quiet)
+    with pytest.raises(RoundError, match="ValueError: no data"):
+        run.wait(PATIENCE)
+
+
+def test_background_run_sees_the_mesh():
+    mesh = jax.make_mesh((8,), ("clients",))
+    seen = []
+
+    def step(state, round):
+        seen.append(jax.sharding.get_mesh().axis_names)
+        return state, {}
+
+    with jax.set_mesh(mesh):
+        run_rounds(step, 0, 1, background=True, **quiet).wait(PATIENCE)
+    run_rounds(step, 0, 1, background=True, **quiet).wait(PATIENCE)
+    assert seen == [("clients",), ()]
+
+
+def test_run_can_be_awaited_and_checkpoint_inside_an_event_loop(tmp_path):
+    async def notebook():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        run = await Run(count, 0, 5, checkpoint_dir=tmp_path / "awaited", **quiet)
+        ticking.cancel()
+        blocking = run_rounds(count, 0, 2, checkpoint_dir=tmp_path / "blocking", **quiet)
+        return run, blocking, ticks
+
+    run, blocking, ticks = asyncio.run(notebook())
+    assert (run.state, blocking.state) == (5, 2)
+    assert ticks > 1
+
+
+def test_callbacks_hear_every_round_and_a_broken_one_is_removed():
+    heard = []
+
+    def broken(run, record):
+        raise ValueError("no widget")
+
+    run = run_rounds(
+        count, 0, 3, callbacks=[broken, lambda run, record: heard.append((run.finished, record.round))], **quiet
+    )
+    assert heard == [(1, 0), (2, 1), (3, 2)]
+    assert [problem.what for problem in run.problems] == ["a callback failed and was removed (ValueError: no widget)"]
+
+
+def test_subscriber_can_leave_again():
+    heard = []
+    run = Run(count, 0, 3, **quiet)
+    leave = run.subscribe(lambda run, record: heard.append(record.round))
+    run.subscribe(lambda run, record: leave())
+    run.start()
+    assert heard == [0]
+
+
+def test_progress_bar_shows_rounds_and_metrics(capsys):
+    run_rounds(lambda state, round: (state, {"loss": jnp.array([1.0, 3.0])}), 0, 3)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "loss=2" in shown
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (3, r"a step that returned a `int` in round 0\. A step returns two things.*`return state, \{'loss': loss\}`"),
+        ((0, {"name": "x"}), r"metric 'name' of round 0 is a `str`.*numbers or arrays of numbers"),
+        ((0, {"w": {"key": jax.random.key(0)}}), r"metric 'w.key' of round 0 is a `PRNGKeyArray`"),
+    ],
+    ids=["no pair", "text", "key"],
+)
+def test_step_that_returns_something_else_is_an_error(returned, message):
+    with pytest.raises(RoundError, match=message) as caught:
+        run_rounds(lambda state, round: returned, 0, 1, **quiet)
+    assert isinstance(caught.value.__cause__, ProgramError)
+
+
+def test_iterator_that_ends_early_is_an_error():
+    with pytest.raises(RoundError, match=r"iterator as `data` that ended before round 1.*pass fewer rounds"):
+        run_rounds(count, 0, 3, data=iter([1]), **quiet)
+
+
+def test_impossible_settings_are_an_error():
+    with pytest.raises(MeasureError, match=r"rounds=-1, keep=0 and checkpoint_every=0.*Pass rounds >= 0, keep >= 1"):
+        Run(count, 0, -1, keep=0, checkpoint_every=0)
+
+
+HISTORY = History(
+    [
+        RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0), "steps": ((1.0, 2.0), (3.0, 4.0)), "lr": 0.1}),
+        RoundRecord(round=1, seconds=0.25, metrics={"loss": (2.0, math.nan), "lr": 0.05}),
+    ]
+)
+
+
+def test_history_table_has_a_row_per_number():
+    table = HISTORY.to_pandas()
+    assert len(table) == 2 + 4 + 1 + 2 + 1
+    steps = table[table.metric == "steps"]
+    assert steps[["client", "step", "value"]].values.tolist() == [[0, 0, 1.0], [0, 1, 2.0], [1, 0, 3.0], [1, 1, 4.0]]
+    assert table[table.metric == "lr"].client.isna().all()
+
+
+def test_history_summary_has_a_row_per_round():
+    summary = HISTORY.summary()
+    assert summary["lr"].tolist() == [0.1, 0.05]
+    assert summary["loss"].iloc[0] == 2.0
+    assert math.isnan(summary["loss"].iloc[1])
+
+
+def test_history_survives_json_with_numbers_that_are_not_finite(tmp_path):
+    text = HISTORY.to_json(tmp_path / "history.json")
+    assert json.loads((tmp_path / "history.json").read_text(), parse_constant=pytest.fail) == json.loads(text)
+    back = History.from_json(text)
+    assert back[0] == HISTORY[0]
+    assert repr(back[1]) == repr(HISTORY[1])
+
+
+def test_history_survives_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    HISTORY.to_parquet(tmp_path / "history.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "history.parquet"), HISTORY.to_pandas())
+
+
+def test_parquet_without_its_library_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"`History.to_parquet` needs the library `pyarrow`"):
+        HISTORY.to_parquet(tmp_path / "history.parquet")
+
+
+def test_history_is_a_sequence_that_slices_to_a_history():
+    assert (len(HISTORY), HISTORY[-1].round, HISTORY[:1].metrics()) == (2, 1, ("loss", "steps", "lr"))
+    assert repr(HISTORY) == "<History of 2 rounds: loss, steps, lr>"

@@ -1,0 +1,41 @@
+"""The progress bar of a run."""
+
+from typing import Any
+
+import numpy as np
+
+from workbench.records import RoundRecord
+
+_SHOWN_METRICS = 3
+
+
+class Progress:
+    """A bar with the first metrics behind it (per-client ones by their mean) and the number of problems."""
+
+    def __init__(self, rounds: int, finished: int, *, shown: bool) -> None:
+        self._bar: Any = None
+        self._problems = 0
+        if shown:
+            from tqdm.auto import tqdm  # chooses between terminal and notebook when it is imported
+
+            self._bar = tqdm(total=rounds, initial=finished, unit="round")
+
+    def update(self, record: RoundRecord) -> None:
+        """One more round."""
+        if self._bar is None:
+            return
+        self._problems += len(record.problems)
+        shown = {
+            name: f"{float(np.mean(np.asarray(values))):.4g}"
+            for name, values in list(record.metrics.items())[:_SHOWN_METRICS]
+        }
+        self._bar.set_postfix(shown | ({"problems": self._problems} if self._problems else {}), refresh=False)
+        self._bar.update()
+
+    def close(self, run: Any) -> None:
+        """Leaves the bar as it is, with the reason if the run ended early."""
+        if self._bar is None:
+            return
+        if run.status != "finished":
+            self._bar.set_description_str(run.status)
+        self._bar.close()
