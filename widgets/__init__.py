@@ -2,4 +2,6 @@
 
 from widgets._base import WorkbenchWidget as WorkbenchWidget
 from widgets._export import to_html as to_html
+from widgets._mesh import MeshView as MeshView
 from widgets._program import ProgramView as ProgramView
+from widgets._sharding import ShardingView as ShardingView

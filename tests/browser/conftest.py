@@ -1,12 +1,14 @@
 """A browser for the whole session, and a page with a fake comm for each test."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import comm
 import pytest
 from chromium import MISSING, find_browser, open_browser
 from harness import Harness, PageComm
-from playwright.sync_api import Browser
+from lab import run_lab
+from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +29,31 @@ def harness(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harne
     PageComm.harness = None
     assert not made.errors
     assert not [url for url in made.requests if not url.startswith(("about:", "blob:", "data:"))]
+
+
+@pytest.fixture(scope="session")
+def lab_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that JupyterLab serves; a test puts its notebook there."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
+@pytest.fixture(scope="session")
+def lab(browser: Browser, lab_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_lab(lab_root, tmp_path_factory.mktemp("home")) as address:
+        yield address
+
+
+@pytest.fixture
+def lab_page(browser: Browser, lab: str) -> Iterator[Page]:
+    """A page that must not leave this machine, nor fail."""
+    page = browser.new_page(viewport={"width": 1300, "height": 1600})
+    outside: list[str] = []
+    wrong: list[str] = []
+    local = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
+    page.on("request", lambda request: None if request.url.startswith(local) else outside.append(request.url))
+    page.on("websocket", lambda socket: None if socket.url.startswith(local) else outside.append(socket.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    yield page
+    page.close()
+    assert not outside
+    assert not wrong

@@ -1,0 +1,112 @@
+"""Starts a real JupyterLab on loopback in a throw-away home, and opens and runs notebooks in it."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import Error, Page
+
+TOKEN = "test"
+READY = """async () => {
+  const app = window.jupyterapp;
+  if (!app) return "no app";
+  await app.restored;
+  const shown = app.shell.currentWidget;
+  if (!shown?.sessionContext) return "no notebook";
+  await shown.context.ready;
+  await shown.sessionContext.ready;
+  const kernel = shown.sessionContext.session?.kernel;
+  if (!kernel) return "no kernel";
+  await kernel.info;
+  return `${kernel.connectionStatus}/${kernel.status}`;
+}"""
+RUN_ALL = """async () => {
+  const app = window.jupyterapp;
+  await app.commands.execute("notebook:run-all-cells");
+  const cells = Array.from(app.shell.currentWidget.content.model.cells);
+  const outputs = cells.filter(c => c.type === "code").flatMap(c => c.outputs.toJSON());
+  return outputs.filter(o => o.output_type === "error").map(o => `${o.ename}: ${o.evalue}`);
+}"""
+
+
+@contextlib.contextmanager
+def run_lab(root: Path, home: Path) -> Iterator[str]:
+    """A server with `root` as its files; gives its address."""
+    settings = home / "config/lab/user-settings/@jupyterlab/apputils-extension"
+    settings.mkdir(parents=True)
+    quiet = {"fetchNews": "false", "checkForUpdates": False}
+    (settings / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
+    places = {
+        "HOME": home, "JUPYTER_CONFIG_DIR": home / "config", "JUPYTER_DATA_DIR": home / "data",
+        "JUPYTER_RUNTIME_DIR": home / "runtime", "IPYTHONDIR": home / "ipython",
+        "JUPYTERLAB_SETTINGS_DIR": home / "config/lab/user-settings", "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
+    }  # fmt: skip
+    port = _free_port()
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
+        "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}",
+        "--LabApp.expose_app_in_browser=True",
+    ]  # fmt: skip
+    environment = os.environ | {name: str(place) for name, place in places.items()}
+    with (home / "lab.log").open("w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_until_up(server, f"http://127.0.0.1:{port}/api/status?token={TOKEN}", home / "lab.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def open_notebook(page: Page, address: str, name: str, seconds: float = 120) -> None:
+    """Opens a notebook and waits until its kernel can be used, which is later than the toolbar says."""
+    page.goto(f"{address}/lab/tree/{name}?token={TOKEN}&reset")
+    last, until = "", time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            last = page.evaluate(READY)
+        except Error as error:  # the page reloads once while it starts
+            last = str(error)
+        if last == "connected/idle":
+            return
+        page.wait_for_timeout(150)
+    message = f"the kernel of {name} was not ready after {seconds} s; last state: {last}"
+    raise TimeoutError(message)
+
+
+def run_all(page: Page) -> list[str]:
+    """Runs every cell; gives the errors."""
+    return page.evaluate(RUN_ALL)
+
+
+def set_theme(page: Page, name: str) -> None:
+    """Changes JupyterLab's theme and waits for it."""
+    page.evaluate("t => window.jupyterapp.commands.execute('apputils:change-theme', { theme: t })", name)
+    page.wait_for_function("t => document.body.dataset.jpThemeName === t", arg=name)
+
+
+def _free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def _wait_until_up(server: subprocess.Popen[bytes], address: str, log: Path, seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2):
+            return
+        time.sleep(0.2)
+    message = f"JupyterLab did not start:\n{log.read_text()[-3000:]}"
+    raise RuntimeError(message)
