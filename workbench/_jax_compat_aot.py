@@ -4,14 +4,14 @@ Written against jaxlib 0.10: a compile-only client is reached through the device
 a device list and compile options. libtpu and the CUDA plugin can end the process from here; nothing else may import it.
 """
 
+import importlib.metadata
 from typing import Any
 
-import jaxlib
 import numpy as np
 from jax._src.interpreters import mlir as _mlir
-from jax._src.lib import xla_client as _xla
+from jax._src.lib import xla_client as _xla  # pyright: ignore[reportPrivateImportUsage]
 from jax.experimental import mesh_utils, topologies
-from jaxlib import _jax
+from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 from jaxlib.mlir import ir
 
 
@@ -29,7 +29,7 @@ class CompilerError(RuntimeError):
 
 def jaxlib_version() -> str:
     """The version of jaxlib, which parses StableHLO and loads the plugins."""
-    return jaxlib.__version__
+    return importlib.metadata.version("jaxlib")
 
 
 def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> list[Any]:

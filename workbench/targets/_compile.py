@@ -1,11 +1,10 @@
 """Compiles StableHLO for hardware that is not here, in a worker process, with a cache."""
 
+import importlib.metadata
 import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
-
-import jax
 
 from workbench._errors import MeshError
 from workbench.records import DeviceRecord, MeshRecord, TargetCompilation, TargetRecord
@@ -72,7 +71,7 @@ def compile_for_target(
     compiler = (worker.compiler if worker is not None else None) or require_compiler(target)
     request = _request(stablehlo, target, axes, order, options or {})
     cache = cache or CompilationCache()
-    key = cache_key(request, compiler=f"{compiler}, jaxlib {jax.lib.__version__}")
+    key = cache_key(request, compiler=f"{compiler}, jaxlib {importlib.metadata.version('jaxlib')}")
     dumps = "xla_dump_to" in (options or {})  # wanted for its files, which a cached answer would not write
     reply = None if dumps else cache.load(key)
     cached = reply is not None

@@ -121,18 +121,19 @@ def lower_for_target(
         ProgramError: if `mesh` is abstract and no platform is given.
     """
     abstract = mesh.abstract if isinstance(mesh, TargetMesh) else mesh
-    if platform is None and not isinstance(mesh, TargetMesh):
-        message = (
-            f"`lower_for_target` was given an abstract mesh of axes {abstract.axis_names} and no `platform`. "
-            "Operations lower "
-            "differently per platform: pass `platform='tpu'` or 'cuda', or a mesh from `target_mesh`, which knows it."
-        )
-        raise ProgramError(message)
-    chosen = platform or (mesh.target.platform if isinstance(mesh, TargetMesh) else None)
+    if platform is None:
+        if not isinstance(mesh, TargetMesh):
+            message = (
+                f"`lower_for_target` was given an abstract mesh of axes {abstract.axis_names} and no `platform`. "
+                "Operations lower differently per platform: pass `platform='tpu'` or 'cuda', or a mesh from "
+                "`target_mesh`, which knows it."
+            )
+            raise ProgramError(message)
+        platform = mesh.target.platform
     moved = _on_mesh(args, abstract)
-    jitted = fn if hasattr(fn, "trace") else jax.jit(fn)
+    jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
     with jax.sharding.use_abstract_mesh(abstract):
-        lowered = jitted.trace(*moved).lower(lowering_platforms=(chosen,))
+        lowered = jitted.trace(*moved).lower(lowering_platforms=(platform,))
     return lowered.as_text(debug_info=True)
 
 

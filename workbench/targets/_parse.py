@@ -123,8 +123,9 @@ def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple
         raise MeshError(message)
     if family.platform == "cuda" and slices != 1:
         message = (
-            f"`parse_target` was given {target!r} with {slices} slices, but only TPUs come in slices: GPU hosts are joined "
-            f"by one network. Write hosts x GPUs per host: '{family.name}:{sizes[0] * max(slices, 1)}x{sizes[1]}'."
+            f"`parse_target` was given {target!r} with {slices} slices, but only TPUs come in slices: GPU hosts are "
+            "joined by one network. Write hosts x GPUs per host: "
+            f"'{family.name}:{sizes[0] * max(slices, 1)}x{sizes[1]}'."
         )
         raise MeshError(message)
     if family.platform == "cuda" and sizes[1] > _GPUS_PER_HOST:

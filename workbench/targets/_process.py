@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 from workbench._errors import EngineError, MeshError
 from workbench.targets._frames import FrameError, read_frame, write_frame
@@ -30,6 +30,7 @@ _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORM_NAME", "PYTHONSTARTUP
 _SET = {
     "JAX_PLATFORMS": "cpu",  # else the CUDA plugin is skipped where no GPU is visible
     "CUDA_VISIBLE_DEVICES": "",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # of no effect on a named topology; libtpu warns without it
     "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks a metadata server over the network
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_STDERR_LOG_LEVEL": "3",
@@ -69,6 +70,11 @@ class Worker:
         """Process id of the running worker; None where there is none."""
         started = self._started
         return started.process.pid if started is not None and started.process.poll() is None else None
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the running worker writes; None where there is none. It is removed with the worker."""
+        return self._started.directory if self._started is not None else None
 
     def close(self) -> None:
         """Ends the process; the next request starts another one."""
@@ -110,6 +116,7 @@ class Worker:
             self.close()
             watch.phase = "starting the compiler"
             self._started = _Started(self.command)
+            watch.look()
         started = self._started
         self._requests += 1
         number = self._requests
@@ -223,8 +230,7 @@ class _Started:
                 env=environment,
                 start_new_session=True,
             )
-        assert self.process.stdin is not None  # PIPE was asked for
-        self.stdin = self.process.stdin
+        self.stdin = cast(BinaryIO, self.process.stdin)
         self.frames: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_read_all, args=(self.process.stdout, self.frames), daemon=True).start()
         self._end = weakref.finalize(self, _end, self.process, self.directory)

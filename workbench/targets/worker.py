@@ -4,6 +4,7 @@ It reads requests from its standard input and answers on its standard output, on
 ends (so also when the kernel is killed), and after some idle time. DIRECTORY is its own: removed when it ends.
 """
 
+import contextlib
 import os
 import queue
 import shutil
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from workbench.targets._frames import FrameError, read_frame, write_frame
 
@@ -23,7 +24,7 @@ Compile = Callable[[dict[str, Any], Report, Path], dict[str, Any]]
 IDLE_SECONDS = 900.0
 
 
-def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = IDLE_SECONDS) -> None:
+def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = IDLE_SECONDS) -> NoReturn:
     """Answers requests until the kernel is gone or nothing was asked for some time.
 
     Args:
@@ -36,17 +37,14 @@ def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = ID
     os.dup2(2, 1)  # compilers print on stdout
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(requests, directory), daemon=True).start()
-    try:
+    with contextlib.suppress(BrokenPipeError):  # the kernel is gone
         while True:
             try:
                 request = requests.get(timeout=idle_seconds)
             except queue.Empty:
-                return
+                break
             write_frame(answers, _answer(compile_request, request, answers, directory))
-    except BrokenPipeError:
-        return  # the kernel is gone
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    _leave(directory)
 
 
 def _answer(compile_request: Compile, request: dict[str, Any], answers: Any, directory: Path) -> dict[str, Any]:
@@ -72,6 +70,11 @@ def _read(requests: "queue.Queue[dict[str, Any]]", directory: Path) -> None:
             requests.put(request)
     except (FrameError, OSError) as error:
         print(f"workbench.targets.worker: {error}", file=sys.stderr, flush=True)
+    _leave(directory)
+
+
+def _leave(directory: Path) -> NoReturn:
+    """Ends at once: Python's own end would abort over the thread that still reads the input."""
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
@@ -135,7 +138,7 @@ def _device(device: Any) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Serves the real compiler in the directory named on the command line."""
     serve(compile_request, Path(sys.argv[1]))
 

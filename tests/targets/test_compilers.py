@@ -1,0 +1,170 @@
+"""The real compilers: TPU and GPU programs from a machine that has neither."""
+
+import re
+
+import pytest
+from programs import lowered_round, lowered_too_large, lowered_transformer, mesh_for
+
+from workbench._errors import EngineError, MeshError
+from workbench.targets import Worker, compile_for_target, parse_target
+from workbench.targets._process import shared_worker
+
+SECONDS = 500
+
+
+@pytest.fixture
+def compiled(needs, shared_cache):
+    def compiled(lowered, target, *, force=False, **changes):
+        needs(parse_target(target, force=force).platform)
+        mesh = mesh_for(target, force=force)
+        arguments = {"mesh_axes": mesh.axes, "cache": shared_cache, "timeout_seconds": SECONDS}
+        return compile_for_target(lowered(mesh), mesh.target, **(arguments | changes))
+
+    return compiled
+
+
+TARGETS = [
+    pytest.param("v5e:4x4", id="v5e-4x4"),
+    pytest.param("v5p:4x4x4", id="v5p-4x4x4"),
+    pytest.param("v6e:16x16", id="v6e-16x16"),
+    pytest.param("tpu7x:4x4x4", id="tpu7x-4x4x4", marks=pytest.mark.slow),
+    pytest.param("h100:8", id="h100-8"),
+    pytest.param("b200:4x8", id="b200-4x8"),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_round_is_compiled_with_its_shapes_per_device(compiled, target):
+    done = compiled(lowered_round, target)
+    head = done.hlo.partition("\n")[0]
+    assert f"num_partitions={done.target.devices}" in head
+    # parameters a and b halved over the model axis, two clients of 32 examples of 512 numbers
+    assert "f32[512,256]" in head
+    assert "f32[256,512]" in head
+    assert "f32[2,32,512]" in head
+    assert done.memory.argument_bytes == 4 * (2 * 512 * 256 + 2 * 32 * 512)
+    assert done.memory.fits is True
+    assert done.memory.peak_bytes > done.memory.argument_bytes
+    assert done.error == ""
+    assert re.search(r'op_name="[^"]*wb:1:clients', done.hlo)
+    assert "all-reduce" in done.hlo
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_mesh_says_where_every_device_sits(compiled, target):
+    done = compiled(lowered_round, target)
+    devices, shape = done.mesh.devices, done.mesh.shape
+    assert len(devices) == len({device.id for device in devices}) == done.target.devices
+    assert devices[-1].position == tuple(size - 1 for size in shape)
+    assert len({device.host for device in devices}) == done.target.hosts
+    if done.target.platform == "tpu":
+        places = {(device.coords, device.core_on_chip) for device in devices}
+        assert len(places) == done.target.devices
+        extents = [max(device.coords[axis] for device in devices) + 1 for axis in range(3)]
+        assert [extent for extent in extents if extent > 1] == [int(n) for n in done.target.topology.split("x")]
+        assert all(axis.mean_hops is not None for axis in done.mesh.axes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_transformer_step_of_sixteen_clients_is_compiled(compiled, target):
+    mesh = mesh_for(target)
+    if mesh.axes["clients"] > 16:  # one client over several places of the clients axis is not what is asked here
+        mesh = mesh_for(target, model=mesh.target.devices // 16)
+    done = compiled(lambda _: lowered_transformer(mesh), target, mesh_axes=mesh.axes)
+    assert (done.error, done.memory.fits) == ("", True)
+    assert f"num_partitions={done.target.devices}" in done.hlo.partition("\n")[0]
+    assert "all-reduce" in done.hlo
+    assert re.search(r'op_name="[^"]*wb:2:reduce', done.hlo)
+
+
+def test_topology_order_has_shorter_ways_than_the_naive_one_and_another_assignment(compiled):
+    best, naive = (compiled(lowered_round, "v5p:4x4x4", order=order) for order in ("topology", "naive"))
+    assert (best.order, naive.order) == ("topology", "naive")
+    assert [d.id for d in best.mesh.devices] != [d.id for d in naive.mesh.devices]
+    assert best.mesh.axes[0].mean_hops < naive.mesh.axes[0].mean_hops
+
+
+def test_slices_are_crossed_by_one_mesh_axis_alone(compiled):
+    done = compiled(lowered_round, "v5e:4x4*2")
+    clients, model = done.mesh.axes
+    assert (clients.mean_hops, model.mean_hops) == (None, 1.0)
+    # The outer half of the clients axis is one slice, the inner half the other one.
+    halves = [{device.slice_index for device in part} for part in (done.mesh.devices[:16], done.mesh.devices[16:])]
+    assert halves == [{0}, {1}]
+
+
+@pytest.mark.parametrize(
+    ("target", "available"),
+    [("v5e:4x4", 15.75), ("v6e:2x4", 31.25), ("h100:8", 80.0)],
+    ids=["v5e", "v6e", "h100"],
+)
+def test_program_that_does_not_fit_says_by_how_much_and_because_of_which_lines(compiled, target, available):
+    done = compiled(lambda mesh: lowered_too_large(mesh, 4 * 131072), target)
+    assert done.memory.fits is False
+    assert done.memory.available_bytes == int(available * 2**30)
+    # 524288 rows of 8192 floats: x alone takes 16 GiB, and of each of six layers something is kept
+    assert done.needed_bytes > 2 * 16 * 2**30
+    sizes = [buffer.size_bytes for buffer in done.memory.largest]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 16 * 2**30
+    written = [buffer for buffer in done.memory.largest if "wb:1:clients" in buffer.op_name]
+    assert all(buffer.source.file.endswith("programs.py") for buffer in written)
+    assert written
+    assert done.hlo.startswith("HloModule")
+
+
+def test_out_of_memory_errors_exact_bytes_agree_with_its_words(compiled):
+    done = compiled(lambda mesh: lowered_too_large(mesh, 4 * 131072), "v5e:4x4")
+    words = re.search(r"temporaries \(([\d.]+)G\)", done.error)
+    assert done.needed_bytes / 2**30 == pytest.approx(float(words[1]), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("v5e:32x32", "SIGABRT"), ("v5p:16x24x24", "SIGFPE")], ids=["abort", "divide-by-zero"]
+)
+@pytest.mark.slow
+def test_topology_that_crashes_the_compiler_is_an_error_and_the_next_one_compiles(compiled, target, name):
+    with pytest.raises(EngineError) as caught:
+        compiled(lowered_round, target, force=True)
+    assert f"Compiling for target {target!r}" in str(caught.value)
+    assert f"ended by {name}" in str(caught.value)
+    assert compiled(lowered_round, "v5e:2x2").memory.fits
+
+
+def test_topology_that_the_compiler_rejects_is_an_error_with_its_words(compiled):
+    with pytest.raises(MeshError, match="the compiler does not know this topology. It said:") as caught:
+        compiled(lowered_round, "v5e:3x5", force=True)
+    assert "`targets()`" in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["v5e:2x2", "h100:8"], ids=["tpu", "gpu"])
+def test_option_that_the_compiler_does_not_know_is_refused_by_name(compiled, target):
+    with pytest.raises(EngineError, match="xla_no_such_option"):
+        compiled(lowered_round, target, options={"xla_no_such_option": True})
+
+
+@pytest.mark.parametrize("target", ["v5e:2x2"], ids=["tpu"])
+def test_stablehlo_that_is_none_is_refused_and_the_worker_lives_on(compiled, target):
+    compiled(lowered_round, target, options={"xla_dump_to": ""})  # an answer from disk would start no worker
+    pid = shared_worker("tpu").pid
+    with pytest.raises(EngineError, match="the compiler refused"):
+        compiled(lambda mesh: "this is no module", target)
+    assert shared_worker("tpu").pid == pid is not None
+
+
+def test_two_workers_hold_libtpu_at_once(compiled):
+    with_own = Worker()
+    try:
+        first = compiled(lowered_round, "v5e:2x2", options={"xla_dump_to": ""})
+        second = compiled(lowered_round, "v5e:2x2", options={"xla_dump_to": ""}, worker=with_own)
+    finally:
+        with_own.close()
+    assert first.hlo == second.hlo
+
+
+def test_result_survives_the_cache(compiled):
+    first = compiled(lowered_round, "v5e:2x2")
+    second = compiled(lowered_round, "v5e:2x2")
+    assert second.cached
+    assert second.replace(cached=first.cached) == first
