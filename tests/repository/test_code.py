@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from packaging.requirements import Requirement
@@ -60,29 +61,44 @@ def test_module_is_not_named_after_nothing(name):
 
 @pytest.mark.parametrize("name", LIBRARY)
 def test_imports_at_the_top_are_core_dependencies(name):
-    declared = {canonicalize_name(Requirement(line).name) for line in project()["dependencies"]}
-    allowed = {module for module, names in DISTRIBUTIONS.items() if declared & set(map(canonicalize_name, names))}
-    allowed |= set(sys.stdlib_module_names) | set(PACKAGES) | COMES_WITH
-    assert sorted(top_level_imports(parse(name)) - allowed) == []
+    names = {module.split(".")[0] for module in top_level_imports(parse(name))}
+    assert sorted(names - ALLOWED) == [] or module_name(name) not in imported_at_the_top()
 
 
-DISTRIBUTIONS = importlib.metadata.packages_distributions()
+def modules_of(requirements):
+    """The names under which the libraries of some requirements are imported."""
+    declared = {canonicalize_name(Requirement(line).name) for line in requirements}
+    found = importlib.metadata.packages_distributions()
+    return {module for module, names in found.items() if declared & set(map(canonicalize_name, names))}
+
+
 # Never installed apart from a declared library: two with jax, the kernel's parts with JupyterLab and ipywidgets.
 COMES_WITH = {"jaxlib", "ml_dtypes", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
+ALLOWED = modules_of(project()["dependencies"]) | set(sys.stdlib_module_names) | set(PACKAGES) | COMES_WITH
 
 
 def top_level_imports(tree):
-    """The first names of all modules that are imported when the file is, those under `if TYPE_CHECKING` left out."""
+    """All modules that are imported when the file is, those under `if TYPE_CHECKING` left out."""
     waiting, found = list(tree.body), set()
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.add(node.module.split(".")[0])
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
             waiting += [*node.body, *node.orelse]
     return found
+
+
+@cache
+def imported_at_the_top():
+    """Our modules that others import as soon as they are imported: they may not need an optional library."""
+    return {module for name in LIBRARY for module in top_level_imports(parse(name))}
+
+
+def module_name(name):
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @pytest.mark.parametrize("name", python_files("widgets", "benchmarks", "notebooks"))
@@ -113,9 +129,14 @@ def test_every_module_can_be_imported():
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     assert len(found) > 20
+    missing = set()
     for name in found:
-        if not name.endswith("__main__"):
+        try:
             importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing.add(error.name)
+    optional = [line for libraries in project()["optional-dependencies"].values() for line in libraries]
+    assert missing <= {Requirement(line).name for line in optional}
 
 
 def python(code):

@@ -48,7 +48,7 @@ def leads_somewhere(page, link):
 
 def test_readme_example_runs(capsys):
     (example,) = re.findall(r"<!-- example -->\n```python\n(.*?)```", README, flags=re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})  # as a reader would
+    exec(compile(example, "<example of the README>", "exec"), {})  # as a reader would
     # The loss of a client is mean((x·w)²) = 9 with x and w all ones; its gradient is 2·3·1 = 6 in each of 3 weights.
     assert "[6. 6. 6.]" in capsys.readouterr().out
 
