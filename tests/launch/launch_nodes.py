@@ -169,3 +169,16 @@ class Unloadable:
 
     def __reduce__(self):
         return _cannot_load, ()
+
+
+def log_pid_then_idle():
+    current_node().log(os.getpid())
+    idle()
+
+
+def eventually(holds, seconds=60.0):
+    """Whether `holds()` became true in time; so long only if something is broken."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()

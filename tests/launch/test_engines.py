@@ -1,7 +1,5 @@
 """What holds on threads and on processes alike."""
 
-import time
-
 import launch_nodes as nodes
 import pytest
 
@@ -16,7 +14,7 @@ def dask_client():
     distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=6, processes=False, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=6, processes=False, dashboard_address=":0", silence_logs=50
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -28,13 +26,6 @@ def on(request):
     if request.param == "dask":
         return DaskEngine(request.getfixturevalue("dask_client"))
     return request.param
-
-
-def eventually(holds, seconds=LONG):
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()
 
 
 def program_with_counter():
@@ -85,7 +76,7 @@ class TestEveryEngine:
             with pytest.raises(ValueError, match="no such thing") as caught:
                 client.fail("no such thing")
             assert client.add(1) == 1
-            assert eventually(lambda: launched.state()[0].call_errors == 1)
+            assert nodes.eventually(lambda: launched.state()[0].call_errors == 1)
         text = "".join(pytest.ExceptionInfo.from_exception(caught.value).getrepr(chain=True).__str__())
         assert "launch_nodes.py" in text
 
@@ -110,7 +101,7 @@ class TestEveryEngine:
         ticker = program.add_node(ServiceNode(nodes.Ticker))
         with launch(program, on) as launched:
             client = launched.client(ticker)
-            assert eventually(lambda: client.seen() > 2)
+            assert nodes.eventually(lambda: client.seen() > 2)
         assert launched.exit_codes == {"main/0": 0}
         assert launched.state()[0].state == "stopped"
 
@@ -144,7 +135,7 @@ class TestEveryEngine:
         program = Program("gone")
         gone = program.add_node(ServiceNode(nodes.Fragile))
         with launch(program, on, on_failure="continue") as launched:
-            assert eventually(lambda: launched.failures)
+            assert nodes.eventually(lambda: launched.failures)
             with pytest.raises(NodeError, match=r"node 'main/0'.*it raised: RuntimeError: fragile"):
                 launched.client(gone).touch()
 
@@ -206,10 +197,10 @@ class TestEveryEngine:
             client = launched.client(counter)
             for _ in range(5):
                 client.add(1)
-            assert eventually(lambda: launched.state()[0].calls == 5)
+            assert nodes.eventually(lambda: launched.state()[0].calls == 5)
             waiting = [client.futures.slow(1.0) for _ in range(3)]
-            assert eventually(lambda: launched.state()[0].queue_length == 2)
-            assert eventually(lambda: launched.state()[0].active_calls == 1)
+            assert nodes.eventually(lambda: launched.state()[0].queue_length == 2)
+            assert nodes.eventually(lambda: launched.state()[0].active_calls == 1)
             state = launched.state()[0]
             del waiting
         assert state.state == "serving"

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import launch_nodes as nodes
 import psutil
@@ -16,13 +15,6 @@ from workbench._errors import NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
 
 LONG = 60.0
-
-
-def eventually(holds, seconds=LONG):
-    deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holds()
 
 
 def pids(launched):
@@ -69,7 +61,7 @@ def test_a_killed_node_is_restarted_and_its_clients_find_it_again():
         first = client.pid()
         assert client.add(5) == 5
         launched.kill(counter)
-        assert eventually(lambda: first not in alive({first}))
+        assert nodes.eventually(lambda: first not in alive({first}))
         assert client.add(1) == 1  # a new object
         assert client.attempt() == 1
         assert client.pid() != first
@@ -88,7 +80,7 @@ def test_a_process_that_is_frozen_by_a_signal_is_reported_as_hung_and_killed():
     program = Program("frozen")
     program.add_node(PyNode(nodes.idle), hang_seconds=1.0)
     launched = launch(program, "processes")
-    assert eventually(lambda: launched.state()[0].state == "running")
+    assert nodes.eventually(lambda: launched.state()[0].state == "running")
     (pid,) = pids(launched)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(NodeError, match=r"'main/0' \(hung\)"):
@@ -100,7 +92,7 @@ def test_a_node_that_ignores_stop_is_killed_after_the_grace():
     program = Program("deaf")
     program.add_node(PyNode(nodes.hang))
     launched = launch(program, "processes")
-    assert eventually(lambda: launched.state()[0].state == "running")
+    assert nodes.eventually(lambda: launched.state()[0].state == "running")
     found = pids(launched)
     launched.stop(grace_seconds=0.1)
     assert alive(found) == set()
@@ -173,7 +165,7 @@ def test_a_process_reports_processor_and_memory():
     program, counter = counter_program()
     with launch(program, "processes") as launched:
         launched.client(counter).add(1)
-        assert eventually(lambda: launched.state()[0].cpu_cores is not None)
+        assert nodes.eventually(lambda: launched.state()[0].cpu_cores is not None)
         assert launched.state()[0].memory_bytes > 2**20
 
 
@@ -216,14 +208,14 @@ def test_when_the_parent_dies_by_a_signal_no_process_is_left(signal_number, tmp_
     process.send_signal(signal_number)
     process.wait(LONG)
     process.stdout.close()
-    assert eventually(lambda: not alive(found))
+    assert nodes.eventually(lambda: not alive(found))
 
 
 def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(tmp_path):
     process, found = started_script(tmp_path, "leave")
     assert process.wait(LONG) == 0
     process.stdout.close()
-    assert eventually(lambda: not alive(found))
+    assert nodes.eventually(lambda: not alive(found))
 
 
 def test_a_process_imports_only_what_its_node_needs():

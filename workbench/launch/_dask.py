@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from importlib import import_module
 from typing import Any
 
 from workbench._errors import MissingDependencyError, ProgramError
@@ -138,12 +139,12 @@ class DaskHost:
                 self._end(attempt, "killed", f"The worker {self._address} of {self._spec.label!r} was lost.")
 
     def _done(self, future: Any, attempt: int) -> None:
-        from distributed import CancelledError
+        distributed = import_module("distributed")
 
         try:
             future.result()
             fault, event = None, None
-        except CancelledError:
+        except distributed.CancelledError:
             return
         except Exception as error:
             killed = type(error).__name__ in ("LostWorkerError", "KilledWorker")
@@ -175,7 +176,7 @@ class DaskEngine:
 
     def __init__(self, client: Any) -> None:
         try:
-            import distributed  # noqa: F401
+            import_module("distributed")
         except ImportError as error:
             raise MissingDependencyError("distributed", extra="dask", needed_for="DaskEngine") from error
         self.client = client
@@ -190,14 +191,14 @@ class DaskEngine:
         Raises:
             ProgramError: if nodes are colocated or set environment variables, or no worker has their resources.
         """
-        from distributed import Variable
+        distributed = import_module("distributed")
 
         self._check(program)
         self.launch = f"workbench-{program.name}-{secrets.token_hex(4)}"
         self.emit = emit
         self.stopping = False
         self._told: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
-        self._orders = Variable(f"{self.launch}-orders", client=self.client)
+        self._orders = distributed.Variable(f"{self.launch}-orders", client=self.client)
         self._orders.set(self._told)
         self.services = {
             spec.index: (spec.label, spec.methods, parallel_calls(spec))
@@ -233,9 +234,9 @@ class DaskEngine:
 
     def place(self, spec: NodeSpec, where: tuple[str, str] | None) -> None:
         """Says where a service's actor is, or that it is nowhere now."""
-        from distributed import Variable
+        distributed = import_module("distributed")
 
-        place = Variable(f"{self.launch}-{spec.label}", client=self.client)
+        place = distributed.Variable(f"{self.launch}-{spec.label}", client=self.client)
         if where is None:
             place.delete()
             self.endpoint(spec).forget()

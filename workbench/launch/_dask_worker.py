@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import cloudpickle
-from distributed import Actor, Event, Variable, get_client, get_worker
 
 from workbench._errors import NodeError
 from workbench.launch._client import Client, Line
@@ -65,15 +65,17 @@ class DaskEndpoint:
         self._actor = None
 
     def _find(self, method: str) -> Any:
+        distributed = import_module("distributed")
+
         deadline = time.monotonic() + CONNECT_SECONDS
         while time.monotonic() < deadline:
             if self.gone is not None:
                 raise self._unreachable(method, self.gone)
             try:
-                address, key = Variable(self._place, client=self._client).get(timeout=REPORT_SECONDS)
+                address, key = distributed.Variable(self._place, client=self._client).get(timeout=REPORT_SECONDS)
             except TimeoutError:
                 continue
-            self._actor = Actor(NodeActor, address, key)
+            self._actor = distributed.Actor(NodeActor, address, key)
             return self._actor
         raise self._unreachable(method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 
@@ -89,8 +91,10 @@ class _Seat:
     """A node on a worker: runs it, reports over a topic of the scheduler, obeys a variable there."""
 
     def __init__(self, order: DaskOrder) -> None:
+        distributed = import_module("distributed")
+
         self._order = order
-        self._client, self._worker = get_client(), get_worker()
+        self._client, self._worker = distributed.get_client(), distributed.get_worker()
         self._lines: dict[int, Line] = {}
         self._endpoints: list[DaskEndpoint] = []
         self._lock = threading.Lock()
@@ -102,7 +106,9 @@ class _Seat:
 
     def live(self) -> None:
         """Reports and obeys until the node has ended."""
-        orders = Variable(f"{self._order.launch}-orders", client=self._client)
+        distributed = import_module("distributed")
+
+        orders = distributed.Variable(f"{self._order.launch}-orders", client=self._client)
         closing = False
         while not self._ended.wait(REPORT_SECONDS):
             self._report()
@@ -176,8 +182,10 @@ class NodeActor:
 
 def run_node(order: DaskOrder) -> None:
     """A node without methods, as a task that lasts as long as the node."""
+    distributed = import_module("distributed")
+
     spec = cloudpickle.loads(order.spec)
-    begun = Event(f"{order.launch}-{spec.label}-{order.attempt}")
+    begun = distributed.Event(f"{order.launch}-{spec.label}-{order.attempt}")
     if begun.is_set():
         message = f"the worker that ran node {spec.label!r} was lost"
         raise LostWorkerError(message)

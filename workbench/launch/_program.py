@@ -229,6 +229,8 @@ class Program:
             self._hosts[spec.index] = min(wanted)
 
     def _repr_html_(self) -> str:
-        from workbench.views._graph import render_graph
+        from workbench.views._graph import describe_graph, render_graph_svg
+        from workbench.views._html import figure
 
-        return render_graph(self.graph())
+        graph = self.graph()
+        return figure(render_graph_svg(graph), describe_graph(graph))

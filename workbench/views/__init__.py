@@ -2,6 +2,7 @@
 
 from workbench.views._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
 from workbench.views._glossary import GLOSSARY as GLOSSARY, explain as explain
+from workbench.views._graph import describe_graph as describe_graph, render_graph_svg as render_graph_svg
 from workbench.views._html import figure as figure, page as page, section as section
 from workbench.views._program import (
     axes_text as axes_text,

@@ -1,0 +1,109 @@
+"""What only a cluster can do: lack resources, lose a worker."""
+
+import os
+import signal
+
+import launch_nodes as nodes
+import pytest
+
+from workbench._errors import MissingDependencyError, NodeError, ProgramError
+from workbench.launch import DaskEngine, Program, PyNode, Restart, ServiceNode, launch
+from workbench.launch._dask import DaskEngine as _DaskEngine
+
+LONG = 60.0
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(MissingDependencyError, match=r'DaskEngine needs the library `distributed`.*\[dask\]"'):
+        _DaskEngine(None)
+
+
+@pytest.fixture(scope="module")
+def client():
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    with (
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            processes=False,
+            resources={"SEAT": 1},
+            dashboard_address=":0",
+            silence_logs=50,
+        ) as cluster,
+        distributed.Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def test_everything_that_a_cluster_cannot_hold_is_named_at_once(client):
+    program = Program("wishes")
+    with program.group("pair", colocate=True):
+        program.add_node(ServiceNode(nodes.Counter))
+        program.add_node(PyNode(nodes.idle))
+    with program.group("rich", resources={"GPU": 2}):
+        program.add_node(PyNode(nodes.idle))
+    with program.group("apart", environment={"A": "1"}):
+        program.add_node(PyNode(nodes.idle))
+    with pytest.raises(ProgramError) as caught:
+        launch(program, DaskEngine(client))
+    for fault in (
+        "pair/0 and pair/1 are colocated",
+        "rich/0 needs {'GPU': 2}, which no worker offers",
+        "apart/0 sets environment variables",
+    ):
+        assert fault in str(caught.value)
+
+
+def test_a_node_runs_where_its_resources_are(client):
+    program = Program("seat")
+    with program.group("seated", resources={"SEAT": 1}):
+        counter = program.add_node(ServiceNode(nodes.Counter))
+    with launch(program, DaskEngine(client)) as launched:
+        assert launched.client(counter).add(1) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [0, 1], ids=["fails", "restarts"])
+def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_policy_says(limit):
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster, direct_to_workers=True) as connected,
+    ):
+        program = Program("lost")
+        counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=limit))
+        with launch(program, DaskEngine(connected), on_failure="continue") as launched:
+            remote = launched.client(counter)
+            assert remote.add(5) == 5
+            os.kill(remote.pid(), signal.SIGKILL)
+            if limit:
+                assert nodes.eventually(lambda: launched.state()[0].restarts == 1)
+                assert nodes.eventually(lambda: launched.state()[0].state == "serving")
+                assert remote.add(1) == 1
+            else:
+                assert nodes.eventually(lambda: launched.failures)
+                assert launched.state()[0].state == "killed"
+                with pytest.raises(NodeError, match="was lost"):
+                    remote.add(1)
+
+
+@pytest.mark.slow
+def test_a_task_whose_worker_is_killed_is_not_run_again_behind_our_back():
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as connected,
+    ):
+        program = Program("lost")
+        node = program.add_node(PyNode(nodes.log_pid_then_idle))
+        with launch(program, DaskEngine(connected), on_failure="continue") as launched:
+            assert nodes.eventually(lambda: launched.logs(node))
+            os.kill(int(launched.logs(node)[0]), signal.SIGKILL)
+            with pytest.raises(NodeError, match=r"'main/0' \(killed\)"):
+                launched.wait(LONG)
+            assert len([line for line in launched.logs(node) if line.isdigit()]) == 1
