@@ -182,3 +182,28 @@ def eventually(holds, seconds=60.0):
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)
     return holds()
+
+
+class Mirror:
+    def call(self, client, value):
+        return client.echo(value)
+
+    def echo(self, value):
+        return value
+
+
+class Meter:
+    """Says how many calls were here at once."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.inside = self.peak = 0
+
+    def stay(self):
+        with self.lock:
+            self.inside += 1
+            self.peak = max(self.peak, self.inside)
+        time.sleep(0.3)
+        with self.lock:
+            self.inside -= 1
+            return self.peak
