@@ -1,6 +1,7 @@
 """What the devices do now: memory, utilisation, profiles joined to stages and clients, rounds as they run."""
 
 from workbench.live._checkpoints import load_checkpoint as load_checkpoint
+from workbench.live._client_profiles import ClientProfiles as ClientProfiles, sample_profiles as sample_profiles
 from workbench.live._clients import client_runs as client_runs
 from workbench.live._history import History as History
 from workbench.live._join import (
@@ -18,3 +19,4 @@ from workbench.live._profile import (
     capture_profile as capture_profile,
 )
 from workbench.live._rounds import Run as Run, run_rounds as run_rounds
+from workbench.live._simulate import simulate_round as simulate_round, simulate_rounds as simulate_rounds
