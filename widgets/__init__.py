@@ -1,7 +1,9 @@
 """Live views of records for notebooks; every one also has a static picture and a text."""
 
 from widgets._base import WorkbenchWidget as WorkbenchWidget
+from widgets._clients import ClientsView as ClientsView
 from widgets._export import to_html as to_html
+from widgets._hlo import HloView as HloView
 from widgets._mesh import MeshView as MeshView
 from widgets._program import ProgramView as ProgramView
 from widgets._sharding import ShardingView as ShardingView

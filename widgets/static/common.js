@@ -42,7 +42,7 @@ const three = (value) => {
 export const format = {
   bytes: (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]),
   flops: (value) => scaled(value, 1000, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"]),
-  count: (value) => (Number.isFinite(value) ? value.toLocaleString("en-US", { maximumSignificantDigits: 4 }) : "unknown"),
+  count: (value) => (Number.isFinite(value) ? value.toLocaleString("en-US", Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 }) : "unknown"),
   share: (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : "unknown"),
   seconds: (value) => {
     if (!Number.isFinite(value)) return "unknown";

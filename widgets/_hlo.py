@@ -1,0 +1,182 @@
+"""The HLO view: the user's source, StableHLO and the compiled module, linked by line."""
+
+import linecache
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from widgets._base import WorkbenchWidget
+from widgets._clients_state import Arrays, floats
+from widgets._graph_layout import lay_out_graph
+from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord, SourceLine
+from workbench.views import GLOSSARY, axes_text, bytes_text, count_text, flops_text
+
+KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
+MOST_LINES = 20_000  # of StableHLO
+AROUND = 2  # lines of source shown around one that became an instruction
+
+_LOCATION = re.compile(r"^#(loc\d*) = loc\((.*)\)\s*$")
+_PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
+_REFERENCE = re.compile(r"#(loc\d*)\b")
+
+
+class HloView(WorkbenchWidget):
+    """A compiled module, live: a list or a graph, searched, filtered, folded, linked to source and StableHLO.
+
+    Args:
+        record: The program; it needs a compiled module or StableHLO text to have something to show.
+    """
+
+    module_name = "hlo.js"
+
+    def __init__(self, record: ProgramRecord, **values: Any) -> None:
+        self.record = record
+        data, arrays = hlo_state(record)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)
+
+    def text(self) -> str:
+        """The module in one line, its collectives below."""
+        module = self.record.module
+        lines = [self.label + "."]
+        for each in module.collectives if module is not None else ():
+            places = ", ".join(map(str, each.sources)) or "unknown lines"
+            lines.append(f"  {each.name} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} from {places}")
+        return "\n".join(lines)
+
+
+def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
+    """What the HLO view draws: names and shapes as three long texts, everything else as numbers."""
+    module = record.module
+    found = module.instructions if module is not None else ()
+    sources, place = _sources(found, record.stablehlo)
+    stages = sorted(
+        {each.stage or "" for each in found}, key=lambda path: [int(p) for p in path.split(".") if p.isdigit()]
+    )
+    opcodes = sorted({each.opcode for each in found})
+    computations = list(dict.fromkeys(each.computation for each in found))
+    collectives = {each.name: i for i, each in enumerate(module.collectives)} if module is not None else {}
+    stable = record.stablehlo.splitlines()[:MOST_LINES]
+    order = [{name: i for i, name in enumerate(names)} for names in (stages, opcodes, computations)]
+    arrays = {
+        "hlo.opcode": floats([order[1][each.opcode] for each in found]),
+        "hlo.stage": floats([order[0][each.stage or ""] for each in found]),
+        "hlo.computation": floats([order[2][each.computation] for each in found]),
+        "hlo.source": floats([place.get(_key(each.source), -1) for each in found]),
+        "hlo.size": floats([each.size_bytes for each in found]),
+        "hlo.flops": floats([each.flops for each in found]),
+        "hlo.accessed": floats([each.accessed_bytes for each in found]),
+        "hlo.times": floats([float("nan") if each.times is None else each.times for each in found]),
+        "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
+        "hlo.stable": floats([place.get(key, -1) for key in _stable_lines(record.stablehlo)[:MOST_LINES]]),
+    }
+    graph = _graph(found, collectives)
+    state = {
+        "count": len(found),
+        "names": "\n".join(each.name for each in found),
+        "shapes": "\n".join(each.shape for each in found),
+        "operands": "\n".join(", ".join(each.operands) for each in found),
+        "op_names": [each.op_name for each in found],
+        "opcodes": opcodes,
+        "stages": stages,
+        "computations": computations,
+        "sources": [[file, line] for file, line in sources],
+        "collectives": [_collective(each) for each in (module.collectives if module is not None else ())],
+        "axes": sorted({axis for each in (module.collectives if module is not None else ()) for axis in each.axes}),
+        "stable": stable,
+        "code": _code(sources),
+        "graph": bool(graph),
+        "sentence": _sentence(module, record.name),
+        "missing": "This record holds neither a compiled module nor StableHLO: inspect the program to compile it.",
+    }
+    return state, arrays | graph
+
+
+def _sentence(module: ModuleRecord | None, name: str) -> str:
+    if module is None:
+        return f"{name} is not compiled"
+    return (
+        f"{module.name} on {count_text(module.devices)} {module.platform} devices: "
+        f"{count_text(len(module.instructions))} instructions, {count_text(len(module.collectives))} collectives, "
+        f"{flops_text(module.flops)} per device; "
+        f"{module.attributed_instructions:.0%} of the instructions know their stage"
+    )
+
+
+def _collective(each: CollectiveRecord) -> dict[str, Any]:
+    rows = [
+        ["mesh axis", axes_text(each.axes)],
+        ["devices", f"{count_text(each.groups)} groups of {count_text(each.group_size)}"],
+        ["payload", f"{bytes_text(each.payload_bytes)} per device"],
+        ["wire", f"{bytes_text(each.wire_bytes)} sent by one device"],
+        ["times", "unknown" if each.times is None else count_text(each.times)],
+        ["stages", ", ".join(each.stages) or "unknown"],
+        ["source", ", ".join(map(str, each.sources)) or "unknown"],
+    ]
+    axes = axes_text(each.axes)
+    return {"axes": axes, "axis_names": list(each.axes), "payload": bytes_text(each.payload_bytes), "rows": rows}
+
+
+def _key(source: SourceLine | None) -> tuple[str, int] | None:
+    return None if source is None else (source.file, source.line)
+
+
+def _sources(
+    found: Sequence[InstructionRecord], stablehlo: str
+) -> tuple[list[tuple[str, int]], dict[tuple[str, int] | None, int]]:
+    keys = {_key(each.source) for each in found} | set(_stable_lines(stablehlo))
+    sources = sorted(key for key in keys if key is not None)
+    return sources, {key: index for index, key in enumerate(sources)}
+
+
+def _stable_lines(text: str) -> list[tuple[str, int] | None]:
+    """The place in the user's code of every line of StableHLO, from its `loc`."""
+    lines = text.splitlines()
+    named: dict[str, str] = {}
+    for line in lines:
+        if match := _LOCATION.match(line):
+            named[match[1]] = match[2]
+    places: dict[str, tuple[str, int] | None] = {}
+
+    def place(content: str, depth: int = 0) -> tuple[str, int] | None:
+        if match := _PLACE.search(content):
+            return match[1], int(match[2])
+        for reference in _REFERENCE.findall(content):
+            if reference in named and depth < 12:
+                if reference not in places:
+                    places[reference] = place(named[reference], depth + 1)
+                if places[reference] is not None:
+                    return places[reference]
+        return None
+
+    return [
+        None if line.startswith("#loc") or "loc(" not in line else place(line.split("loc(", 1)[1]) for line in lines
+    ]
+
+
+def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
+    """The lines around every place that became an instruction, file by file."""
+    wanted: dict[str, set[int]] = {}
+    for file, line in sources:
+        wanted.setdefault(file, set()).update(range(max(1, line - AROUND), line + AROUND + 1))
+    code = []
+    for file, numbers in wanted.items():
+        lines = [[number, linecache.getline(file, number).rstrip("\n")] for number in sorted(numbers)]
+        known = [[number, text] for number, text in lines if text or number in numbers]
+        if any(text for _, text in known):
+            code.append([file, known])
+    return code
+
+
+def _graph(found: Sequence[InstructionRecord], collectives: dict[str, int]) -> Arrays:
+    if not found:
+        return {}
+    number = {each.name: i for i, each in enumerate(found)}
+    edges = [(number[o], i) for i, each in enumerate(found) for o in each.operands if o in number and number[o] != i]
+    places = lay_out_graph(len(found), edges)
+    kinds = []
+    for each in found:
+        scope = re.findall(r"wb:[\d.]+:(\w+)", each.op_name)
+        kind = "collective" if each.name in collectives else scope[-1] if scope else ""
+        kinds.append(KINDS.index(kind) if kind in KINDS else KINDS.index(""))
+    flat = [end for edge in edges for end in edge]
+    return {"hlo.xy": floats(places.ravel()), "hlo.edges": floats(flat), "hlo.kind": floats(kinds)}
