@@ -12,6 +12,7 @@ from workbench.targets._availability import require_compiler
 from workbench.targets._cache import CompilationCache, cache_key
 from workbench.targets._chips import FAMILIES, gpu_target_config
 from workbench.targets._hops import mesh_axes, torus_wraps
+from workbench.targets._locations import hide_cells, show_cells
 from workbench.targets._memory import memory_record
 from workbench.targets._parse import parse_target
 from workbench.targets._process import Worker, shared_worker
@@ -69,7 +70,8 @@ def compile_for_target(
     axes = {name: int(size) for name, size in mesh_axes.items()}
     _check_axes(axes, target)
     compiler = (worker.compiler if worker is not None else None) or require_compiler(target)
-    request = _request(stablehlo, target, axes, order, options or {})
+    plain, cell = hide_cells(stablehlo)
+    request = _request(plain, target, axes, order, options or {})
     cache = cache or CompilationCache()
     key = cache_key(request, compiler=f"{compiler}, jaxlib {importlib.metadata.version('jaxlib')}")
     dumps = "xla_dump_to" in (options or {})  # wanted for its files, which a cached answer would not write
@@ -86,6 +88,7 @@ def compile_for_target(
         )
         note = "" if dumps else cache.store(key, reply)
         notes = (note,) if note else ()
+    reply = {**reply, "hlo": show_cells(reply["hlo"], cell)}
     return _record(reply, target, axes, compiler).replace(cached=cached, notes=_notes(reply, target) + notes)
 
 

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from workbench._errors import MeshError, ProgramError
 from workbench.records import TargetRecord
+from workbench.targets._locations import drop_callers
 from workbench.targets._parse import parse_target
 
 
@@ -134,7 +135,7 @@ def lower_for_target(
     jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
     with jax.sharding.use_abstract_mesh(abstract):
         lowered = jitted.trace(*moved).lower(lowering_platforms=(platform,))
-    return lowered.as_text(debug_info=True)
+    return drop_callers(lowered.as_text(debug_info=True))
 
 
 def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
