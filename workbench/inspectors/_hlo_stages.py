@@ -2,7 +2,11 @@
 
 Stages leave their scope in `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop it from some instructions; those take
 it, in this order, from the instructions fused into them, from the loop or call around them, and from their nearest
-neighbours in the graph of values, users first. An `op_name` that is whole and names no stage is never overruled.
+neighbours in the graph of values, users first.
+
+Code that went through a plan is all in some stage, so that an `op_name` without one belongs to the loop over chunks of
+clients, and takes its stage from its neighbours too. Code that went through no plan carries the scopes of the primitives
+(`wb.map_fn[clients]`), which are then its stages; what is whole and in none of them is the server's.
 """
 
 import re
@@ -14,6 +18,8 @@ from workbench.inspectors._hlo import Computation, Hlo, Instruction
 from workbench.inspectors._hlo_times import Runs
 
 _STAGE = re.compile(r"\bwb:(\d+(?:\.\d+)*):([a-z]+)")
+_MASKED = re.compile(r"\bwb=(\d+(?:\.\d+)*)=([a-z]+)")
+_COMBINED = re.compile(r"(?:^|/)\((.*)\)$")
 _PRIMITIVE = re.compile(r"\bwb\.(\w+)\[([^\]]*)\]")
 _WHOLE = re.compile(r"^p?jit\(")
 _HOPS = 6
@@ -26,6 +32,9 @@ class Stage(NamedTuple):
 
     path: str
     kind: str
+
+
+SERVER = Stage("server", "server")
 
 
 def stages_of(op_name: str) -> tuple[Stage, ...]:
@@ -43,12 +52,28 @@ def stages_of(op_name: str) -> tuple[Stage, ...]:
     """
     if "wb" not in op_name:
         return ()
-    found = [Stage(*match) for match in _STAGE.findall(op_name)]
-    if not found:
-        found = [Stage(f"{name}[{placement}]", _kind(name)) for name, placement in _PRIMITIVE.findall(op_name)]
-        return tuple(dict.fromkeys(found[-1:] if ";" not in op_name else found))
-    inner = [s for i, s in enumerate(found) if not any(t.path.startswith(f"{s.path}.") for t in found[i + 1 :])]
-    return tuple(dict.fromkeys(inner))
+    found = [_innermost(path) for path in _paths(op_name)]
+    return tuple(dict.fromkeys(stage for stage in found if stage is not None))
+
+
+def _paths(op_name: str) -> list[str]:
+    """The single paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Stages keep a colon of their own."""
+    paths = []
+    for part in _STAGE.sub(r"wb=\1=\2", op_name).split(";"):
+        group = _COMBINED.search(part)
+        if group is not None and ":" in group[1]:
+            paths += [part[: group.start(1) - 1] + piece for piece in group[1].split(":")]
+        else:
+            paths.append(part)
+    return paths
+
+
+def _innermost(path: str) -> Stage | None:
+    planned = _MASKED.findall(path)
+    if planned:
+        return Stage(*planned[-1])
+    primitives = _PRIMITIVE.findall(path)
+    return Stage("{}[{}]".format(*primitives[-1]), _kind(primitives[-1][0])) if primitives else None
 
 
 def _kind(primitive: str) -> str:
@@ -64,14 +89,13 @@ class StageFinder:
         self._inferred: dict[Instruction, Stage] = {}
         self._combined: dict[Instruction, tuple[Stage, ...]] = {}
         self._witnesses: dict[Instruction, list[Instruction]] = {}
-        self._outside: set[Instruction] = set()
         for instruction in hlo.instructions():
             stages = stages_of(instruction.op_name)
             if stages:
                 self._own[instruction] = stages
-            elif _WHOLE.match(instruction.op_name):
-                self._outside.add(instruction)
         if self._own:
+            if not any(_STAGE.search(instruction.op_name) for instruction in self._own):
+                self._give_to_server()
             self._infer()
 
     def stage(self, instruction: Instruction) -> Stage | None:
@@ -105,8 +129,12 @@ class StageFinder:
             self._fall_back(computation)
 
     def _open(self, instruction: Instruction) -> bool:
-        known = instruction in self._own or instruction in self._inferred
-        return not known and instruction not in self._outside
+        return instruction not in self._own and instruction not in self._inferred
+
+    def _give_to_server(self) -> None:
+        for instruction in self._hlo.instructions():
+            if instruction not in self._own and _WHOLE.match(instruction.op_name):
+                self._own[instruction] = (SERVER,)
 
     def _vote(self, instruction: Instruction) -> None:
         votes: Counter[Stage] = Counter()
