@@ -31,6 +31,7 @@ CLIENT_FLOPS = 2 * STEPS * 5 * 2 * BATCH * WIDTH * HIDDEN // 2
         pytest.param("jit(f)/(wb:2:reduce/psum:wb:2:reduce/psum:wb:3:reduce/psum)", ["2", "3"], id="combined on CPU"),
         pytest.param("jit(f)/wb:2:reduce/(a:b)", ["2"], id="combined below one stage"),
         pytest.param("jit(f)/wb:1:clients/mul;wb:2:reduce/add;add", ["1", "2"], id="combined on TPU"),
+        pytest.param("jit(f)/wb:2:branch/cond/branch_1_fun/wb:2[1].0:clients/mul", ["2[1].0"], id="in a branch"),
         pytest.param("jit(f)/add", [], id="no stage"),
         pytest.param("p['w1']", [], id="parameter"),
         pytest.param("", [], id="empty"),

@@ -56,8 +56,7 @@ def client_costs(
         )
         for client in range(count)
     )
-    seats = count + sum(r.padding for r in mesh.clients if r.placement == name) if mesh is not None else count
-    padding = 1 - sum(shares) / seats
+    padding = 1 - sum(shares) / _seats(mesh, name, count)
     return clients, padding, None if examples is None else _lockstep(clients, plan.clients_at_once)
 
 
@@ -89,10 +88,12 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
     for stage in stages:
         if stage.kind == "clients" and stage.placement == placement:
             amount = getattr(stage, field)
-        elif stage.body and stage.kind in ("loop", "branch"):
+        elif stage.kind == "loop":
             amount = _work(stage.body, placement, field)
-            if stage.kind == "loop" and amount:
+            if amount:
                 amount = None if stage.trip_count is None else amount * stage.trip_count
+        elif stage.kind == "branch":
+            amount = _dearest_branch(stage, placement, field)
         else:
             continue
         if amount is None:
@@ -109,6 +110,23 @@ def _held(mesh: MeshRecord | None, placement: str, count: int) -> dict[int, int]
             for client in range(part.start, min(part.stop, count)):
                 held.setdefault(client, part.device_id)
     return held
+
+
+def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | None:
+    """Stages of a branch carry its number in their path: `2[1].0`."""
+    branches: dict[str, list[StageRecord]] = {}
+    for inner in stage.body:
+        branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
+    amounts = [_work(body, placement, field) for body in branches.values()]
+    known = [amount for amount in amounts if amount is not None]
+    return max(known, default=0.0) if len(known) == len(amounts) else None
+
+
+def _seats(mesh: MeshRecord | None, placement: str, count: int) -> int:
+    """Clients and empty seats, each once however many devices hold the same."""
+    held = [part for part in mesh.clients if part.placement == placement] if mesh is not None else []
+    copies = sum(part.start == 0 and part.stop > 0 for part in held)
+    return sum(part.stop - part.start + part.padding for part in held) // copies if copies else count
 
 
 def _lockstep(clients: Sequence[ClientCostRecord], at_once: int | None) -> Waste:

@@ -62,7 +62,7 @@ def estimate_cost(
     if module is not None:
         stages = _compiled_stages(module, plan)
     else:
-        stages = [_planned_stage(stage, devices, mesh, plan) for stage in _flat(plan.stages if plan else ())]
+        stages = list(_planned_stages(plan.stages, plan, mesh)) if plan is not None else []
     priced = tuple(_priced(stage, sent, chip, peak) for stage, sent in stages)
     clients, padding, lockstep = client_costs(plan, mesh, examples_per_client)
     return CostRecord(
@@ -140,33 +140,41 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
     return found
 
 
-def _planned_stage(
-    stage: StageRecord, devices: int, mesh: MeshRecord | None, plan: PlanRecord | None
-) -> tuple[StageCostRecord, Sent]:
-    """One stage of a plan that nobody compiled, its work shared evenly."""
-    turns = stage.trip_count or 1
-    spread = devices if stage.clients >= devices else max(1, stage.clients)
-    per_device = stage.clients * turns / spread
-    flops = 0.0 if stage.flops_per_client is None and not stage.body else stage.flops_per_client
-    accessed = 0 if stage.bytes_per_client is None and not stage.body else stage.bytes_per_client
-    if stage.body:  # the inner stages are listed, and priced, themselves
-        flops, accessed = 0.0, 0
-    sent = list(_planned_reduction(stage, mesh, plan))
-    record = StageCostRecord(
-        stage=stage.path,
-        kind=stage.kind,
-        name=stage.name,
-        flops=None if flops is None else flops * per_device,
-        accessed_bytes=None if accessed is None else accessed * per_device,
-        collective_bytes=_bytes_by_axis(sent),
-    )
-    return record, sent
+def _planned_stages(
+    stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, turns: float = 1.0
+) -> Iterator[tuple[StageCostRecord, Sent]]:
+    """The stages of a plan that nobody compiled, their work shared evenly; what a loop holds counts once per turn.
+
+    A stage of clients or a branch is priced as a whole, with all that it holds.
+    """
+    devices = math.prod(mesh.shape) if mesh is not None else 1
+    for stage in stages:
+        is_loop = stage.kind == "loop"
+        per_device = stage.clients * turns / (devices if stage.clients >= devices else max(1, stage.clients))
+        sent = list(_planned_reduction(stage, mesh, plan, turns))
+        record = StageCostRecord(
+            stage=stage.path,
+            kind=stage.kind,
+            name=stage.name,
+            flops=0.0 if is_loop else _times(stage.flops_per_client, per_device),
+            accessed_bytes=0.0 if is_loop else _times(stage.bytes_per_client, per_device),
+            collective_bytes=_bytes_by_axis(sent),
+        )
+        yield record, sent
+        if is_loop:
+            yield from _planned_stages(stage.body, plan, mesh, turns * (stage.trip_count or math.nan))
+
+
+def _times(amount: float | None, factor: float) -> float | None:
+    if not amount:
+        return None if amount is None else 0.0
+    return None if math.isnan(factor) else amount * factor
 
 
 def _planned_reduction(
-    stage: StageRecord, mesh: MeshRecord | None, plan: PlanRecord | None
+    stage: StageRecord, mesh: MeshRecord | None, plan: PlanRecord, turns: float
 ) -> Iterator[tuple[CollectiveRecord, float]]:
-    if stage.kind != "reduce" or mesh is None or plan is None:
+    if stage.kind != "reduce" or mesh is None:
         return
     axes = next((p.mesh_axes for p in plan.placements if p.name == stage.placement), ())
     size = math.prod(axis.size for axis in mesh.axes if axis.name in axes)
@@ -180,7 +188,7 @@ def _planned_reduction(
             groups=math.prod(mesh.shape) // size,
             payload_bytes=payload,
             wire_bytes=2 * payload * (size - 1) / size,
-            times=1.0,
+            times=None if math.isnan(turns) else turns,
         )
         yield record, 1.0
 

@@ -5,8 +5,8 @@ it, in this order, from the instructions fused into them, from the loop or call 
 neighbours in the graph of values, users first.
 
 Code that went through a plan is all in some stage, so that an `op_name` without one belongs to the loop over chunks of
-clients, and takes its stage from its neighbours too. Code that went through no plan carries the scopes of the primitives
-(`wb.map_fn[clients]`), which are then its stages; what is whole and in none of them is the server's.
+clients, and takes its stage from its neighbours too. Code that went through no plan carries the scopes of the
+primitives (`wb.map_fn[clients]`), which are then its stages; what is whole and in none of them is the server's.
 """
 
 import re
@@ -17,8 +17,9 @@ from typing import NamedTuple
 from workbench.inspectors._hlo import Computation, Hlo, Instruction
 from workbench.inspectors._hlo_times import Runs
 
-_STAGE = re.compile(r"\bwb:(\d+(?:\.\d+)*):([a-z]+)")
-_MASKED = re.compile(r"\bwb=(\d+(?:\.\d+)*)=([a-z]+)")
+_PATH = r"\d+(?:\[\d+\])?(?:\.\d+(?:\[\d+\])?)*"  # "2.0", and "2[1].0" in the second branch of a conditional
+_STAGE = re.compile(rf"\bwb:({_PATH}):([a-z]+)")
+_MASKED = re.compile(rf"\bwb=({_PATH})=([a-z]+)")
 _COMBINED = re.compile(r"(?:^|/)\((.*)\)$")
 _PRIMITIVE = re.compile(r"\bwb\.(\w+)\[([^\]]*)\]")
 _WHOLE = re.compile(r"^p?jit\(")
