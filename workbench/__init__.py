@@ -9,9 +9,12 @@ from workbench.primitives import (
     broadcast as broadcast,
     map_fn as map_fn,
     program as program,
+    reduce_by_key as reduce_by_key,
     reduce_max as reduce_max,
     reduce_mean as reduce_mean,
     reduce_min as reduce_min,
     reduce_sum as reduce_sum,
     reduce_weighted_mean as reduce_weighted_mean,
+    sample as sample,
+    select as select,
 )

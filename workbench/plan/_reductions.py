@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from workbench.placements import Placement
-from workbench.primitives import max_p, mean_p, min_p, sum_p
+from workbench.primitives import by_key_p, max_p, mean_p, min_p, sum_p
+from workbench.primitives._by_key import group_rows, sum_by_key
 from workbench.primitives._reduce import highest, lowest
 
 
@@ -68,9 +69,16 @@ def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callab
     return Reduction(start, add, merge, across, lambda _, extreme: extreme)
 
 
+def _add_by_key(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
+    values, keys = rows
+    options = {name: equation.params[name] for name in ("num_keys", "accumulator", "batch_dims")}
+    return total + sum_by_key(values, group_rows(keys, mask, options["num_keys"]), **options)
+
+
 REDUCTION_OF: dict[Any, Reduction] = {
     sum_p: Reduction(_start_sum, _add_sum, jnp.add, jax.lax.psum, _finish_sum),
     mean_p: Reduction(_start_sum, _add_sum, jnp.add, jax.lax.psum, _finish_mean),
+    by_key_p: Reduction(_start_sum, _add_by_key, jnp.add, jax.lax.psum, _finish_sum),
     max_p: _extreme(jnp.maximum, jnp.max, jax.lax.pmax, lowest),
     min_p: _extreme(jnp.minimum, jnp.min, jax.lax.pmin, highest),
 }

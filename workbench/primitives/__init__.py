@@ -1,7 +1,13 @@
 """broadcast, map and the reductions as JAX primitives, and the program decorator that gives them clients."""
 
 from workbench.primitives._broadcast import broadcast as broadcast, broadcast_p as broadcast_p
-from workbench.primitives._families import MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES, REDUCTIONS as REDUCTIONS
+from workbench.primitives._by_key import by_key_p as by_key_p, reduce_by_key as reduce_by_key
+from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
+from workbench.primitives._families import (
+    COHORTS as COHORTS,
+    MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES,
+    REDUCTIONS as REDUCTIONS,
+)
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
 from workbench.primitives._program import program as program
 from workbench.primitives._reduce import (

@@ -166,16 +166,16 @@ def _fill_absent(operation: str, x: Any, where: Any, absent: Any, placement: Pla
 
 def bind_sum(x: Any, placement: Placement, layout: Layout | None, *, accumulator: Any = None) -> Any:
     """Binds the sum of one array."""
-    dtype = _sum_dtype(x.dtype)
+    dtype = sum_dtype(x.dtype)
     x = x if x.dtype == dtype else jnp.asarray(x).astype(dtype)
-    return _bind(sum_p, x, placement, layout, accumulator=_accumulator(dtype, accumulator))
+    return _bind(sum_p, x, placement, layout, accumulator=accumulator_of(dtype, accumulator))
 
 
 def bind_mean(x: Any, placement: Placement, layout: Layout | None, *, accumulator: Any = None) -> Any:
     """Binds the mean of one array."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = jnp.asarray(x).astype(jnp.result_type(float))
-    return _bind(mean_p, x, placement, layout, accumulator=_accumulator(x.dtype, accumulator))
+    return _bind(mean_p, x, placement, layout, accumulator=accumulator_of(x.dtype, accumulator))
 
 
 def _bind_extreme(primitive: Primitive, x: Any, placement: Placement, layout: Layout | None) -> Any:
@@ -187,7 +187,7 @@ def _bind(primitive: Primitive, x: Any, placement: Placement, layout: Layout | N
         return primitive.bind(typed(x, layout), placement=placement, layout=layout, **params)
 
 
-def _sum_dtype(dtype: Any) -> Any:
+def sum_dtype(dtype: Any) -> Any:
     return (
         jax.eval_shape(lambda x: jnp.sum(x, axis=0), jax.ShapeDtypeStruct((1,), dtype)).dtype
         if _is_small(dtype)
@@ -199,7 +199,7 @@ def _is_small(dtype: Any) -> bool:
     return dtype == bool or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32)
 
 
-def _accumulator(dtype: Any, wanted: Any) -> Any:
+def accumulator_of(dtype: Any, wanted: Any) -> Any:
     if wanted is not None:
         return jnp.dtype(wanted)
     return jnp.dtype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else jnp.dtype(dtype)

@@ -1,0 +1,301 @@
+"""`reduce_by_key`: the shuffle of MapReduce. Values of all clients are added up in groups, by an integer key."""
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from workbench import _jax_compat
+from workbench._errors import PlacementError
+from workbench.placements import Layout, Placement, find_layout, resolve, spread
+from workbench.primitives._broadcast import bind_broadcast, typed
+from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._map import bind_map, map_fn
+from workbench.primitives._reduce import accumulator_of, sum_dtype
+
+by_key_p = Primitive("reduce_by_key")
+
+
+def reduce_by_key(
+    values: Any,
+    keys: Any,
+    num_keys: int,
+    *,
+    op: Literal["sum", "mean"] = "sum",
+    over: str | None = None,
+    accumulator: Any = None,
+) -> Any:
+    """Groups the values of all clients by an integer key, and adds up or averages each group.
+
+    Costs one all-reduce of `[num_keys, *shape]` per leaf where the clients are spread over a mesh; a mean counts the
+    group sizes with one more. Keys that exist while Python runs are read once, to check them.
+
+    Args:
+        values: Pytree of arrays `[clients, *items, *shape]`.
+        keys: The group of each item, ints `[clients, *items]`, from 0 to `num_keys - 1`. With `[clients]`: each client's
+            whole value goes to one group.
+        num_keys: Number of groups.
+        op: "sum" or "mean".
+        over: Name of the placement; needed only where there are several.
+        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+
+    Returns:
+        The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. An empty
+        group is 0, as a sum and as a mean. Keys out of range that are only known under a trace belong to no group:
+        their items are dropped, and so are their gradients.
+
+    Raises:
+        PlacementError: if `values` or `keys` has not one row per client, if they do not fit each other, or if keys that are
+            known are out of range.
+
+    Example:
+        >>> with program(clients=3):
+        ...     reduce_by_key(jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1]), 2).tolist()
+        [2.0, 5.0]
+
+    References:
+        Dean and Ghemawat, "MapReduce", OSDI 2004; its transpose hands each group's cotangent back to the group's items.
+    """
+    placement, outer = resolve("reduce_by_key", over)
+    if op not in ("sum", "mean"):
+        message = (
+            f"`reduce_by_key` was given op={op!r}. A group is added up or averaged: pass op=\"sum\" or op=\"mean\"; for "
+            "other reductions `map_fn` the clients first."
+        )
+        raise PlacementError(message)
+    if outer:
+        return map_fn(
+            lambda rows, groups: reduce_by_key(
+                rows, groups, num_keys, op=op, over=placement.name, accumulator=accumulator
+            ),
+            (values, keys),
+            over=outer[0].name,
+        )
+    leaves, structure = as_arrays("reduce_by_key", "values", values)
+    check_clients("reduce_by_key", "values", jax.tree.unflatten(structure, leaves), placement)
+    keys = _checked_keys(keys, num_keys, leaves, placement)
+    layout = find_layout(placement)
+    if op == "mean":
+        leaves = [x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float)) for x in leaves]
+    sums = [bind_by_key(x, keys, placement, layout, num_keys=num_keys, accumulator=accumulator) for x in leaves]
+    if op == "mean" and leaves:
+        (ones,) = bind_map(lambda k: [jnp.ones(k.shape, jnp.int32)], [keys], placement, layout, name="count")
+        counts = bind_by_key(ones, keys, placement, layout, num_keys=num_keys)
+        sums = [_divide(total, counts) for total in sums]
+    return jax.tree.unflatten(structure, sums)
+
+
+def _divide(total: Any, counts: Any) -> Any:
+    divisor = jnp.maximum(counts, 1).astype(total.dtype)
+    return total / divisor.reshape(divisor.shape + (1,) * (total.ndim - 1))
+
+
+def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placement) -> Any:
+    if not isinstance(num_keys, int | np.integer) or isinstance(num_keys, bool) or num_keys < 1:
+        message = (
+            f"`reduce_by_key` was given num_keys={num_keys!r}. The number of groups fixes the shape of the result, so it is "
+            "a positive int that is known before tracing: count the groups first, and pass that number."
+        )
+        raise PlacementError(message)
+    keys = keys if isinstance(keys, jax.Array) else jnp.asarray(keys)
+    if not jnp.issubdtype(keys.dtype, jnp.integer):
+        message = (
+            f"`reduce_by_key` was given `keys` of dtype {keys.dtype}. A key is the number of a group, an integer from 0 to "
+            f"{num_keys - 1}: convert them with `keys.astype(int)`, or number the groups with `jnp.searchsorted`."
+        )
+        raise PlacementError(message)
+    check_clients("reduce_by_key", "keys", keys, placement)
+    wrong = [tuple(x.shape) for x in leaves if x.shape[: keys.ndim] != keys.shape]
+    if wrong:
+        message = (
+            f"`reduce_by_key` was given `keys` of shape {keys.shape} for `values` of shape "
+            f"{', '.join(map(str, wrong))}. Every item has one key, so the shape of `keys` is the beginning of the "
+            "shape of `values`: pass one key per client, or one per item of every client."
+        )
+        raise PlacementError(message)
+    _check_range(keys, num_keys)
+    return keys
+
+
+def _check_range(keys: Any, num_keys: int) -> None:
+    if isinstance(keys, jax.core.Tracer) or not keys.is_fully_addressable:  # pyright: ignore[reportAttributeAccessIssue]
+        return
+    known = np.asarray(keys)
+    outside = np.argwhere((known < 0) | (known >= num_keys))
+    if not len(outside):
+        return
+    listed = ", ".join(f"keys{[int(i) for i in at]} = {int(known[tuple(at)])}" for at in outside[:5])
+    more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
+    message = (
+        f"`reduce_by_key` was given {listed}{more}, but num_keys={num_keys}. A key is the number of a group, from 0 to "
+        f"{num_keys - 1}: raise `num_keys` to {int(known.max()) + 1} or more, or mask the items that belong to no group "
+        "by giving them the value 0 and any key in range."
+    )
+    raise PlacementError(message)
+
+
+def bind_by_key(
+    values: Any,
+    keys: Any,
+    placement: Placement,
+    layout: Layout | None,
+    *,
+    num_keys: int,
+    accumulator: Any = None,
+    batch_dims: int = 0,
+) -> Any:
+    """Binds the sums by key of one array; behind the clients come `batch_dims` axes that values and keys share."""
+    dtype = sum_dtype(values.dtype)
+    values = values if values.dtype == dtype else values.astype(dtype)
+    with jax.named_scope(f"wb.reduce_by_key[{placement.name}]"):
+        return by_key_p.bind(
+            typed(values, layout),
+            typed(keys, layout),
+            placement=placement,
+            layout=layout,
+            num_keys=int(num_keys),
+            accumulator=accumulator_of(dtype, accumulator),
+            batch_dims=batch_dims,
+        )
+
+
+def sum_by_key(values: Any, keys: Any, *, num_keys: int, accumulator: Any, batch_dims: int) -> Any:
+    """Sums by key of some clients' rows, in the dtype `accumulator`."""
+
+    def grouped(rows: Any, groups: Any) -> Any:
+        flat = _group_numbers(groups, num_keys).reshape(groups.size)
+        shape = rows.shape[groups.ndim :]
+        zeros = jnp.zeros((num_keys, *shape), accumulator)
+        return zeros.at[flat].add(rows.astype(accumulator).reshape(groups.size, *shape), mode="drop")
+
+    for _ in range(batch_dims):
+        grouped = jax.vmap(grouped, in_axes=1)
+    return grouped(values, keys)
+
+
+def _group_numbers(keys: Any, num_keys: int) -> Any:
+    """Keys as numbers that hold `num_keys` itself, which stands for no group."""
+    wide = keys.astype(jnp.int32) if jnp.iinfo(keys.dtype).bits <= 32 else keys
+    return jnp.where((wide < 0) | (wide >= num_keys), jnp.full_like(wide, num_keys), wide)
+
+
+def _evaluate(
+    values: Any,
+    keys: Any,
+    *,
+    placement: Placement,
+    layout: Layout | None,
+    num_keys: int,
+    accumulator: Any,
+    batch_dims: int,
+) -> Any:
+    some = functools.partial(sum_by_key, num_keys=num_keys, accumulator=accumulator, batch_dims=batch_dims)
+    values, keys = spread(values, layout), spread(keys, layout)
+    if layout is None or placement.size % layout.size:
+        return some(values, keys).astype(values.dtype)
+    # A scatter over all devices would gather every client's rows first; each device adds up its own clients.
+    total = jax.shard_map(
+        lambda rows, groups: jax.lax.psum(some(rows, groups), layout.axes),
+        mesh=layout.mesh if jax.sharding.get_abstract_mesh().empty else None,
+        in_specs=P(layout.entry),
+        out_specs=P(),
+        axis_names=set(layout.axes),
+        check_vma=False,
+    )
+    return total(values, keys).astype(values.dtype)
+
+
+_STATIC = ("placement", "layout", "num_keys", "accumulator", "batch_dims")
+by_key_p.def_impl(jax.jit(_evaluate, static_argnames=_STATIC))
+mlir.register_lowering(by_key_p, mlir.lower_fun(_evaluate, multiple_results=False))
+
+
+@by_key_p.def_abstract_eval
+def _type(values: Any, keys: Any, *, num_keys: int, batch_dims: int, **_: Any) -> Any:
+    front, item_axes = 1 + batch_dims, keys.ndim - 1 - batch_dims
+    shape = (*values.shape[1:front], num_keys, *values.shape[front + item_axes :])
+    sharding = values.sharding
+    if not sharding.mesh.empty:
+        spec = (*sharding.spec, *(None,) * (values.ndim - len(sharding.spec)))
+        sharding = NamedSharding(sharding.mesh, P(*spec[1:front], None, *spec[front + item_axes :]))
+        return values.update(shape=shape, sharding=sharding)
+    return jax.core.ShapedArray(shape, values.dtype)
+
+
+def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    (values, keys), (slope, _) = primals, tangents
+    total = _bind(values, keys, params)
+    if isinstance(slope, ad.Zero):
+        return total, _jax_compat.zero_tangent(total)
+    return total, _bind(slope, keys, params)
+
+
+def _bind(values: Any, keys: Any, params: dict[str, Any]) -> Any:
+    return bind_by_key(values, keys, **params)
+
+
+ad.primitive_jvps[by_key_p] = _jvp
+
+
+# The transpose of adding up groups: every item gets the cotangent of its group, or 0 if it belongs to none.
+def _transpose(
+    cotangent: Any,
+    values: Any,
+    keys: Any,
+    *,
+    placement: Placement,
+    layout: Layout | None,
+    num_keys: int,
+    accumulator: Any,
+    batch_dims: int,
+) -> list[Any]:
+    if isinstance(cotangent, ad.Zero):
+        return [_jax_compat.zero_cotangent(values.aval), None]
+
+    def back(groups: Any, pulled: Any) -> Any:
+        inside = (groups >= 0) & (groups < num_keys)
+        taken = jnp.take(pulled, jnp.where(inside, groups, jnp.zeros_like(groups)), axis=0, mode="clip")
+        return jnp.where(inside.reshape(inside.shape + (1,) * (taken.ndim - inside.ndim)), taken, jnp.zeros_like(taken))
+
+    for _ in range(batch_dims):
+        back = jax.vmap(back)
+    at_clients = bind_broadcast(cotangent, placement, layout)
+    (rows,) = bind_map(lambda k, ct: [back(k, ct)], [keys, at_clients], placement, layout, name="take by key")
+    return [rows, None]
+
+
+ad.primitive_transposes[by_key_p] = _transpose
+
+
+def _batch(operands: Any, axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
+    (values, keys), (values_axis, keys_axis) = operands, axes
+    size = values.shape[values_axis] if values_axis is not None else keys.shape[keys_axis]
+    if keys_axis is None:  # groups are the same: the batch is one more axis of the values
+        end = keys.ndim
+        total = bind_by_key(jnp.moveaxis(values, values_axis, end), keys, batch_dims=batch_dims, **params)
+        return total, batch_dims + 1
+    if values_axis is None:
+        placement, layout = params["placement"], params["layout"]
+        (values,) = bind_map(
+            lambda row: [jnp.broadcast_to(row[None], (size, *row.shape))], [values], placement, layout, name="repeat"
+        )
+        values_axis = 1
+    values, keys = jnp.moveaxis(values, values_axis, 1), jnp.moveaxis(keys, keys_axis, 1)
+    return bind_by_key(values, keys, batch_dims=batch_dims + 1, **params), 0
+
+
+batching.primitive_batchers[by_key_p] = _batch
+
+
+def group_rows(keys: Any, mask: Any, num_keys: int) -> Any:
+    """Keys of rows, with those of absent clients in no group."""
+    if mask is None:
+        return keys
+    numbers = _group_numbers(keys, num_keys)
+    return jnp.where(mask.reshape(mask.shape + (1,) * (keys.ndim - 1)), numbers, jnp.full_like(numbers, num_keys))
+

@@ -1,0 +1,267 @@
+"""`sample` draws a cohort, `select` takes its rows: a round with some of the clients."""
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from workbench import _jax_compat
+from workbench._errors import PlacementError
+from workbench.placements import Layout, Placement, find_layout, resolve, spread
+from workbench.primitives._broadcast import rows_of, typed
+from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._map import map_fn
+
+select_p, place_p = Primitive("select"), Primitive("place")
+
+
+def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:
+    """The rows of some of the clients: a cohort.
+
+    Moves the selected rows to the devices that compute the cohort. Run the cohort's round in a program of its size:
+    `with program(clients=len(indices)): …`. Indices that exist while Python runs are read once, to check them.
+
+    Args:
+        tree: Pytree of arrays `[clients, *shape]`.
+        indices: Numbers of the clients, ints `[cohort]`; one client may come several times.
+        over: Name of the placement; needed only where there are several. Clients of an inner placement are selected in
+            each outer one, with the same `indices`, or with a row `[outer, cohort]` for each.
+
+    Returns:
+        The same pytree, each leaf `[cohort, *shape]`. Its gradient is a row for every client, 0 for those not selected.
+
+    Raises:
+        PlacementError: if a leaf has not one row per client, or if indices that are known are not numbers of clients. Under a
+            trace, indices below or above are taken as the first or the last client.
+
+    Example:
+        >>> with program(clients=4):
+        ...     select(jnp.array([10, 11, 12, 13]), jnp.array([3, 0])).tolist()
+        [13, 10]
+
+    References:
+        McMahan et al., AISTATS 2017, Algorithm 1: S_t, the random set of clients of a round.
+    """
+    placement, outer = resolve("select", over)
+    indices = _checked_indices(indices, placement, len(outer))
+    if outer:
+        if indices.ndim == 1:
+            return map_fn(lambda rows: select(rows, indices, over=placement.name), _one(tree), over=outer[0].name)
+        return map_fn(
+            lambda rows, numbers: select(rows, numbers, over=placement.name), (tree, indices), over=outer[0].name
+        )
+    leaves, structure = as_arrays("select", "tree", tree)
+    check_clients("select", "tree", jax.tree.unflatten(structure, leaves), placement)
+    layout = find_layout(placement)
+    cohort = Placement(f"cohort of {placement.name}", indices.shape[0], placement.mesh_axes)
+    return jax.tree.unflatten(structure, [_bind_select(x, indices, placement, layout, cohort) for x in leaves])
+
+
+def _one(tree: Any) -> tuple[Any]:
+    return (tree,)
+
+
+def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
+    indices = indices if isinstance(indices, jax.Array) else jnp.asarray(indices)
+    if not jnp.issubdtype(indices.dtype, jnp.integer) or not 1 <= indices.ndim <= 1 + outer or 0 in indices.shape:
+        message = (
+            f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of one or "
+            f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, or turn a '
+            "mask into numbers with `jnp.flatnonzero(mask, size=…)`."
+        )
+        raise PlacementError(message)
+    if isinstance(indices, jax.core.Tracer) or not indices.is_fully_addressable:  # pyright: ignore[reportAttributeAccessIssue]
+        return indices
+    known = np.asarray(indices)
+    outside = np.argwhere((known < 0) | (known >= placement.size))
+    if len(outside):
+        listed = ", ".join(f"indices{[int(i) for i in at]} = {int(known[tuple(at)])}" for at in outside[:5])
+        more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
+        message = (
+            f'`select` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. They are '
+            f"numbered from 0 to {placement.size - 1}: correct these indices, or draw them with `sample(key, size)`."
+        )
+        raise PlacementError(message)
+    return indices
+
+
+def sample(
+    key: Any,
+    size: int,
+    *,
+    over: str | None = None,
+    form: Literal["index", "mask"] = "index",
+    weights: Any = None,
+) -> Any:
+    """Draws `size` different clients at random.
+
+    Computed at the server; nothing moves.
+
+    Args:
+        key: A PRNG key, `jax.random.key(seed)` or a raw one.
+        size: Number of clients to draw, at most the number of clients.
+        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn anew in
+            each outer one.
+        form: "index" for `select`, "mask" for the `where=` of a reduction.
+        weights: How likely each client is to be drawn next, `[clients]`, non-negative. Default: all alike. A client of
+            weight 0 is drawn only when no other is left.
+
+    Returns:
+        With "index" the clients' numbers, int32 `[size]`, in the order drawn; with "mask" bools `[clients]`, `size` of
+        them true. For an inner placement one such row per outer one.
+
+    Raises:
+        PlacementError: if `size` is not between 1 and the number of clients, if `form` is neither of the two, or if
+            `weights` is not one number per client.
+
+    Example:
+        >>> with program(clients=10):
+        ...     cohort = sample(jax.random.key(0), 3)
+        >>> cohort.shape, len(set(cohort.tolist()))
+        ((3,), 3)
+
+    References:
+        Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Inf. Proc. Letters 2006.
+    """
+    placement, outer = resolve("sample", over)
+    if outer:
+        keys = jax.random.split(key, outer[0].size)
+        return map_fn(
+            lambda one, *w: sample(one, size, over=placement.name, form=form, weights=w[0] if w else None),
+            (keys,) if weights is None else (keys, weights),
+            over=outer[0].name,
+        )
+    _check_sample(size, form, placement)
+    with jax.named_scope(f"wb.sample[{placement.name}]"):
+        drawn = jax.random.choice(
+            key, placement.size, (size,), replace=False, p=_chances(weights, placement)
+        ).astype(jnp.int32)
+        if form == "index":
+            return drawn
+        return jnp.zeros(placement.size, bool).at[drawn].set(True)
+
+
+def _check_sample(size: int, form: str, placement: Placement) -> None:
+    if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= placement.size:
+        message = (
+            f'`sample` was given size={size!r}, but the placement "{placement.name}" has {placement.size} clients. A cohort is '
+            f"drawn without replacement and its size is known before tracing: pass an int from 1 to {placement.size}."
+        )
+        raise PlacementError(message)
+    if form not in ("index", "mask"):
+        message = (
+            f"`sample` was given form={form!r}. A cohort is a list of client numbers or a mask over all clients: pass "
+            'form="index", for `select`, or form="mask", for the `where=` of a reduction.'
+        )
+        raise PlacementError(message)
+
+
+def _chances(weights: Any, placement: Placement) -> Any:
+    if weights is None:
+        return None
+    weights = jnp.asarray(weights)
+    if weights.shape != (placement.size,):
+        message = (
+            f'`sample` was given `weights` of shape {weights.shape}, but the placement "{placement.name}" has '
+            f"{placement.size} clients. Each client needs exactly one weight: pass a vector of shape ({placement.size},), or "
+            "leave `weights` out to draw all clients alike."
+        )
+        raise PlacementError(message)
+    return weights if jnp.issubdtype(weights.dtype, jnp.floating) else weights.astype(jnp.result_type(float))
+
+
+def _bind_select(x: Any, indices: Any, placement: Placement, layout: Layout | None, cohort: Placement) -> Any:
+    cohort_layout = find_layout(cohort, None if layout is None else layout.mesh)
+    params = {"placement": placement, "layout": layout, "cohort": cohort, "cohort_layout": cohort_layout}
+    return _bind(select_p, x, indices, batch_dims=0, **params)
+
+
+def _bind(primitive: Primitive, x: Any, indices: Any, **params: Any) -> Any:
+    with jax.named_scope(f"wb.{primitive.name}[{params['placement'].name}]"):
+        layout = params["layout" if primitive is select_p else "cohort_layout"]
+        return primitive.bind(typed(x, layout), indices, **params)
+
+
+def _select(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
+    def take(rows: Any, numbers: Any) -> Any:
+        return jnp.take(rows, _clipped(numbers, placement), axis=0, mode="clip")
+
+    return spread(_over_batch(take, params["batch_dims"])(_whole(x, layout), indices), cohort_layout)
+
+
+def _place(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
+    def put(rows: Any, numbers: Any) -> Any:
+        nothing = jnp.zeros((placement.size, *rows.shape[1:]), rows.dtype)
+        return nothing.at[_clipped(numbers, placement)].add(rows)
+
+    return spread(_over_batch(put, params["batch_dims"])(_whole(x, cohort_layout), indices), layout)
+
+
+def _clipped(indices: Any, placement: Placement) -> Any:
+    return jnp.clip(indices, 0, placement.size - 1)
+
+
+def _over_batch(fn: Any, batch_dims: int) -> Any:
+    for _ in range(batch_dims):
+        fn = jax.vmap(fn, in_axes=1, out_axes=1)
+    return fn
+
+
+def _whole(x: Any, layout: Layout | None) -> Any:
+    """Explicitly sharded rows as rows that every device has: their types leave a gather along the clients no other way."""
+    if layout is None or not layout.explicit:
+        return x
+    spec = tuple(jax.typeof(x).sharding.spec)[1:]
+    return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *spec)))
+
+
+def _select_type(x: Any, indices: Any, *, cohort: Placement, cohort_layout: Any, **_: Any) -> Any:
+    return rows_of(_jax_compat.drop_leading_axis(x), cohort, cohort_layout)
+
+
+def _place_type(x: Any, indices: Any, *, placement: Placement, layout: Any, **_: Any) -> Any:
+    return rows_of(_jax_compat.drop_leading_axis(x), placement, layout)
+
+
+def _jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    (x, indices), (slope, _) = primals, tangents
+    rows = _bind(primitive, x, indices, **params)
+    if isinstance(slope, ad.Zero):
+        return rows, _jax_compat.zero_tangent(rows)
+    return rows, _bind(primitive, slope, indices, **params)
+
+
+# What was taken from a client goes back to it; what was put at a client is taken from it.
+def _transpose(other: Primitive, cotangent: Any, x: Any, indices: Any, **params: Any) -> list[Any]:
+    if isinstance(cotangent, ad.Zero):
+        return [_jax_compat.zero_cotangent(x.aval), None]
+    return [_bind(other, cotangent, indices, **params), None]
+
+
+def _batch(primitive: Primitive, operands: Any, axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
+    (x, indices), (x_axis, indices_axis) = operands, axes
+    if indices_axis is None:  # the same clients: the batch is one more axis of what they hold
+        position = 1 + batch_dims
+        return _bind(primitive, jnp.moveaxis(x, x_axis, position), indices, batch_dims=batch_dims, **params), position
+    indices = jnp.moveaxis(indices, indices_axis, 1)
+    size = indices.shape[1]
+    if x_axis is None:
+        x, x_axis = jnp.broadcast_to(x[:, None], (x.shape[0], size, *x.shape[1:])), 1
+    return _bind(primitive, jnp.moveaxis(x, x_axis, 1), indices, batch_dims=batch_dims + 1, **params), 1
+
+
+for _primitive, _other, _rule, _type in (
+    (select_p, place_p, _select, _select_type),
+    (place_p, select_p, _place, _place_type),
+):
+    _primitive.def_impl(_rule)
+    _primitive.def_abstract_eval(_type)
+    mlir.register_lowering(_primitive, mlir.lower_fun(_rule, multiple_results=False))
+    ad.primitive_jvps[_primitive] = functools.partial(_jvp, _primitive)
+    ad.primitive_transposes[_primitive] = functools.partial(_transpose, _other)
+    batching.primitive_batchers[_primitive] = functools.partial(_batch, _primitive)
