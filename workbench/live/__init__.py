@@ -2,7 +2,7 @@
 
 from workbench.live._checkpoints import load_checkpoint as load_checkpoint
 from workbench.live._client_profiles import ClientProfiles as ClientProfiles, sample_profiles as sample_profiles
-from workbench.live._clients import client_runs as client_runs
+from workbench.live._clients import client_runs as client_runs, lockstep_waste as lockstep_waste
 from workbench.live._history import History as History
 from workbench.live._join import (
     JoinedEvent as JoinedEvent,

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from workbench.live._join import JoinedEvent, JoinedProfile
 from workbench.records import ClientRunRecord, ModuleRecord
@@ -59,6 +59,28 @@ def client_runs(
             )
         )
     return tuple(records) if any(events for _, _, events in turns) else ()
+
+
+def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
+    """What running the clients of a device together would waste: they all take the steps of the longest.
+
+    Args:
+        clients: Records with steps, from a measurement in which the clients ran one after the other.
+
+    Returns:
+        Longest over mean steps, minus one, by device; 0 where all clients take as many steps.
+
+    Example:
+        >>> lockstep_waste([ClientRunRecord(stage="1", client=i, steps=1 + 2 * i, where="cpu:0") for i in range(2)])
+        {'cpu:0': 0.5}
+    """
+    steps: defaultdict[str, list[int]] = defaultdict(list)
+    for client in clients:
+        if client.steps is not None:
+            steps[client.where].append(client.steps)
+    return {
+        where: max(counts) * len(counts) / sum(counts) - 1 if sum(counts) else 0.0 for where, counts in steps.items()
+    }
 
 
 class _Nest:

@@ -111,7 +111,7 @@ def _read(raw: Iterable[RawEvent], result: Any, source: Literal["memory", "direc
             continue
         if "hlo_op" in event.stats:
             found.append((event.start_nanoseconds, device, event))
-        else:
+        elif _DEVICE_PLANE.match(event.plane):  # the CPU's devices are threads of the host, with events of their own
             others += 1
     found.sort(key=lambda item: (item[0], item[1]))
     origin = found[0][0] if found else 0.0
