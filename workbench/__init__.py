@@ -3,6 +3,15 @@
 Importing it prints nothing, starts no device and reaches no network.
 """
 
+from workbench._inspect import inspect as inspect, plan as plan
+from workbench._measure import measure as measure
+from workbench._show import explore as explore, show as show
+from workbench.inspectors import (
+    compare as compare,
+    inspect_mesh as inspect_mesh,
+    inspect_sharding as inspect_sharding,
+)
+from workbench.live import watch_devices as watch_devices
 from workbench.placements import make_mesh as make_mesh, simulate_devices as simulate_devices
 from workbench.plan import jit as jit
 from workbench.primitives import (
@@ -18,3 +27,4 @@ from workbench.primitives import (
     sample as sample,
     select as select,
 )
+from workbench.targets import targets as targets

@@ -11,6 +11,7 @@ _FIELD = re.compile(r"(\w+)=(\d+)")
 _QUOTED = re.compile(r'^\s*(\d+) "(.*)"$')
 _SOURCE = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
+_TAUGHT = (_OURS + "algorithms", _OURS + "_cli")  # programs that come with the package are a user's programs
 _LIBRARIES = re.compile(r"/(?:jax|jaxlib|flax|optax|workbench)/(?!.*/(?:site|dist)-packages/)")
 
 
@@ -67,6 +68,8 @@ class Frames:
 
 def _foreign(file: str) -> bool:
     """Whether a file belongs to the workbench, to JAX or to a library on top of it."""
+    if file.startswith(_TAUGHT):
+        return False
     if file.startswith((_OURS, sys.prefix + "/lib/python3")) and "/site-packages/" not in file:
         return True
     match = re.search(r"/(?:site|dist)-packages/(\w+)", file)

@@ -12,16 +12,19 @@ _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30
 
 
-def choose_clients_at_once(phase: Phase, per_share: int) -> int:
+def choose_clients_at_once(
+    phase: Phase, per_share: int, *, platform: str | None = None, memory_bytes: int | None = None
+) -> int:
     """The number of clients that "auto" computes together.
 
     On a CPU one client at once is fastest unless the client's work is tiny: matrices of one client fill the cores and stay
     in its caches. An accelerator wants as many as fit in a quarter of its memory.
     """
-    if jax.default_backend() == "cpu":
+    if (platform or jax.default_backend()) == "cpu":
         work = sum(_flops(step.jaxpr) for step in phase.steps if step.jaxpr is not None)
         return max(1, min(per_share, int(_CPU_FLOPS_PER_TURN // max(work, 1.0))))
-    return max(1, min(per_share, int(_MEMORY_SHARE * _memory_bytes() // max(phase.row_bytes, 1))))
+    room = _MEMORY_SHARE * (memory_bytes or _memory_bytes())
+    return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
 
 
 def _flops(jaxpr: object) -> float:

@@ -1,7 +1,7 @@
 """Evaluates a plan: the program itself, each stage under its name, its clients in chunks."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal as OneOf
 
 import jax
@@ -14,7 +14,7 @@ from workbench.plan._phases import Phase, find_phases
 from workbench.plan._replay import replay_equation
 from workbench.plan._steps import Plan, Step, plan_jaxpr
 
-AtOnce = int | OneOf["auto"] | None
+AtOnce = int | OneOf["auto"] | Callable[[Phase, int], int] | None
 
 
 def evaluate(plan: Plan, inputs: Sequence[Any], *, clients_at_once: AtOnce = None, path: str = "") -> list[Any]:
@@ -31,6 +31,17 @@ def evaluate(plan: Plan, inputs: Sequence[Any], *, clients_at_once: AtOnce = Non
         One value per output of the plan's jaxpr.
     """
     return _Evaluation(plan, clients_at_once, path).run(inputs)
+
+
+def count_at_once(clients_at_once: AtOnce, phase: Phase, per_share: int) -> int:
+    """The number of clients that a device with `per_share` of them computes together."""
+    if clients_at_once is None:
+        return per_share
+    if isinstance(clients_at_once, int):
+        return min(clients_at_once, per_share)
+    choose = choose_clients_at_once if clients_at_once == "auto" else clients_at_once
+    assert callable(choose)
+    return choose(phase, per_share)
 
 
 def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
@@ -79,9 +90,7 @@ class _Evaluation:
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
 
     def _at_once(self, phase: Phase, per_share: int) -> int:
-        if self.clients_at_once is None:
-            return per_share
-        return choose_clients_at_once(phase, per_share) if self.clients_at_once == "auto" else self.clients_at_once
+        return count_at_once(self.clients_at_once, phase, per_share)
 
     def _run_step(self, step: Step) -> None:
         operands = [self._read(atom) for atom in step.equation.invars]

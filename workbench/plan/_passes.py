@@ -40,15 +40,19 @@ def run_pass(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: 
     at_once = max(1, min(options.at_once(phase, per_share), per_share))
     at_once = _even(per_share, at_once)
     per_share = math.ceil(per_share / at_once) * at_once
+    scope = options.scope_of(next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
     share = _Share(phase, at_once, per_share, clients if shares * per_share != clients else None, options)
-    padded = [_pad(x, shares * per_share, layout) for x in rows]
+    with jax.named_scope(scope):
+        padded = [_pad(x, shares * per_share, layout) for x in rows]
     if layout is None:
-        kept, totals = share.run(padded, shared, None)
+        with jax.named_scope(scope):
+            kept, totals = share.run(padded, shared, None)
     else:
-        kept, totals = _spread_over(layout, share, padded, shared)
-    results = {v: _unpad(x, clients, layout) for v, x in zip(phase.kept, kept, strict=True)}
+        kept, totals = _spread_over(layout, share, padded, shared, scope)
+    with jax.named_scope(scope):
+        results = {v: _unpad(x, clients, layout) for v, x in zip(phase.kept, kept, strict=True)}
     for step, total in zip(phase.reductions, totals, strict=True):
-        with jax.named_scope(options.scope_of(step)):
+        with jax.named_scope(options.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
             results[step.equation.outvars[0]] = REDUCTION_OF[step.equation.primitive].finish(step.equation, total)
     return results
 
@@ -108,7 +112,8 @@ class _Share:
                 else:
                     operands = [self._as_rows(*_read(values, atom)) for atom in step.equation.invars]
                     reduction = REDUCTION_OF[step.equation.primitive]
-                    added[position] = reduction.add(step.equation, added[position], operands, mask)
+                    with _jax_compat.source_of(step.equation, mesh=False):
+                        added[position] = reduction.add(step.equation, added[position], operands, mask)
                     position += 1
         return tuple(added), [self._as_rows(*values[v]) for v in self.phase.kept]
 
@@ -138,15 +143,16 @@ def _call_client(step: Step, inner: Callable, *operands: Any) -> list[Any]:
 
 
 def _spread_over(
-    layout: Layout, share: _Share, rows: Sequence[Any], shared: Sequence[Any]
+    layout: Layout, share: _Share, rows: Sequence[Any], shared: Sequence[Any], scope: str
 ) -> tuple[list[Any], list[Any]]:
     """Every mesh position along the layout takes its share; totals are merged by one collective per reduction."""
 
     def per_device(rows: Any, shared: Any) -> Any:
-        kept, totals = share.run(rows, shared, jax.lax.axis_index(layout.axes))
+        with jax.named_scope(scope):
+            kept, totals = share.run(rows, shared, jax.lax.axis_index(layout.axes))
         merged = []
         for step, total in zip(share.phase.reductions, totals, strict=True):
-            with jax.named_scope(share.options.scope_of(step)), jax.named_scope(f"wb.{step.equation.primitive.name}"):
+            with jax.named_scope(share.options.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
                 merged.append(REDUCTION_OF[step.equation.primitive].across(total, layout.axes))
         return kept, merged
 

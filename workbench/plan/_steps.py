@@ -266,7 +266,7 @@ def source_line(equation: Any) -> SourceLine | None:
 
 
 _PACKAGE = __file__.rsplit("plan", 1)[0]
-_TAUGHT = (f"{_PACKAGE}algorithms", f"{_PACKAGE}replicate")
+_TAUGHT = (f"{_PACKAGE}algorithms", f"{_PACKAGE}_cli")  # programs that come with the package are a user's programs
 
 
 def _is_own(file: str) -> bool:

@@ -1,0 +1,100 @@
+"""`show` and `explore`: pick the inspector, pick the view."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench import inspectors, views
+from workbench._errors import InspectionError
+from workbench._inspect import inspect
+from workbench.records import Record
+
+
+def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
+    """Displays a program, mesh, array, pytree or record: live in a notebook, as text in a terminal.
+
+    A display never ends the cell: if the live view cannot be made, the static picture or the text is shown with the reason.
+
+    Args:
+        x: A program (with its arguments behind it), a mesh, an array, a pytree of arrays, or any record.
+        *args: Arguments of the program.
+        view: Which view of it: "program", "clients", "mesh", "sharding", "hlo", "cost", "devices" or "run". Default: what
+            suits best.
+        **options: With a program, options of `inspect`: `mesh=`, `target="v5e:16x16"`, …
+
+    Raises:
+        InspectionError: if there is nothing known to show of `x`.
+
+    Example:
+        >>> show(jnp.ones((4, 2)))  # doctest: +ELLIPSIS
+        1 array...
+    """
+    record = _record_of(x, args, options)
+    if not in_notebook():
+        print(views.render_text(record))
+        return
+    from IPython.display import display
+
+    display(_widget(record, view))
+
+
+def explore(fn: Callable, *args: Any, **options: Any) -> Any:
+    """All views of a program in one widget, with linked selection.
+
+    Args:
+        fn: A program, or a `ProgramRecord`.
+        *args: Its arguments.
+        **options: Options of `inspect`.
+
+    Returns:
+        The widget; the last line of a cell displays it.
+
+    Raises:
+        InspectionError: if `fn` is not a program.
+    """
+    import widgets
+
+    record = _record_of(fn, args, options)
+    return widgets.Explorer(record)
+
+
+def in_notebook() -> bool:
+    """Whether this is a kernel with a front end that shows widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def _widget(record: Record, view: str | None) -> Any:
+    try:
+        import widgets
+
+        return widgets.show_record(record, view=view)
+    except InspectionError:
+        raise
+    except Exception as error:  # a display never ends the cell
+        print(f"The live view could not be made ({type(error).__name__}: {error}); this is the text of it:")
+        print(views.render_text(record))
+        return None
+
+
+def _record_of(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Record:
+    if isinstance(x, Record):
+        return x
+    if isinstance(x, Mesh | AbstractMesh):
+        return inspectors.inspect_mesh(x)
+    if hasattr(x, "record") and isinstance(x.record, Record):
+        return x.record
+    if callable(x) and not isinstance(x, jax.Array):
+        return inspect(x, *args, **options)
+    leaves = jax.tree.leaves(x)
+    if leaves and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        return inspectors.inspect_sharding(x)
+    message = (
+        f"`show` was given a {type(x).__name__}, which it does not know. It shows programs with their arguments, meshes, "
+        "arrays, pytrees of arrays, and records: pass `show(program, *args)`, `show(mesh)` or `show(array)`."
+    )
+    raise InspectionError(message)
