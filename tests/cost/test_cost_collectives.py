@@ -1,0 +1,136 @@
+"""Chips and the time of collectives, by hand."""
+
+import pytest
+
+from workbench._errors import MeshError
+from workbench.cost import CHIPS, collective_seconds, is_closed_ring, known_chip
+from workbench.records import ChipRecord
+
+HOP = 1e-6
+TORUS = ChipRecord(
+    name="toy torus",
+    peak_flops_per_second={"bfloat16": 1e12},
+    hbm_bytes=10**9,
+    hbm_bytes_per_second=1e10,
+    link_bytes_per_second=1e9,
+    links=6,
+    topology="torus3d",
+    dcn_bytes_per_second=1e8,
+    domain=64,
+)
+SWITCH = TORUS.replace(name="toy switch", topology="switch", links=1, domain=8, dcn_bytes_per_second=None)
+MEGA = 1e6
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        # closed ring of 4: two directions of 1e9 B/s; 2 steps reach everybody
+        pytest.param("all-gather", 3 * MEGA / 2e9 + 2 * HOP, id="all-gather: three parts come in"),
+        pytest.param("reduce-scatter", 0.75 * MEGA / 2e9 + 2 * HOP, id="reduce-scatter"),
+        pytest.param("all-reduce", 1.5 * MEGA / 2e9 + 4 * HOP, id="all-reduce: both"),
+        pytest.param("all-to-all", 4 * MEGA / 8 / 1e9 + 2 * HOP, id="all-to-all: n·S/8 through each link"),
+        pytest.param("collective-permute", MEGA / 1e9 + HOP, id="permute: one link"),
+        pytest.param("recv", 0.0, id="receiving"),
+    ],
+)
+def test_seconds_on_a_closed_ring_of_4(kind, seconds):
+    assert collective_seconds(kind, MEGA, 4, TORUS) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        pytest.param("all-gather", 2 * MEGA / 1e9 + 2 * HOP, id="all-gather"),
+        pytest.param("all-to-all", 3 * MEGA / 4 / 1e9 + 2 * HOP, id="all-to-all through the middle"),
+    ],
+)
+def test_seconds_on_an_open_line_of_3_use_one_direction(kind, seconds):
+    assert collective_seconds(kind, MEGA, 3, TORUS) == pytest.approx(seconds)
+
+
+def test_seconds_through_a_switch_use_the_whole_port():
+    assert collective_seconds("all-to-all", MEGA, 8, SWITCH) == pytest.approx(7 / 8 * MEGA / 1e9 + 7 * HOP)
+
+
+def test_groups_beyond_the_domain_take_the_network():
+    assert collective_seconds("all-gather", 1.0, 128, TORUS) == pytest.approx(127 / 1e8 + 127 * HOP)
+
+
+def test_groups_beyond_the_domain_without_a_known_network_have_no_time():
+    assert collective_seconds("all-gather", 1.0, 16, SWITCH) is None
+
+
+def test_a_device_alone_sends_nothing():
+    assert collective_seconds("all-reduce", MEGA, 1, TORUS) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("chip", "size", "closed"),
+    [
+        ("v5e", 16, True),
+        ("v5e", 8, False),
+        ("v5p", 4, True),
+        ("v5p", 6, False),
+        ("H100", 3, True),
+    ],
+    ids=lambda value: str(value),
+)
+def test_axes_wrap_around_where_the_torus_does(chip, size, closed):
+    assert is_closed_ring(CHIPS[chip], size) is closed
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("v5e:16x16", "v5e"),
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5", "v5p"),
+        ("TPU v5p", "v5p"),
+        ("TPU v6 lite", "v6e"),
+        ("TPU7x", "tpu7x"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("h200", "H200"),
+        ("NVIDIA B200", "B200"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_chips_are_known_by_target_and_by_device_kind(name, chip):
+    found = known_chip(name)
+    assert found is not None
+    assert found.name == chip
+
+
+def test_cpu_has_no_published_peak():
+    assert known_chip("cpu") is None
+
+
+def test_chip_that_the_table_lacks_comes_from_jax_without_links():
+    chip = known_chip("v3")
+    assert chip is not None
+    assert chip.peak_flops_per_second == {"bfloat16": 70e12}
+    assert chip.source.startswith("JAX's tpu_info")
+    assert collective_seconds("all-reduce", MEGA, 4, chip) is None
+
+
+@pytest.mark.parametrize("name", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+def test_table_agrees_with_what_jax_knows(name):
+    """JAX rounds, and knows some peaks per core; 15 % is its distance in HBM bandwidth of v5p."""
+    from jax.experimental.pallas import tpu
+
+    version, cores = {"tpu7x": ("7x", 2), "v4": ("v4", 2), "v5p": ("v5p", 2)}.get(name, (name, 1))
+    info, chip = tpu.get_tpu_info_for_chip(tpu.ChipVersion(version), 1), CHIPS[name]
+    assert info.bf16_ops_per_second * cores == pytest.approx(chip.peak_flops_per_second["bfloat16"], rel=0.01)
+    assert info.mem_bw_bytes_per_second * cores == pytest.approx(chip.hbm_bytes_per_second, rel=0.15)
+    assert info.hbm_capacity_bytes * cores == pytest.approx(chip.hbm_bytes, rel=0.08)
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_every_row_has_source_and_date(name):
+    assert CHIPS[name].source
+    assert CHIPS[name].as_of[:2] == "20"
+
+
+def test_unknown_chip_is_refused_with_the_known_ones():
+    with pytest.raises(MeshError, match=r"was given 'v99'.*use one of v4, v5e, v5p, v6e, tpu7x, H100, H200, B200"):
+        known_chip("v99")
