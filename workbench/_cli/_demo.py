@@ -9,10 +9,12 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-import workbench as wb
 from workbench._cli import _demo_sections as sections, _training
 from workbench._errors import CommandError
+from workbench._inspect import inspect as inspect_program
 from workbench.data import describe
+from workbench.inspectors import inspect_sharding
+from workbench.placements import make_mesh, simulate_devices
 from workbench.views._report import ReportSection, render_report
 
 DEVICES = 8
@@ -40,7 +42,8 @@ def write_demo(out: Path, *, rounds: int) -> int:
     require_writable(out)
     mesh = _make_mesh()
     began = time.perf_counter()
-    with tqdm(total=rounds, desc="training", unit="round", file=sys.stdout, ncols=100) as bar:
+    # `disable=None`: no moving bar in a log file, which gets the last line only.
+    with tqdm(total=rounds, desc="training", unit="round", file=sys.stdout, ncols=100, disable=None) as bar:
 
         def tell(number: int, loss: float, accuracy: float) -> None:
             bar.update()
@@ -48,7 +51,7 @@ def write_demo(out: Path, *, rounds: int) -> int:
 
         trained = _training.train(mesh, rounds, tell)
     seconds = time.perf_counter() - began
-    print("looking at the program …", flush=True)
+    print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; looking at the program …", flush=True)
     out.write_text(render_report(TITLE, LEAD, look(mesh, trained, seconds)), encoding="utf-8")
     print(f"wrote {out.resolve().as_uri()}")
     return 0
@@ -76,14 +79,14 @@ def look(mesh: jax.sharding.Mesh, trained: _training.Trained, seconds: float) ->
     """Every section of the report, made from records."""
     arguments = (trained.parameters, trained.data)
     with jax.set_mesh(mesh):
-        record = wb.inspect(_training.fedavg, *arguments)
-        gradient = wb.inspect(jax.grad(mean_loss), *arguments)
+        record = inspect_program(_training.fedavg, *arguments, examples_per_client=trained.train.counts.tolist())
+        gradient = inspect_program(jax.grad(mean_loss), *arguments)
     told = [
         sections.data_section(describe(trained.train)),
         sections.program_section(record, code_of(_training.train_locally, _training.fedavg)),
         sections.stages_section(record),
         *([sections.placement_section(record.mesh)] if record.mesh else []),
-        sections.sharding_section(wb.inspect_sharding({"parameters": trained.parameters, "data": trained.data})),
+        sections.sharding_section(inspect_sharding({"parameters": trained.parameters, "data": trained.data})),
         sections.collectives_section(record),
         sections.cost_section(record),
         sections.training_section(trained.losses, trained.accuracies, seconds),
@@ -108,6 +111,6 @@ def code_of(*functions: Any) -> str:
 
 
 def _make_mesh() -> jax.sharding.Mesh:
-    wb.simulate_devices(DEVICES)  # simulated are CPU devices only: where there is an accelerator, JAX still prefers it
+    simulate_devices(DEVICES)  # simulated are CPU devices only: where there is an accelerator, JAX still prefers it
     count = next(n for n in range(min(len(jax.devices()), _training.CLIENTS), 0, -1) if _training.CLIENTS % n == 0)
-    return wb.make_mesh(clients=count)
+    return make_mesh(clients=count)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from workbench.records import ClientRange, MeshRecord, ProgramRecord, ShardingRecord, StageRecord
 from workbench.records._data import ClientDataRecord
 from workbench.views._data import render_label_skew
+from workbench.views._mesh import render_mesh_svg
 from workbench.views._program import axes_text, describe_program, render_program_svg, walk
 from workbench.views._report import ReportCode, ReportImage, ReportPicture, ReportSection, ReportTable, ReportText
+from workbench.views._sharding import render_sharding_svg
 from workbench.views._svg import bytes_text, count_text, flops_text, seconds_text
 from workbench.views._theme import palette
 
@@ -74,7 +76,7 @@ def stages_section(record: ProgramRecord) -> ReportSection:
     return ReportSection(heading="Stages", pieces=(ReportText(text=text), table))
 
 
-def placement_section(mesh: MeshRecord, pieces: Sequence[ReportPicture] = ()) -> ReportSection:
+def placement_section(mesh: MeshRecord) -> ReportSection:
     """Which client lives on which device."""
     axes = " × ".join(f"{axis.name}={axis.size}" for axis in mesh.axes)
     text = (
@@ -82,10 +84,13 @@ def placement_section(mesh: MeshRecord, pieces: Sequence[ReportPicture] = ()) ->
     )
     rows = tuple((f"device {held.device_id}", held.placement, _clients(held)) for held in mesh.clients)
     table = ReportTable(caption="Clients by device", header=("device", "placement", "clients"), rows=rows)
-    return ReportSection(heading="Placement", pieces=(ReportText(text=text), *pieces, table))
+    picture = ReportPicture(
+        svg=render_mesh_svg(mesh), caption="Devices by their place in the mesh, each with its clients."
+    )
+    return ReportSection(heading="Placement", pieces=(ReportText(text=text), picture, table))
 
 
-def sharding_section(record: ShardingRecord, pieces: Sequence[ReportPicture] = ()) -> ReportSection:
+def sharding_section(record: ShardingRecord) -> ReportSection:
     """How every array lies on the devices."""
     rows = tuple(
         (leaf.path, "×".join(map(str, leaf.shape)) or "scalar", leaf.dtype, _spec(leaf.spec),
@@ -105,7 +110,8 @@ def sharding_section(record: ShardingRecord, pieces: Sequence[ReportPicture] = (
         ),
         rows=rows,
     )
-    return ReportSection(heading="Sharding", pieces=(*pieces, table))
+    picture = ReportPicture(svg=render_sharding_svg(record), caption="Which device holds which part of every array.")
+    return ReportSection(heading="Sharding", pieces=(picture, table))
 
 
 def collectives_section(record: ProgramRecord) -> ReportSection:
@@ -137,17 +143,17 @@ def cost_section(record: ProgramRecord) -> ReportSection | None:
         for stage in record.cost.stages
     )  # fmt: skip
     chip = record.cost.chip.name if record.cost.chip else "no chip assumed"
-    pieces = [
-        ReportTable(
-            caption=f"Predicted per device and call ({chip})",
-            header=("path", "name", "FLOPs", "memory traffic", "sent over the network", "bound by"),
-            rows=rows,
-        )
+    table = ReportTable(
+        caption=f"Predicted per device and call ({chip})",
+        header=("path", "name", "FLOPs", "memory traffic", "sent over the network", "bound by"),
+        rows=rows,
+    )
+    waste, assumed = record.cost.padding_waste, "; ".join(record.cost.assumptions)
+    texts = [
+        *([f"{waste:.0%} of the clients' work is spent on padding."] if waste else []),
+        *([f"This rests on: {assumed}."] if assumed else []),
     ]
-    waste = record.cost.padding_waste
-    text = "" if waste is None else f"{waste:.0%} of the clients' work is spent on padding. "
-    text += " ".join(f"{assumption.rstrip('.')}." for assumption in record.cost.assumptions)
-    return ReportSection(heading="Cost", pieces=(*((ReportText(text=text),) if text else ()), *pieces))
+    return ReportSection(heading="Cost", pieces=(table, *(ReportText(text=text) for text in texts)))
 
 
 def derivative_section(record: ProgramRecord) -> ReportSection:
