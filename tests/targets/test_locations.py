@@ -49,6 +49,16 @@ def test_every_location_that_is_used_is_defined_once():
     assert len(defined) == len(set(defined))
 
 
+def test_every_location_stands_below_those_that_it_is_made_of():
+    for alias, body in re.findall(r"^(#loc\d+) = (.*)$", lower(), re.MULTILINE):
+        assert all(int(part) < int(alias[4:]) for part in re.findall(r"#loc(\d+)", body))
+
+
+def test_location_that_is_nowhere_defined_is_left_alone():
+    text = 'module {\n} loc(#loc2)\n#loc2 = loc(callsite(#loc7 at #loc8))\n'
+    assert drop_callers(text) == text.replace("#loc2", "#loc0")
+
+
 def test_text_without_locations_stays_as_it_is():
     assert drop_callers("module {\n}\n") == "module {\n}\n"
 

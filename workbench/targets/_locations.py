@@ -72,26 +72,27 @@ def _begins(definitions: dict[str, str], alias: str) -> bool:
 
 
 def _renumbered(text: str, definitions: dict[str, str]) -> str:
-    """Only the locations that are used, in the order of their first use, depth first."""
+    """Only the locations that are used, in the order of first use; each one below those that it is made of.
+
+    MLIR reads a location before its definition at the end of an operation, but not inside of another definition.
+    """
     body = _DEFINITION.sub("", text)
     numbers: dict[str, str] = {}
-    lines: list[str] = []
-
-    def visit(alias: str) -> None:
-        stack = [alias]
-        while stack:
-            now = stack.pop()
-            if now in numbers or now not in definitions:
-                continue
-            numbers[now] = f"#loc{len(numbers)}"
-            lines.append(now)
-            stack.extend(reversed(_ALIAS.findall(definitions[now])))
-
     for match in _ALIAS.finditer(body):
-        visit(match[0])
+        stack = [match[0]]
+        while stack:
+            now = stack[-1]
+            parts = _ALIAS.findall(definitions.get(now, ""))
+            missing = next((part for part in parts if part in definitions and part not in numbers), None)
+            if missing is not None and now not in numbers:
+                stack.append(missing)
+                continue
+            stack.pop()
+            if now in definitions:
+                numbers.setdefault(now, f"#loc{len(numbers)}")
 
     def renumber(fragment: str) -> str:
         return _ALIAS.sub(lambda match: numbers.get(match[0], match[0]), fragment)
 
-    ends = [f"{numbers[alias]} = loc({renumber(definitions[alias])})" for alias in lines]
+    ends = [f"{number} = loc({renumber(definitions[alias])})" for alias, number in numbers.items()]
     return "\n".join([renumber(body).strip("\n"), *ends, ""])

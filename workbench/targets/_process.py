@@ -42,7 +42,7 @@ _SIGNALS = {
     "SIGFPE": "the compiler divided by zero",
     "SIGABRT": "the compiler gave up on a check of its own",
     "SIGSEGV": "the compiler read memory that is not its own",
-    "SIGKILL": "it was killed from outside, for example because memory ran out",
+    "SIGKILL": "it was killed from outside: by `stop_workers`, or because memory ran out",
 }
 
 
