@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.metadata
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -20,7 +21,7 @@ import workbench
 SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
 LIBRARY = python_files("workbench", "widgets")
 PACKAGES = ["workbench", "widgets"]
-NAMES = getattr(workbench, "__all__", [])
+NAMES = [name for name, thing in vars(workbench).items() if name[0] != "_" and not inspect.ismodule(thing)]
 
 
 def parse(name):
@@ -112,8 +113,6 @@ def test_front_ends_use_only_public_names_of_the_workbench(name):
 
 def test_root_of_the_workbench_has_at_most_30_names():
     assert 0 < len(NAMES) <= 30
-    assert len(set(NAMES)) == len(NAMES)
-    assert [name for name in NAMES if not hasattr(workbench, name)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
