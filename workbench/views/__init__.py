@@ -1,9 +1,52 @@
 """Records as pictures, tables and text; sees no JAX."""
 
+from workbench.views._charts import (
+    render_roofline_svg as render_roofline_svg,
+    render_schedule_memory_svg as render_schedule_memory_svg,
+)
+from workbench.views._compare import (
+    amount_text as amount_text,
+    plot_comparison as plot_comparison,
+    render_comparison_html as render_comparison_html,
+    render_comparison_text as render_comparison_text,
+)
+from workbench.views._cost import (
+    collective_bytes as collective_bytes,
+    plot_collectives as plot_collectives,
+    plot_roofline as plot_roofline,
+    plot_timeline as plot_timeline,
+    render_cost_text as render_cost_text,
+)
 from workbench.views._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
 from workbench.views._glossary import GLOSSARY as GLOSSARY, explain as explain
 from workbench.views._graph import describe_graph as describe_graph, render_graph_svg as render_graph_svg
 from workbench.views._html import figure as figure, page as page, section as section
+from workbench.views._live import (
+    describe_run as describe_run,
+    render_run_svg as render_run_svg,
+    render_run_text as render_run_text,
+)
+from workbench.views._live_rounds import (
+    describe_device_memory as describe_samples,
+    describe_timeline as describe_timeline,
+    render_device_memory_svg as render_samples_svg,
+    render_gantt_svg as render_gantt_svg,
+)
+from workbench.views._memory import (
+    bytes_by_device as bytes_by_device,
+    describe_memory as describe_memory,
+    plot_memory as plot_memory,
+    plot_memory_by_device as plot_memory_by_device,
+    plot_memory_timeline as plot_memory_timeline,
+    render_memory_text as render_memory_text,
+)
+from workbench.views._mesh import (
+    describe_mesh as describe_mesh,
+    plot_clients as plot_clients,
+    plot_mesh as plot_mesh,
+    render_mesh_svg as render_mesh_svg,
+    render_mesh_text as render_mesh_text,
+)
 from workbench.views._program import (
     axes_text as axes_text,
     describe_program as describe_program,
@@ -18,6 +61,15 @@ from workbench.views._program_details import (
     table as table,
 )
 from workbench.views._program_layout import device_groups as device_groups
+from workbench.views._sharding import (
+    describe_leaf as describe_leaf,
+    describe_sharding as describe_sharding,
+    plot_sharding as plot_sharding,
+    render_propagation_text as render_propagation_text,
+    render_sharding_svg as render_sharding_svg,
+    render_sharding_text as render_sharding_text,
+    spec_text as spec_text,
+)
 from workbench.views._svg import (
     Markup as Markup,
     bytes_text as bytes_text,
@@ -29,9 +81,17 @@ from workbench.views._svg import (
     seconds_text as seconds_text,
     shape_text as shape_text,
 )
+from workbench.views._tables import (
+    clients_table as clients_table,
+    collectives_table as collectives_table,
+    planned_collectives_table as planned_collectives_table,
+    to_pandas as to_pandas,
+)
+from workbench.views._text import render_module_text as render_module_text, render_text as render_text
 from workbench.views._theme import (
     css_variables as css_variables,
     palette as palette,
     sequential as sequential,
     svg_style as svg_style,
 )
+from workbench.views._treescope import register_treescope as register_treescope
