@@ -27,10 +27,10 @@ from workbench.views._live import (
     render_run_text as render_run_text,
 )
 from workbench.views._live_rounds import (
-    describe_device_memory as describe_samples,
+    describe_samples as describe_samples,
     describe_timeline as describe_timeline,
-    render_device_memory_svg as render_samples_svg,
     render_gantt_svg as render_gantt_svg,
+    render_samples_svg as render_samples_svg,
 )
 from workbench.views._memory import (
     bytes_by_device as bytes_by_device,
