@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import launch_nodes as nodes
 import psutil
@@ -13,6 +14,7 @@ import pytest
 
 from workbench._errors import NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
+from workbench.launch._spawned import install_light_root
 
 LONG = 60.0
 
@@ -238,3 +240,23 @@ def test_sixteen_processes_start_work_and_end():
         found = pids(launched)
         assert len(found) == 16
     assert alive(found) == set()
+
+
+def test_a_process_gets_the_whole_workbench_as_soon_as_its_node_asks_for_it():
+    program, counter = counter_program()
+    node = program.add_node(PyNode(nodes.use_the_workbench, counter))
+    with launch(program, "processes") as launched:
+        launched.wait(LONG)
+        assert launched.logs(node) == ("jax before False, broadcast True, after True",)
+
+
+def test_a_package_that_is_loaded_already_is_not_replaced():
+    import workbench
+
+    assert install_light_root(Path(workbench.__path__[0])) is workbench
+
+
+def test_a_folder_without_a_package_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        install_light_root(tmp_path).anything  # noqa: B018
+    del sys.modules[tmp_path.name]

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import runpy
 import secrets
 import shutil
 import signal
@@ -18,15 +19,17 @@ from typing import Any
 import psutil
 
 from workbench._errors import ProgramError
-from workbench.launch._child import Address, Order, main, pickled
+from workbench.launch._child import Address, Order, pickled
 from workbench.launch._client import Line
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._program import Program
 from workbench.launch._remote import RemoteHost, RemoteService
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
+from workbench.launch._spawned import SPAWNED_WITH
 
 _LOG_TAIL_BYTES = 4096
+_FIRST_CODE = str(Path(__file__).with_name("_spawned.py"))
 
 
 class ProcessHost:
@@ -61,8 +64,15 @@ class ProcessHost:
         context = multiprocessing.get_context("spawn")  # a forked JAX deadlocks
         ours, theirs = context.Pipe()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
-        arguments = (order, theirs, str(self._log), dict(self.specs[0].environment))
-        process = context.Process(target=main, args=arguments, name=name, daemon=True)
+        arguments = {
+            "order": pickled(order),
+            "pipe": theirs,
+            "log_path": str(self._log),
+            "environment": dict(self.specs[0].environment),
+        }
+        process = context.Process(
+            target=runpy.run_path, args=(_FIRST_CODE, {SPAWNED_WITH: arguments}), name=name, daemon=True
+        )
         process.start()
         theirs.close()
         self._process, self._pipe, self._snapshots = process, ours, {}

@@ -1,0 +1,53 @@
+"""The first code of a spawned process, run by its path, before anything of `workbench` is imported.
+
+The root package imports JAX, which takes a second and 150 MB; with sixteen processes on a laptop that is what one would
+wait for. A node that does not use JAX never needs it, so the root's name is given to a stand-in with the same
+submodules, which becomes the real root package as soon as somebody asks for one of its names.
+"""
+
+import sys
+import threading
+import types
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+SPAWNED_WITH = "spawned_with"  # the global that holds the arguments of `workbench.launch._child.main`
+
+
+def install_light_root(folder: Path) -> types.ModuleType:
+    """Puts the stand-in for the package in `folder` where `import` looks; keeps a package that is there already."""
+    name = folder.name
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    if spec is None or spec.loader is None:
+        message = f"there is no package in {folder}"
+        raise ImportError(message)
+    root, loader, lock = util.module_from_spec(spec), spec.loader, threading.RLock()
+
+    def load_and_look_up(attribute: str) -> Any:
+        if attribute.startswith("__") and attribute != "__all__":  # `inspect` and the import system only look around
+            raise AttributeError(attribute)
+        with lock:
+            if vars(root).pop("__getattr__", None) is not None:
+                loader.exec_module(root)
+        return getattr(root, attribute)
+
+    vars(root)["__getattr__"] = load_and_look_up
+    sys.modules[name] = root
+    return root
+
+
+def start(order: bytes, **arguments: Any) -> None:
+    """Becomes a child of a launched program."""
+    install_light_root(Path(__file__).parents[1])
+    import pickle
+
+    from workbench.launch._child import main
+
+    main(pickle.loads(order), **arguments)
+
+
+if SPAWNED_WITH in globals() and isinstance(globals()[SPAWNED_WITH], dict):
+    start(**globals()[SPAWNED_WITH])

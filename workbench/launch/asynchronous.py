@@ -1,0 +1,284 @@
+"""Asynchronous learning as programs of nodes: federated averaging with bounded staleness, and actors with a learner.
+
+The nodes do no mathematics of their own: pass functions on NumPy or JAX arrays. Parameters are an array, or
+dictionaries, lists and tuples of arrays.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench._errors import NodeError, ProgramError
+from workbench.launch._context import current_node
+from workbench.launch._nodes import Handle, PyClassNode, ServiceNode
+from workbench.launch._program import Program
+from workbench.launch._replay import ReplayNode
+
+_WAIT_SECONDS = 0.2  # between two looks at whether the program stops or a client failed
+
+
+class AsynchronousServer:
+    """Holds the parameters and mixes in what clients send, whenever they send it.
+
+    A client at version v that sends its result at version t moves the server by `mixing * (1 + t - v) ** -exponent`
+    of the way. A client waits before a round while it is more than `staleness` rounds ahead of the slowest one; clients
+    that failed for good are not waited for.
+
+    Args (of the constructor):
+        params: The first parameters.
+        clients: Labels of the client nodes.
+        rounds: How many each client works on.
+        staleness: 0 lets no client begin a round before all have ended the one before.
+        mixing: Weight of a fresh result, in (0, 1].
+        exponent: How much less a stale one counts.
+
+    References:
+        Xie et al., "Asynchronous Federated Optimization", arXiv 1903.03934; Ho et al., "More Effective Distributed ML
+        via a Stale Synchronous Parallel Parameter Server", NeurIPS 2013.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        clients: Sequence[str],
+        rounds: int,
+        staleness: int,
+        mixing: float,
+        exponent: float,
+    ) -> None:
+        self._params = params
+        self._rounds, self._staleness, self._mixing, self._exponent = rounds, staleness, mixing, exponent
+        self._finished = dict.fromkeys(clients, 0)  # rounds that each client has ended
+        self._version = 0
+        self._history: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+
+    def pull(self, client: str) -> dict[str, Any] | None:
+        """The parameters and their version when `client` may begin a round, None when it has done all of them."""
+        context = current_node()
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._ahead(client) <= self._staleness, _WAIT_SECONDS):
+                if context.stop_requested:
+                    message = (
+                        f"`pull` of {client!r} gave up waiting for slower clients: the program stops. A client ends "
+                        "with it: let its `run` end."
+                    )
+                    raise NodeError(message, stage=context.label)
+                self._forget(context.failed_peers)
+            if self._finished[client] >= self._rounds:
+                return None
+            return {"params": self._params, "version": self._version, "round": self._finished[client]}
+
+    def push(self, client: str, params: Any, version: int) -> int:
+        """Mixes in the result that `client` made from `version`; returns the new version."""
+        with self._changed:
+            late = self._version - version
+            weight = self._mixing * (1 + late) ** -self._exponent
+            entry = {"client": client, "late": late, "ahead": self._ahead(client), "weight": weight}
+            self._history.append(entry)
+            self._params = mixed(self._params, params, weight)
+            self._version += 1
+            self._finished[client] += 1
+            self._changed.notify_all()
+            return self._version
+
+    def current(self) -> dict[str, Any]:
+        """The newest parameters and their version."""
+        with self._changed:
+            return {"params": self._params, "version": self._version}
+
+    def history(self) -> list[dict[str, Any]]:
+        """Of each result: its client, versions it was late, rounds the client was ahead, and its weight."""
+        with self._changed:
+            return list(self._history)
+
+    def _ahead(self, client: str) -> int:
+        return self._finished[client] - min(self._finished.values())
+
+    def _forget(self, failed: Any) -> None:
+        for label in [label for label in failed if label in self._finished]:
+            del self._finished[label]
+
+
+class AsynchronousClient:
+    """Trains on its own data, round after round, at its own pace."""
+
+    def __init__(self, server: Any, train: Callable[[Any, Any], Any], data: Any) -> None:
+        self._server, self._train, self._data = server, train, data
+
+    def run(self) -> None:
+        """Works until the server has no more rounds for it."""
+        context = current_node()
+        while not context.stop_requested and (work := self._server.pull(context.label)) is not None:
+            self._server.push(context.label, self._train(work["params"], self._data), work["version"])
+
+
+def asynchronous_fedavg_program(
+    train: Callable[[Any, Any], Any],
+    params: Any,
+    data: Sequence[Any],
+    *,
+    rounds: int,
+    staleness: int = 2,
+    mixing: float = 0.5,
+    exponent: float = 0.5,
+) -> tuple[Program, Handle]:
+    """Federated averaging in which nobody waits for the slowest client, up to a bound.
+
+    Args:
+        train: `train(params, client_data)` returns a client's new parameters.
+        params: The first parameters.
+        data: One entry per client.
+        rounds: How many each client works on.
+        staleness: How many rounds a client may be ahead of the slowest.
+        mixing: Weight of a fresh result, in (0, 1].
+        exponent: A result that is `t` versions late weighs `mixing * (1 + t) ** -exponent`.
+
+    Returns:
+        The program, and the handle of its `AsynchronousServer` (`current()`, `history()`).
+
+    Raises:
+        ProgramError: if there are no clients, or a number is out of its range.
+
+    Example:
+        >>> from workbench.launch import launch
+        >>> program, server = asynchronous_fedavg_program(lambda w, x: x, 0.0, [4.0, 4.0], rounds=20)
+        >>> with launch(program) as launched:
+        ...     _ = launched.wait()
+        ...     round(launched.client(server).current()["params"], 2)
+        4.0
+    """
+    if not data or rounds < 1 or staleness < 0 or not 0 < mixing <= 1 or exponent < 0:
+        message = (
+            f"`asynchronous_fedavg_program` was given {len(data)} clients' data, rounds={rounds}, "
+            f"staleness={staleness}, mixing={mixing}, exponent={exponent}. Some client has to work, and the server "
+            "moves towards it by a share: pass data of at least one client, rounds of at least 1, staleness and "
+            "exponent of at least 0, and 0 < mixing <= 1."
+        )
+        raise ProgramError(message)
+    program = Program("asynchronous FedAvg")
+    labels = [f"clients/{index}" for index in range(len(data))]
+    with program.group("server"):
+        node = ServiceNode(
+            AsynchronousServer,
+            params,
+            clients=labels,
+            rounds=rounds,
+            staleness=staleness,
+            mixing=mixing,
+            exponent=exponent,
+        )
+        server = program.add_node(node, concurrency=len(data) + 2)  # every client may wait in `pull` at once
+    with program.group("clients"):
+        for examples in data:
+            program.add_node(PyClassNode(AsynchronousClient, server, train, examples))
+    return program, server
+
+
+class Learner:
+    """Learns from a replay table, and hands out its newest parameters meanwhile."""
+
+    def __init__(
+        self, replay: Any, learn: Callable[[Any, list[Any], list[float]], Any], params: Any, *, steps: int, batch: int
+    ) -> None:
+        self._replay, self._learn, self._steps, self._batch = replay, learn, steps, batch
+        self._newest = (params, 0)
+
+    def run(self) -> None:
+        """Takes all steps."""
+        context = current_node()
+        for step in range(self._steps):
+            if context.stop_requested:
+                return
+            drawn = self._replay.sample(self._batch)
+            params, priorities = self._learn(self._newest[0], drawn["items"], drawn["probabilities"])
+            if priorities is not None:
+                self._replay.update_priorities(drawn["keys"], priorities)
+            self._newest = (params, step + 1)
+
+    def current(self) -> dict[str, Any]:
+        """The newest parameters, how many steps made them, and whether these were all."""
+        params, steps = self._newest
+        return {"params": params, "steps": steps, "finished": steps == self._steps}
+
+
+class Actor:
+    """Gathers experience with the learner's newest parameters until it has finished."""
+
+    def __init__(self, replay: Any, learner: Any, act: Callable[[Any, Any], tuple[Any, float]], seed: int) -> None:
+        self._replay, self._learner, self._act, self._seed = replay, learner, act, seed
+
+    def run(self) -> None:
+        """Acts, and inserts what came of it."""
+        import numpy as np
+
+        context, random = current_node(), np.random.default_rng(self._seed)
+        while not context.stop_requested:
+            newest = self._learner.current()
+            if newest["finished"]:
+                return
+            item, priority = self._act(newest["params"], random)
+            self._replay.insert(item, priority)
+
+
+def actor_learner_program(
+    act: Callable[[Any, Any], tuple[Any, float]],
+    learn: Callable[[Any, list[Any], list[float]], Any],
+    params: Any,
+    *,
+    actors: int,
+    steps: int,
+    batch: int,
+    replay: ReplayNode | None = None,
+) -> tuple[Program, Handle, Handle]:
+    """Actors that fill a replay table, and a learner that draws from it.
+
+    Args:
+        act: `act(params, random)` returns one item of experience and its priority; `random` is a NumPy generator.
+        learn: `learn(params, items, probabilities)` returns new parameters and new priorities of the items (or None).
+        params: The first parameters.
+        actors: How many.
+        steps: How many the learner takes.
+        batch: Items per step.
+        replay: The table; by default 10,000 items, sampled uniformly once a batch is there.
+
+    Returns:
+        The program, and the handles of its `Learner` (`current()`) and of its `Replay`.
+
+    Raises:
+        ProgramError: if there is no actor, no step or no item to learn from.
+
+    References:
+        Horgan et al., "Distributed Prioritized Experience Replay", ICLR 2018.
+    """
+    if min(actors, steps, batch) < 1:
+        message = (
+            f"`actor_learner_program` was given actors={actors}, steps={steps}, batch={batch}. The learner learns in "
+            "steps from what actors insert: use at least 1 of each."
+        )
+        raise ProgramError(message)
+    program = Program("actors and learner")
+    with program.group("replay"):
+        table = program.add_node(replay or ReplayNode(10_000, min_size=batch))
+    with program.group("learner"):
+        learner = program.add_node(ServiceNode(Learner, table, learn, params, steps=steps, batch=batch), concurrency=8)
+    with program.group("actors"):
+        for seed in range(actors):
+            program.add_node(PyClassNode(Actor, table, learner, act, seed))
+    return program, learner, table
+
+
+def mixed(old: Any, new: Any, share: float) -> Any:
+    """The parameters `share` of the way from `old` to `new`.
+
+    Example:
+        >>> mixed({"w": 0.0, "b": [2.0]}, {"w": 4.0, "b": [4.0]}, 0.25)
+        {'w': 1.0, 'b': [2.5]}
+    """
+    if isinstance(old, dict):
+        return {name: mixed(old[name], new[name], share) for name in old}
+    if isinstance(old, list | tuple):
+        parts = [mixed(a, b, share) for a, b in zip(old, new, strict=True)]
+        return type(old)(*parts) if hasattr(old, "_fields") else type(old)(parts)
+    return old + share * (new - old)
