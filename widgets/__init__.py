@@ -2,6 +2,7 @@
 
 from widgets._base import WorkbenchWidget as WorkbenchWidget
 from widgets._clients import ClientsView as ClientsView
+from widgets._cost import CostView as CostView
 from widgets._export import to_html as to_html
 from widgets._hlo import HloView as HloView
 from widgets._mesh import MeshView as MeshView

@@ -31,6 +31,7 @@ class WorkbenchWidget(anywidget.AnyWidget):
     """
 
     module_name: ClassVar[str] = ""
+    _outbox: Outbox | None = None
     requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
 
     data = traitlets.Dict().tag(sync=True)
@@ -90,7 +91,8 @@ class WorkbenchWidget(anywidget.AnyWidget):
 
     def update_live(self, **values: Any) -> None:
         """Sends values that change often: at most twenty times a second, the newest of each, from any thread."""
-        self._outbox.put(**values)
+        if self._outbox is not None:
+            self._outbox.put(**values)
 
     def report(self, error: BaseException) -> None:
         """Shows an error in the view, with a traceback to copy; the kernel goes on."""
@@ -125,7 +127,8 @@ class WorkbenchWidget(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Ends the view; it can then be garbage-collected."""
-        self._outbox.close()
+        if self._outbox is not None:  # absent where __init__ failed: ipywidgets closes what it collects
+            self._outbox.close()
         super().close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -141,7 +144,8 @@ class WorkbenchWidget(anywidget.AnyWidget):
         kind = content.get("kind")
         if kind == "view":
             self._open_views = max(0, (self._open_views or 0) + (1 if content.get("open") else -1))
-            self._outbox.flush()
+            if self._outbox is not None:
+                self._outbox.flush()
         elif kind == "request":
             self._answer(content)
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from widgets._base import WorkbenchWidget
 from widgets._clients_state import Arrays, floats
-from widgets._pictures import mesh_sentence, mesh_text, picture
 from workbench.records import CostRecord, DeviceRecord, MeshRecord
-from workbench.views import GLOSSARY, Markup
+from workbench.views import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_mesh_text
 
 FEW = 128  # devices that are drawn as cards with words on them
 WIDEST = 128  # devices in one row
@@ -27,15 +26,15 @@ class MeshView(WorkbenchWidget):
     def __init__(self, record: MeshRecord, cost: CostRecord | None = None, **values: Any) -> None:
         self.record = record
         data, arrays = mesh_state(record, cost)
-        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=mesh_sentence(record), **values)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_mesh(record), **values)
 
-    def static_svg(self) -> Markup | None:
+    def static_svg(self) -> Markup:
         """The devices as a picture."""
-        return picture("render_mesh_svg", self.record)
+        return render_mesh_svg(self.record)
 
     def text(self) -> str:
         """The devices as lines."""
-        return mesh_text(self.record)
+        return render_mesh_text(self.record)
 
 
 def mesh_state(record: MeshRecord, cost: CostRecord | None = None) -> tuple[dict[str, Any], Arrays]:
@@ -69,7 +68,7 @@ def mesh_state(record: MeshRecord, cost: CostRecord | None = None) -> tuple[dict
         "names": [_name(device) for device in devices],
         "facts": [_facts(device, record) for device in devices] if len(devices) <= 4096 else [],
         "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in held.items()},
-        "sentence": mesh_sentence(record),
+        "sentence": describe_mesh(record),
     }
     return state, arrays
 

@@ -1,14 +1,23 @@
 """The sharding view: how every array of a tree is cut, and what another PartitionSpec would make of it."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from widgets._base import WorkbenchWidget
 from widgets._clients_state import Arrays, floats
-from widgets._pictures import picture, sharding_sentence
 from workbench.records import LeafShardingRecord, ShardingRecord
-from workbench.views import GLOSSARY, Markup, bytes_text, count_text, shape_text
+from workbench.views import (
+    GLOSSARY,
+    Markup,
+    bytes_text,
+    count_text,
+    describe_leaf,
+    describe_sharding,
+    render_sharding_svg,
+    render_sharding_text,
+    shape_text,
+    spec_text,
+)
 
 MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
 
@@ -25,15 +34,15 @@ class ShardingView(WorkbenchWidget):
     def __init__(self, record: ShardingRecord, **values: Any) -> None:
         self.record = record
         data, arrays = sharding_state(record)
-        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=sharding_sentence(record), **values)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_sharding(record), **values)
 
-    def static_svg(self) -> Markup | None:
+    def static_svg(self) -> Markup:
         """The shards as small pictures."""
-        return picture("render_sharding_svg", self.record)
+        return render_sharding_svg(self.record)
 
     def text(self) -> str:
         """One line per array."""
-        return "\n".join([sharding_sentence(self.record) + ".", *(leaf_line(leaf) for leaf in self.record.leaves)])
+        return render_sharding_text(self.record)
 
 
 def sharding_state(record: ShardingRecord) -> tuple[dict[str, Any], Arrays]:
@@ -56,7 +65,7 @@ def sharding_state(record: ShardingRecord) -> tuple[dict[str, Any], Arrays]:
                 "rows": _facts(leaf),
                 "notes": list(leaf.notes),
                 "left_out": len(leaf.shards) - len(shards),
-                "sentence": leaf_line(leaf),
+                "sentence": describe_leaf(leaf),
             }
         )
         corners = [
@@ -72,7 +81,7 @@ def sharding_state(record: ShardingRecord) -> tuple[dict[str, Any], Arrays]:
         "total": bytes_text(record.total_bytes),
         "fullest": bytes_text(record.bytes_per_device),
         "notes": list(record.notes),
-        "sentence": sharding_sentence(record),
+        "sentence": describe_sharding(record),
     }
     return state, arrays
 
@@ -91,23 +100,3 @@ def _facts(leaf: LeafShardingRecord) -> list[list[str]]:
     if leaf.memory_kind:
         rows.append(["memory", leaf.memory_kind])
     return rows
-
-
-def spec_text(spec: Sequence[Sequence[str]]) -> str:
-    """A PartitionSpec as it is written.
-
-    Example:
-        >>> spec_text([["clients"], [], ["x", "y"]])
-        "P('clients', None, ('x', 'y'))"
-    """
-    parts = [repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) if axes else "None" for axes in spec]
-    return f"P({', '.join(parts)})"
-
-
-def leaf_line(leaf: LeafShardingRecord) -> str:
-    """One array in one line."""
-    return (
-        f"{leaf.path or 'array'}: {shape_text(leaf.dtype, leaf.shape)} as {spec_text(leaf.spec)}, shards of "
-        f"{shape_text(leaf.dtype, leaf.shard_shape)}, {bytes_text(leaf.bytes_per_device)} per device, "
-        f"each on {count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''}"
-    )
