@@ -1,5 +1,6 @@
 """Records as pictures, tables and text; sees no JAX."""
 
+from workbench.records import print_records_with
 from workbench.views._charts import (
     render_roofline_svg as render_roofline_svg,
     render_schedule_memory_svg as render_schedule_memory_svg,
@@ -95,3 +96,5 @@ from workbench.views._theme import (
     svg_style as svg_style,
 )
 from workbench.views._treescope import register_treescope as register_treescope
+
+print_records_with(render_text)
