@@ -51,7 +51,9 @@ def test_conda_environment_asks_for_the_same_libraries_as_pyproject():
 # Written in pieces, so that this file does not contain what it looks for.
 INDEX = re.compile("|".join(("py" + r"pi\.org", "python" + r"hosted\.org", "index" + r"-url\s*=", "npm" + r"js\.org")))
 MACHINE = re.compile(
-    r"(?<![\w.~/-])/(?:" + "|".join(("ro" + "ot", "wo" + "rk", "ho" + "me", "t" + "mp", "Us" + "ers")) + r")/\w"
+    r"(?<![\w.~/-])/(?:"
+    + "|".join(("ro" + "ot", "wo" + "rk", "ho" + "me", "t" + "mp", "Us" + "ers"))
+    + r")/(?!ipykernel)\w"
 )
 
 
