@@ -47,9 +47,18 @@ def all_reduce(axes, times: float | None = 1.0, payload=64):
 
 def module(*collectives, flops=1000.0, peak=None, platform="cpu"):
     return ModuleRecord(
-        name="m", platform=platform, devices=8, instructions=(), collectives=collectives, flops=flops,
-        accessed_bytes=10.0, memory=MemoryRecord(peak_bytes=peak), attributed_instructions=1.0, attributed_flops=1.0, attributed_bytes=1.0,
-    )  # fmt: skip
+        name="m",
+        platform=platform,
+        devices=8,
+        instructions=(),
+        collectives=collectives,
+        flops=flops,
+        accessed_bytes=10.0,
+        memory=MemoryRecord(peak_bytes=peak),
+        attributed_instructions=1.0,
+        attributed_flops=1.0,
+        attributed_bytes=1.0,
+    )
 
 
 def program(*stages, name="f", **fields):

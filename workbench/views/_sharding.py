@@ -192,8 +192,8 @@ def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 
     """Inputs, outputs, and each operation with its sharding; then the collectives that this asks for."""
     sharded = sum(any(value.spec) for value in record.values)
     lines = [
-        f"Shardy ({record.engine}): {count_text(len(record.values))} values, {count_text(sharded)} of them sharded, "
-        f"{count_text(len(record.collectives))} planned collectives."
+        f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, "
+        f"planned collectives {count_text(len(record.collectives))}."
     ]
     shown = [value for value in record.values if value.operation not in ("constant",)]
     lines += [f"  {_value_line(value)}" for value in shown[:values_at_most]]
