@@ -38,7 +38,9 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         return
     from IPython.display import display
 
-    display(_widget(record, view))
+    widget = _widget(record, view)
+    if widget is not None:
+        display(widget)
 
 
 def explore(fn: Callable, *args: Any, **options: Any) -> Any:

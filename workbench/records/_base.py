@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 
@@ -22,9 +22,23 @@ class Record:
         """The record as JSON text."""
         return json.dumps(self.to_dict(), indent=indent)
 
+    def __str__(self) -> str:
+        return _PRINTER[-1](self) if _PRINTER else repr(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def print_records_with(render: Callable[[Any], str]) -> None:
+    """Sets how `print` and a notebook write a record; records themselves know nothing of views."""
+    _PRINTER.append(render)
+
+
+_PRINTER: list[Callable[[Any], str]] = []
 
 
 def _plain(value: Any) -> Any:
