@@ -69,6 +69,7 @@ def measure(
         mesh=made.mesh,
         client_stages=client_paths(made.plan) if probe else (),
         placement=made.plan.placements[0].name if made.plan.placements else None,
+        clients=made.plan.placements[0].size if made.plan.placements else None,
         chip=known_chip(chip) if chip else None,
     )
     run = measure_compiled(

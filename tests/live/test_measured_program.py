@@ -60,7 +60,6 @@ def measure(program, axes, *, stage, clients_at_once=1):
     )
     with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
         compiled = wb.jit(program, clients_at_once=clients_at_once).lower(*args).compile()
-    args = jax.tree.map(jax.device_put, args, compiled.input_shardings[0])
     record = inspect_mesh(mesh if mesh is not None else jax.make_mesh((1,), ("alone",), devices=jax.devices()[:1]))
     placement = PlacementRecord(name="clients", size=CLIENTS, mesh_axes=("clients",) if mesh is not None else ())
     record = place_clients(record, placement)
@@ -129,3 +128,17 @@ def test_lockstep_waste_is_longest_over_mean_of_each_device(run):
 def test_events_name_the_line_that_they_come_from(run):
     files = {event.source.file.rpartition("/")[2] for event in run.events if event.source and event.stage == "1"}
     assert "test_measured_program.py" in files
+
+
+@pytest.mark.parametrize("axes", [{"clients": 4, "model": 2}, {}], ids=["4 x 2 devices", "no mesh"])
+def test_measure_probes_clients_by_name(axes):
+    generator = np.random.default_rng(1)
+    args = (
+        jnp.asarray(generator.normal(size=(FEATURES, FEATURES)), jnp.float32),
+        jnp.asarray(STEPS),
+        jnp.asarray(generator.normal(size=(CLIENTS, 16, FEATURES)), jnp.float32),
+    )
+    with jax.set_mesh(wb.make_mesh(**axes)) if axes else contextlib.nullcontext():
+        run = wb.measure(fedavg, *args, rounds=1, clients="probe")
+    assert {(client.client, client.steps) for client in run.clients} == set(enumerate(STEPS.tolist()))
+    assert run.attributed_seconds >= 0.95

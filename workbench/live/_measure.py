@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from workbench._errors import MeasureError
 from workbench.live._clients import client_runs
@@ -36,6 +37,7 @@ class MeasureOptions:
         mesh: The mesh that the program runs on: who takes part in a collective, and which clients a device holds.
         client_stages: Paths of the clients' stages whose clients run one after the other on each device (probe mode).
         placement: Name of the placement of these clients; may be left out when the mesh holds one placement only.
+        clients: How many clients there are, for a program without a mesh: its device then holds them all.
         chip: Published peaks, to relate the achieved rates to.
         dtype: The type whose peak applies.
         max_events: Spans kept for the time line, the first ones; sums always count all.
@@ -45,6 +47,7 @@ class MeasureOptions:
     mesh: MeshRecord | None = None
     client_stages: Sequence[str] = ()
     placement: str | None = None
+    clients: int | None = None
     chip: ChipRecord | None = None
     dtype: str = "float32"
     max_events: int = 20_000
@@ -144,12 +147,12 @@ def measure_compiled(
 def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
     leaves, tree = jax.tree.flatten(tuple(args))
     donated = [info.donated for info in jax.tree.leaves(compiled.args_info[0])]
+    shardings = jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda leaf: leaf is None)
+    if len(shardings) == len(leaves):
+        leaves = [_placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
 
     def call(walls: list[float]) -> Any:
-        fresh = [
-            jnp.copy(leaf) if gone else leaf
-            for leaf, gone in zip(leaves, donated or [False] * len(leaves), strict=True)
-        ]
+        fresh = [jnp.copy(leaf) if gone else leaf for leaf, gone in zip(leaves, donated, strict=True)]
         own = jax.block_until_ready(tree.unflatten(fresh))
         started = time.perf_counter()
         result = jax.block_until_ready(compiled(*own))
@@ -157,6 +160,15 @@ def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
         return result
 
     return call
+
+
+def _placed(leaf: Any, sharding: Any) -> Any:
+    """The argument where the program wants it, so that moving it there is not measured."""
+    if sharding is None or not isinstance(leaf, np.ndarray | jax.Array):
+        return leaf
+    if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+        return leaf
+    return jax.device_put(leaf, sharding)
 
 
 def _devices_of(compiled: Any) -> list[Any]:
@@ -219,6 +231,8 @@ def _clients(
     if options.placement is not None:
         ranges = [held for held in ranges if held.placement == options.placement]
     seats = {held.device_id: _seats(held) for held in ranges}
+    if not seats and options.clients is not None:
+        seats = {device: list(range(options.clients)) for device in labels}
     found: list[ClientRunRecord] = []
     notes = []
     for stage in options.client_stages:
