@@ -13,9 +13,10 @@ from workbench.inspectors import (
 )
 from workbench.live import watch_devices as watch_devices
 from workbench.placements import make_mesh as make_mesh, simulate_devices as simulate_devices
-from workbench.plan import jit as jit
+from workbench.plan import jit as jit, listen as listen
 from workbench.primitives import (
     broadcast as broadcast,
+    emit as emit,
     map_fn as map_fn,
     program as program,
     reduce_by_key as reduce_by_key,

@@ -12,6 +12,7 @@ from jax._src import (
     core as _core,
     effects as _effects,
     linear_util as _lu,
+    mesh as _mesh,
     source_info_util as _source_info,
     xla_bridge as _xla_bridge,
 )
@@ -29,6 +30,11 @@ def at_top_level() -> bool:
 def backend_started() -> bool:
     """Whether JAX has chosen its devices already, after which their number cannot change."""
     return _xla_bridge.backends_are_initialized()
+
+
+def mesh_of_old_context() -> jax.sharding.Mesh:
+    """The mesh of a `with mesh:` block, which JAX 0.10 deprecates for `jax.set_mesh`; empty outside of one."""
+    return _mesh.thread_resources.env.physical_mesh
 
 
 def aval_of(x: Any) -> Aval:
@@ -174,3 +180,25 @@ def sub_jaxpr(equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence
     effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
     effects = frozenset(e for e in effects if not hasattr(e, "input_index"))
     return ClosedJaxpr(_core.Jaxpr((), list(inputs), list(outputs), list(equations), effects, debug_info), ())
+
+
+class _EmitEffect(_effects.Effect):
+    """Keeps `emit` equations alive although they have no outputs."""
+
+    def __repr__(self) -> str:
+        return "Emit"
+
+
+EMIT_EFFECT = _EmitEffect()
+for _allowed in (
+    _effects.lowerable_effects,
+    _effects.control_flow_allowed_effects,
+    _effects.remat_allowed_effects,
+    _effects.custom_derivatives_allowed_effects,
+):
+    _allowed.add_type(_EmitEffect)
+
+
+def emits(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds an `emit` anywhere inside."""
+    return EMIT_EFFECT in jaxpr.effects

@@ -10,5 +10,6 @@ from workbench.plan._evaluate import (
     evaluate as evaluate,
 )
 from workbench.plan._jit import Jitted as Jitted, call_staged as call_staged, jit as jit, trace as trace
+from workbench.plan._listen import Heard as Heard, HeardValue as HeardValue, listen as listen
 from workbench.plan._phases import Phase as Phase, find_phases as find_phases
 from workbench.plan._steps import Plan as Plan, Stage as Stage, Step as Step, plan_jaxpr as plan_jaxpr

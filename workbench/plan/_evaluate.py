@@ -10,6 +10,7 @@ from jax.extend.core import Literal, Var
 from workbench import _jax_compat
 from workbench.plan._chunks import choose_clients_at_once
 from workbench.plan._passes import PassOptions, run_pass
+from workbench.plan._emissions import Emission
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._replay import replay_equation
 from workbench.plan._steps import Plan, Step, plan_jaxpr
@@ -159,3 +160,4 @@ class Traced:
     in_tree: Any
     out_tree: Any
     in_names: tuple[str, ...]
+    emissions: tuple[Emission, ...] = ()  # what the last outputs of the plan are

@@ -8,12 +8,18 @@ import jax
 
 from workbench import _jax_compat
 from workbench._errors import ProgramError
+from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import AtOnce, Traced, evaluate
+from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._steps import plan_jaxpr
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan."""
+    return _trace(fn, args, kwargs, listening=False)
+
+
+def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
     if isinstance(fn, Jitted):
         fn = fn.fn
     leaves, in_tree = jax.tree.flatten((args, kwargs))
@@ -32,7 +38,10 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     if closed_over:
         closed = _jax_compat.close_over(closed, closed_over)
     names = tuple(_argument_name(fn, path) for path, _ in paths)
-    return Traced(plan_jaxpr(closed, name), in_tree, out_tree[-1], names)
+    emissions: tuple[Emission, ...] = ()
+    if listening:
+        closed, emissions = with_emissions(closed, name)
+    return Traced(plan_jaxpr(closed, name), in_tree, out_tree[-1], names, emissions)
 
 
 def _argument_name(fn: Callable, path: Any) -> str:
@@ -60,12 +69,27 @@ class Jitted:
         def staged(*args: Any, **kwargs: Any) -> Any:
             return call_staged(fn, args, kwargs, clients_at_once)
 
-        self._staged = jax.jit(staged, **options)
+        @functools.wraps(fn)
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            traced = _trace(fn, args, kwargs, listening=True)
+            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), clients_at_once=clients_at_once)
+            count = traced.out_tree.num_leaves
+            # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
+            emitted = Emitted(traced.emissions, tuple(values[count:]))
+            return jax.tree.unflatten(traced.out_tree, values[:count]), emitted
+
+        self._staged, self._heard = jax.jit(staged, **options), jax.jit(heard, **options)
         self._plain = jax.jit(fn, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Under another transformation the primitives must stay visible: whoever compiles in the end makes the plan.
-        return self._staged(*args, **kwargs) if _jax_compat.at_top_level() else self._plain(*args, **kwargs)
+        if not _jax_compat.at_top_level():
+            return self._plain(*args, **kwargs)
+        if not listeners():
+            return self._staged(*args, **kwargs)
+        results, emitted = self._heard(*args, **kwargs)
+        deliver(getattr(self.fn, "__name__", "program"), emitted)
+        return results
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """As `jax.jit(fn).lower`."""

@@ -3,6 +3,7 @@
 from workbench.primitives._broadcast import broadcast as broadcast, broadcast_p as broadcast_p
 from workbench.primitives._by_key import by_key_p as by_key_p, reduce_by_key as reduce_by_key
 from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
+from workbench.primitives._emit import emit as emit, emit_p as emit_p
 from workbench.primitives._families import (
     COHORTS as COHORTS,
     MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES,

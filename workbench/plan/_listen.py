@@ -1,0 +1,161 @@
+"""`listen`: receives what compiled programs emit, call by call."""
+
+import collections
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._errors import InspectionError
+from workbench.plan._emissions import Emission
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Emitted:
+    """The values of one call, in the order of their emissions."""
+
+    emissions: tuple[Emission, ...]
+    values: tuple[Any, ...]
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Emission, ...]]:
+        """For JAX."""
+        return self.values, self.emissions
+
+    @classmethod
+    def tree_unflatten(cls, emissions: tuple[Emission, ...], values: Sequence[Any]) -> "Emitted":
+        """For JAX."""
+        return cls(emissions, tuple(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class HeardValue:
+    """One emitted array: `axes` say what its leading axes count, `call` which call of `program` it is from."""
+
+    program: str
+    call: int
+    name: str
+    axes: tuple[str, ...]
+    value: Any
+
+
+class Heard:
+    """Everything that programs emitted while listening, newest last; the oldest is dropped beyond `keep` values."""
+
+    def __init__(self, keep: int, client: int | None, on_value: Callable[[HeardValue], None] | None) -> None:
+        self._values: collections.deque[HeardValue] = collections.deque(maxlen=keep)
+        self._client, self._on_value = client, on_value
+        self._calls: collections.Counter[str] = collections.Counter()
+        self.errors: list[str] = []
+
+    def __iter__(self) -> Iterator[HeardValue]:
+        return iter(tuple(self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names heard so far, in order of appearance."""
+        return tuple(dict.fromkeys(heard.name for heard in self))
+
+    def latest(self, name: str) -> np.ndarray:
+        """The newest value of that name.
+
+        Raises:
+            InspectionError: if nothing of that name was heard.
+        """
+        for heard in reversed(tuple(self._values)):
+            if heard.name == name:
+                return np.asarray(heard.value)
+        message = (
+            f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out values with "
+            f'`emit("{name}", value)` and must be called through `workbench.jit` while somebody listens.'
+        )
+        raise InspectionError(message)
+
+    def series(self, name: str) -> np.ndarray:
+        """All values of that name, stacked by call: `[calls, *axes, *shape]`."""
+        self.latest(name)
+        return np.stack([np.asarray(heard.value) for heard in self if heard.name == name])
+
+    def to_pandas(self) -> Any:
+        """One row per number: program, call, name, then a column per axis, and the value."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for heard in self:
+            value = np.asarray(heard.value)
+            for index in np.ndindex(*value.shape):
+                axes = dict(zip(heard.axes, index, strict=False))
+                rows.append(
+                    {"program": heard.program, "call": heard.call, "name": heard.name, **axes, "value": value[index]}
+                )
+        return pd.DataFrame(rows)
+
+    def _receive(self, program: str, emitted: Emitted) -> None:
+        call = self._calls[program]
+        self._calls[program] += 1
+        for emission, value in zip(emitted.emissions, emitted.values, strict=True):
+            axes = emission.axes
+            if self._client is not None and axes:
+                position = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
+                if position is not None:
+                    value = jax.numpy.take(value, self._client, axis=position)
+                    axes = axes[:position] + axes[position + 1 :]
+            heard = HeardValue(program, call, emission.name, axes, value)
+            self._values.append(heard)
+            if self._on_value is not None:
+                try:
+                    self._on_value(heard)
+                except Exception as error:  # a listener never ends a training
+                    self.errors.append(f"{heard.name}: {type(error).__name__}: {error}")
+
+
+_LISTENERS: list[Heard] = []
+_LOCK = threading.Lock()
+
+
+def listeners() -> tuple[Heard, ...]:
+    """Who listens now."""
+    return tuple(_LISTENERS)
+
+
+def deliver(program: str, emitted: Emitted) -> None:
+    """Hands the values of one call to everybody who listens; does not wait for the devices."""
+    for heard in listeners():
+        heard._receive(program, emitted)
+
+
+@contextlib.contextmanager
+def listen(
+    *, keep: int = 10_000, client: int | None = None, on_value: Callable[[HeardValue], None] | None = None
+) -> Iterator[Heard]:
+    """Receives what compiled programs `emit` while the block runs, in this thread and in others.
+
+    The first call that is listened to compiles once more, since the program then has more outputs. Without a listener
+    emitted values cost nothing.
+
+    Args:
+        keep: Number of arrays to keep; the oldest are dropped.
+        client: Keep the values of this client only.
+        on_value: Called with every value as it comes; what it raises is kept in `errors` and ends nothing.
+
+    Returns:
+        What was heard, live: `latest(name)`, `series(name)`, `to_pandas()`.
+
+    Example:
+        See `emit`.
+    """
+    heard = Heard(keep, client, on_value)
+    with _LOCK:
+        _LISTENERS.append(heard)
+    try:
+        yield heard
+    finally:
+        with _LOCK:
+            _LISTENERS.remove(heard)

@@ -1,0 +1,77 @@
+"""`emit`: hands a value out of a running program, whatever transformations it is under; free when nobody listens."""
+
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from workbench import _jax_compat
+from workbench._errors import ProgramError
+from workbench.primitives._checks import is_array
+
+emit_p = Primitive("emit")
+emit_p.multiple_results = True
+
+
+def emit(name: str, value: Any) -> None:
+    """Shows `value` to whoever listens to this program, with the identity of the client, round and step it comes from.
+
+    Costs nothing when nobody listens: the value is not even computed. Works under jit, map_fn, scan, cond, grad and
+    sharding. Not seen are values inside a `while_loop`, whose length is unknown, and inside a `scan` that is differentiated
+    as a whole (JAX drops them there; those of a `value_and_grad` inside the loop are seen).
+
+    Args:
+        name: What the value is called: "loss", "update norm", …
+        value: An array or number, of any shape.
+
+    Raises:
+        ProgramError: if `name` is not a string or `value` not an array.
+
+    Example:
+        >>> import workbench as wb
+        >>> @wb.jit
+        ... @wb.program(clients=2)
+        ... def total(x):
+        ...     def square(row):
+        ...         wb.emit("square", row**2)
+        ...         return row**2
+        ...     return wb.reduce_sum(wb.map_fn(square, x))
+        >>> with wb.listen() as heard:
+        ...     _ = total(jnp.array([2.0, 3.0]))
+        >>> heard.latest("square").tolist()
+        [4.0, 9.0]
+    """
+    if not isinstance(name, str) or not is_array(value):
+        message = (
+            f"`emit` was given name={name!r} and a value of type {type(value).__name__}. What is emitted is one array with "
+            'a name: write `emit("loss", loss)`, and call it once per array of a pytree.'
+        )
+        raise ProgramError(message)
+    emit_p.bind(jax.numpy.asarray(value), name=name)
+
+
+@emit_p.def_impl
+def _evaluate(value: Any, *, name: str) -> list[Any]:
+    return []
+
+
+@emit_p.def_effectful_abstract_eval
+def _type(value: Any, *, name: str) -> Any:
+    return [], {_jax_compat.EMIT_EFFECT}
+
+
+mlir.register_lowering(emit_p, lambda context, value, *, name: [])
+
+
+def _jvp(primals: Any, tangents: Any, *, name: str) -> tuple[list[Any], list[Any]]:
+    return emit_p.bind(*primals, name=name), []
+
+
+def _batch(operands: Any, axes: Any, *, name: str) -> tuple[list[Any], list[Any]]:
+    (value,), (axis,) = operands, axes
+    return emit_p.bind(jax.numpy.moveaxis(value, axis, 0), name=name), []
+
+
+ad.primitive_jvps[emit_p] = _jvp
+batching.primitive_batchers[emit_p] = _batch
