@@ -1,6 +1,11 @@
 """Placements (named groups of clients), the meshes that hold them, and simulated devices."""
 
-from workbench.placements._layout import Layout as Layout, find_layout as find_layout, spread as spread
+from workbench.placements._layout import (
+    Layout as Layout,
+    find_layout as find_layout,
+    gather as gather,
+    spread as spread,
+)
 from workbench.placements._placement import (
     Placement as Placement,
     Scope as Scope,

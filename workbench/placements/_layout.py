@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from workbench import _jax_compat
 from workbench._errors import MeshError
 from workbench.placements._placement import Placement
 
@@ -47,7 +48,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     Raises:
         MeshError: if the axes of one placement are of different types.
     """
-    mesh = mesh if mesh is not None else jax.sharding.get_abstract_mesh()
+    mesh = mesh if mesh is not None else _current_mesh()
     if mesh.empty:
         return None
     types = {name: kind for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
@@ -69,6 +70,11 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     return layout
 
 
+def _current_mesh() -> AnyMesh:
+    mesh = jax.sharding.get_abstract_mesh()
+    return _jax_compat.mesh_of_old_context() if mesh.empty else mesh
+
+
 def spread(x: Any, layout: Layout | None) -> Any:
     """Tells the compiler that the leading axis of `x` lies along the layout; other axes stay as they are.
 
@@ -87,6 +93,13 @@ def spread(x: Any, layout: Layout | None) -> Any:
         return jax.device_put(x, sharding)
     spec = P(layout.entry, *(P.UNCONSTRAINED for _ in range(x.ndim - 1)))
     return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec))
+
+
+def gather(x: Any, layout: Layout | None) -> Any:
+    """Explicitly sharded rows as rows that every device has, where the types leave no other way; other rows as they are."""
+    if layout is None or not layout.explicit:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))
 
 
 def _rest(sharding: Any, ndim: int) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray, Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -123,7 +124,7 @@ def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placem
 
 
 def _check_range(keys: Any, num_keys: int) -> None:
-    if isinstance(keys, jax.core.Tracer) or not keys.is_fully_addressable:  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(keys, Tracer) or not keys.is_fully_addressable:
         return
     known = np.asarray(keys)
     outside = np.argwhere((known < 0) | (known >= num_keys))
@@ -224,7 +225,7 @@ def _type(values: Any, keys: Any, *, num_keys: int, batch_dims: int, **_: Any) -
         spec = (*sharding.spec, *(None,) * (values.ndim - len(sharding.spec)))
         sharding = NamedSharding(sharding.mesh, P(*spec[1:front], None, *spec[front + item_axes :]))
         return values.update(shape=shape, sharding=sharding)
-    return jax.core.ShapedArray(shape, values.dtype)
+    return ShapedArray(shape, values.dtype)
 
 
 def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:

@@ -6,13 +6,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
 from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, find_layout, resolve, spread
+from workbench.placements import Layout, Placement, find_layout, gather, resolve, spread
 from workbench.primitives._broadcast import rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
@@ -75,7 +75,7 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
             "mask into numbers with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
-    if isinstance(indices, jax.core.Tracer) or not indices.is_fully_addressable:  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(indices, Tracer) or not indices.is_fully_addressable:
         return indices
     known = np.asarray(indices)
     outside = np.argwhere((known < 0) | (known >= placement.size))
@@ -191,7 +191,7 @@ def _select(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_l
     def take(rows: Any, numbers: Any) -> Any:
         return jnp.take(rows, _clipped(numbers, placement), axis=0, mode="clip")
 
-    return spread(_over_batch(take, params["batch_dims"])(_whole(x, layout), indices), cohort_layout)
+    return spread(_over_batch(take, params["batch_dims"])(gather(x, layout), indices), cohort_layout)
 
 
 def _place(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
@@ -199,7 +199,7 @@ def _place(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_la
         nothing = jnp.zeros((placement.size, *rows.shape[1:]), rows.dtype)
         return nothing.at[_clipped(numbers, placement)].add(rows)
 
-    return spread(_over_batch(put, params["batch_dims"])(_whole(x, cohort_layout), indices), layout)
+    return spread(_over_batch(put, params["batch_dims"])(gather(x, cohort_layout), indices), layout)
 
 
 def _clipped(indices: Any, placement: Placement) -> Any:
@@ -210,14 +210,6 @@ def _over_batch(fn: Any, batch_dims: int) -> Any:
     for _ in range(batch_dims):
         fn = jax.vmap(fn, in_axes=1, out_axes=1)
     return fn
-
-
-def _whole(x: Any, layout: Layout | None) -> Any:
-    """Explicitly sharded rows as rows that every device has: their types leave a gather along the clients no other way."""
-    if layout is None or not layout.explicit:
-        return x
-    spec = tuple(jax.typeof(x).sharding.spec)[1:]
-    return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *spec)))
 
 
 def _select_type(x: Any, indices: Any, *, cohort: Placement, cohort_layout: Any, **_: Any) -> Any:

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
 from workbench._errors import ProgramError, WorkbenchError
-from workbench.placements import Layout, Placement, active, current_scope, find_layout, resolve, spread
+from workbench.placements import Layout, Placement, active, current_scope, find_layout, gather, resolve, spread
 from workbench.placements._placement import Scope
 from workbench.primitives._broadcast import bind_broadcast, rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients, is_array
@@ -81,7 +82,7 @@ class _ClientCall:
             except WorkbenchError:
                 raise
             except Exception as error:
-                raise ProgramError(self._failure(rows, error)) from error
+                raise _client_error(error, self._failure(rows, error)) from error
         leaves, self.result_structure = jax.tree.flatten(result)
         wrong = [leaf for leaf in leaves if not is_array(leaf)]
         if wrong:
@@ -102,6 +103,24 @@ class _ClientCall:
             f"with one client's values, here ({shapes}), without the leading axis of clients. Correct it for these shapes; "
             "the exception above points to the line."
         )
+
+
+def _client_error(cause: Exception, message: str) -> ProgramError:
+    """A `ProgramError` that `except type(cause)` catches as well: callers handle their own exceptions as they always did."""
+    try:
+        mixed = type("ProgramError", (ProgramError, type(cause)), dict(_MIXED))
+        error = mixed.__new__(mixed)
+    except TypeError:  # classes with a layout of their own cannot be mixed in
+        return ProgramError(message)
+    error.args = (message,)
+    return error
+
+
+_MIXED = {
+    "__module__": ProgramError.__module__,
+    "__str__": lambda error: error.args[0],
+    "__reduce__": lambda error: (ProgramError, error.args),  # another process does not know the mixed class
+}
 
 
 def bind_map(
@@ -131,12 +150,14 @@ def bind_map_jaxpr(
 # Evaluate: every client of a device at once. The plan has a better way: see workbench/plan.
 @map_p.def_impl
 def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> list[Any]:
-    operands = tuple(spread(x, layout) for x in operands)
+    # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: there every device computes all clients.
+    together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
+    operands = tuple(gather(x, layout) if together else spread(x, layout) for x in operands)
     call = jax.vmap(
         jaxpr_as_fun(jaxpr),
         axis_name=placement.name,
         axis_size=placement.size,
-        spmd_axis_name=None if layout is None else layout.entry,
+        spmd_axis_name=None if layout is None or together else layout.entry,
     )
     return [spread(y, layout) for y in call(*operands)]
 
@@ -223,7 +244,7 @@ class _Linearization:
                 continue
             if id(value) in positions:
                 self.residuals.append(("input", positions[id(value)]))
-            elif isinstance(value, jax.core.Tracer):
+            elif isinstance(value, Tracer):
                 self.residuals.append(("computed", len(computed)))
                 computed.append(value)
             else:

@@ -242,7 +242,7 @@ def _extreme(x: Any, *, placement: Placement, layout: Layout | None, reduction: 
 
 
 def _type(x: Any, **_: Any) -> Any:
-    return _jax_compat.drop_leading_axis(x)
+    return _jax_compat.drop_leading_axis(x).update(weak_type=False)
 
 
 def _batch(primitive: Primitive, operands: Any, axes: Any, **params: Any) -> tuple[Any, int]:
