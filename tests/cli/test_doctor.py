@@ -2,7 +2,9 @@
 
 import email
 import importlib.metadata
+import os
 import subprocess
+import sys
 
 import pytest
 from packaging.requirements import Requirement
@@ -189,3 +191,21 @@ def test_find_browser_refuses_a_name_that_is_no_program(no_browser, monkeypatch)
         CommandError, match="CHROMIUM was given 'no-such-browser', but there is no program of that name"
     ):
         _browser.find_browser()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("doctor", "import of jax halted; None in sys.modules"),
+        ("lab", "Run `workbench doctor`, which names the line that repairs it."),
+    ],
+    ids=["doctor", "another command"],
+)
+def test_command_helps_where_the_workbench_cannot_be_imported(command, said, tmp_path):
+    blocker = tmp_path / "sitecustomize.py"
+    blocker.write_text("import sys\nsys.modules['jax'] = None\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    start = f"import sys; sys.argv = ['workbench', {command!r}]; import workbench_command as w; sys.exit(w.main())"
+    done = subprocess.run([sys.executable, "-c", start], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert said in done.stdout + done.stderr
