@@ -192,6 +192,19 @@ def test_timeline_peaks_where_three_large_values_are_alive():
     assert {buffer.size_bytes for buffer in memory.largest} == {big.nbytes}
 
 
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        pytest.param(jax.grad(rematerialised, argnums=(0, 1)), (jnp.ones((64, 128)), jnp.ones((128, 128))), id="remat"),
+        pytest.param(lambda x: jnp.tanh(x @ x) @ x, (jnp.ones((256, 256)),), id="in place"),
+        pytest.param(scan_in_scan, (jnp.ones((64, 128)), jnp.ones((128, 128))), id="scan in scan"),
+    ],
+)
+def test_reconstructed_timeline_peaks_near_the_compilers_peak(fn, args):
+    memory = module_of(fn, *args).memory
+    assert max(live for _, live in memory.timeline) == pytest.approx(memory.peak_bytes, rel=0.1)
+
+
 def test_platform_of_a_compiled_program_is_that_of_its_devices():
     assert module_of(jnp.dot, X, W).platform == "cpu"
 

@@ -10,6 +10,11 @@ from workbench.records import BufferRecord, MemoryRecord, SourceLine
 _LARGEST = 12
 _ALIASES = frozenset("bitcast opt-barrier add-dependency domain".split())
 _SILENT = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
+_ELEMENTWISE = frozenset(
+    "add subtract multiply divide maximum minimum select compare tanh exponential log negate convert power rsqrt sqrt "
+    "and or not xor sine cosine logistic clamp abs".split()
+)
+_ON_DEVICE = (0, 1, 3)  # HBM, and on TPU VMEM and CMEM: what the compilers' own peak counts
 _UPDATES = frozenset(("dynamic-update-slice", "scatter"))
 
 RECONSTRUCTED = (
@@ -19,9 +24,9 @@ RECONSTRUCTED = (
 
 
 class _Buffer(NamedTuple):
-    """A value that takes main memory: one array of an instruction's result."""
+    """A value that takes memory of the device: one array of an instruction's result."""
 
-    instruction: Instruction | None
+    instruction: Instruction
     leaf: Leaf
     number: int
 
@@ -43,7 +48,7 @@ def read_memory(
     liveness = _Liveness(hlo)
     if "is_scheduled=true" in hlo.header:
         liveness.run()
-    peak_bytes = _stat(stats, "peak_memory_in_bytes")
+    peak_bytes = _peak(stats)
     return MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),
         output_bytes=_stat(stats, "output_size_in_bytes"),
@@ -63,6 +68,16 @@ def _stat(stats: Any | None, name: str) -> int | None:
     return None if value is None else int(value)
 
 
+def _peak(stats: Any | None) -> int | None:
+    """The compiler's peak; XLA's CPU leaves temporaries out of it, so that the sum of all parts may be more."""
+    peak = _stat(stats, "peak_memory_in_bytes")
+    parts = [_stat(stats, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return peak
+    return max(peak or 0, sum(known) - (_stat(stats, "alias_size_in_bytes") or 0))
+
+
 def _largest(
     buffers: tuple[_Buffer, ...], source: Callable[[Instruction], SourceLine | None]
 ) -> tuple[BufferRecord, ...]:
@@ -76,15 +91,15 @@ def _largest(
             source=source(buffer.instruction),
         )
         for buffer in ordered
-        if buffer.instruction is not None
     )
 
 
 class _Liveness:
     """Walks a module in schedule order and keeps track of the values that are still needed.
 
-    Loops update their carried values in place; everything else that is not an alias gets memory of its own from its
-    instruction to the last one that reads it.
+    Loops update their carried values in place, and an elementwise result takes over the buffer of an operand of its size
+    that nothing reads afterwards; everything else that is not an alias gets memory of its own from its instruction to
+    the last one that reads it.
     """
 
     def __init__(self, hlo: Hlo) -> None:
@@ -115,6 +130,10 @@ class _Liveness:
         for index, instruction in enumerate(computation.instructions):
             for buffer in starting.get(index, ()):
                 if buffer not in free:
+                    replaced = _taken_over(buffer, [b for b in ending.get(index, ()) if b in live])
+                    if replaced is not None:
+                        del live[replaced]
+                        total -= replaced.leaf.padded_bytes
                     live[buffer] = None
                     total += buffer.leaf.padded_bytes
             if instruction.opcode in ("while", "call", "conditional"):
@@ -151,7 +170,7 @@ class _Liveness:
 
     def _is_argument(self, buffer: _Buffer) -> bool:
         node = buffer.instruction
-        return node is not None and node.opcode == "parameter" and node.computation == self._hlo.entry.name
+        return node.opcode == "parameter" and node.computation == self._hlo.entry.name
 
     def _enter(self, instruction: Instruction, values: dict[str, list[_Buffer]], outside: frozenset[_Buffer]) -> None:
         given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
@@ -204,9 +223,17 @@ class _Liveness:
         found = []
         for leaf in instruction.shape.leaves:
             self._buffers += 1
-            size = leaf.padded_bytes if leaf.space == 0 and instruction.opcode != "constant" else 0
-            found.append(_Buffer(instruction, leaf if size else _nothing(leaf), self._buffers))
+            counts = leaf.space in _ON_DEVICE and instruction.opcode != "constant"
+            found.append(_Buffer(instruction, leaf if counts else _nothing(leaf), self._buffers))
         return found
+
+
+def _taken_over(buffer: _Buffer, dying: list[_Buffer]) -> _Buffer | None:
+    node = buffer.instruction
+    if node.opcode not in _ELEMENTWISE and not (node.opcode == "fusion" and "kind=kLoop" in node.attributes):
+        return None
+    same = (b for b in dying if b.leaf.padded_bytes == buffer.leaf.padded_bytes and b.leaf.space == buffer.leaf.space)
+    return next(same, None)
 
 
 def _alias_positions(instruction: Instruction, operands: list[_Buffer]) -> dict[int, _Buffer]:
