@@ -2,6 +2,7 @@ import asyncio
 import json
 import math
 import resource
+import signal
 import threading
 
 import jax
@@ -247,6 +248,23 @@ def test_interrupt_after_the_state_was_donated_finishes_that_round(monkeypatch):
     run = run_rounds(step, jnp.zeros(3), 5, **quiet)
     assert (run.status, run.finished) == ("interrupted", 2)
     assert run.state.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_signal_in_the_middle_of_a_round_keeps_what_was_done(tmp_path):
+    add = jax.jit(lambda state: state + 1, donate_argnums=0)
+    signals = iter([signal.SIGINT])  # what the stop button of a notebook sends
+
+    def step(state, round):
+        after = add(state)
+        if round == 2:
+            for number in signals:
+                signal.raise_signal(number)
+        return after, {}
+
+    run = run_rounds(step, jnp.zeros(2), 5, checkpoint_dir=tmp_path, **quiet)
+    assert (run.status, run.finished) == ("interrupted", 2)
+    assert load_checkpoint(tmp_path, jnp.zeros(2))[1].tolist() == [2.0, 2.0]
+    assert run.start().state.tolist() == [5.0, 5.0]
 
 
 def test_failing_round_is_named_and_carries_the_run():

@@ -101,7 +101,7 @@ class Checkpoints:
                 max_to_keep=self._keep,
                 enable_async_checkpointing=False,
                 cleanup_tmp_directories=not self._read_only,
-                read_only=self._read_only,
+                create=not self._read_only,
             )
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         return self._manager
