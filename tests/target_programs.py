@@ -17,6 +17,12 @@ def mesh_for(target, model=2, *, force=False):
     return target_mesh(record, tuple(axes.values()), tuple(axes))
 
 
+def mesh_for_sixteen(target):
+    """The same with at most 16 places for clients, so that no client is cut: what is left goes to `model`."""
+    devices = parse_target(target).devices
+    return mesh_for(target, model=max(2, devices // 16))
+
+
 def struct(mesh, shape, *spec, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh.abstract, P(*spec)))
 
@@ -51,7 +57,7 @@ def lowered_round(mesh):
     return lower_for_target(local_sgd_round, (params, struct(mesh, (clients, BATCH, WIDTH), "clients")), mesh)
 
 
-LAYERS, HEADS, MODEL, HIDDEN, TOKENS, CLIENTS = 12, 2, 128, 256, 64, 16
+LAYERS, HEADS, MODEL, HIDDEN, TOKENS, CLIENTS = 12, 16, 128, 256, 64, 16
 
 
 def transformer_step(params, tokens):
@@ -75,8 +81,18 @@ def transformer_step(params, tokens):
         return jax.tree.map(lambda p, g: p - 0.1 * g.mean(0), params, gradients)
 
 
+def transformer_flops(mesh):
+    """Matmul flops of one device by hand, all 16 heads and both feed-forward halves cut along `model`.
+
+    One layer and token: q, k, v and o are 4 x 2 M^2, the feed-forward part 2 x 2 M H, the two products with all
+    tokens 2 x 2 T M. Backwards every matmul becomes two.
+    """
+    forward = TOKENS * (8 * MODEL**2 + 4 * MODEL * HIDDEN + 4 * TOKENS * MODEL)
+    return CLIENTS * LAYERS * 3 * forward / mesh.target.devices
+
+
 def lowered_transformer(mesh):
-    """StableHLO of the transformer step; with more places than clients, several devices hold parts of one client."""
+    """StableHLO of the transformer step."""
     shapes = {"q": (MODEL, MODEL), "k": (MODEL, MODEL), "v": (MODEL, MODEL), "up": (MODEL, HIDDEN)}
     params = {name: struct(mesh, (LAYERS, *shape), None, None, "model") for name, shape in shapes.items()}
     params |= {

@@ -55,7 +55,7 @@ def test_every_location_stands_below_those_that_it_is_made_of():
 
 
 def test_location_that_is_nowhere_defined_is_left_alone():
-    text = 'module {\n} loc(#loc2)\n#loc2 = loc(callsite(#loc7 at #loc8))\n'
+    text = "module {\n} loc(#loc2)\n#loc2 = loc(callsite(#loc7 at #loc8))\n"
     assert drop_callers(text) == text.replace("#loc2", "#loc0")
 
 
