@@ -112,8 +112,8 @@ def plot_collectives(record: ModuleRecord | CostRecord, *, dark: bool | None = N
 def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str], float]:
     """Bytes sent by one device per call, by (stage, mesh axes).
 
-    Collectives in loops of unknown length are left out; one that the compiler combined from several stages counts
-    under all their names together ("1+2").
+    Collectives in loops of unknown length are left out; one that the compiler combined from several stages is
+    shared out among them, or counts under all their names together ("1+2") where the shares are not known.
     """
     table: dict[tuple[str, str], float] = {}
     if isinstance(record, CostRecord):
@@ -123,8 +123,10 @@ def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str],
         return {key: amount for key, amount in table.items() if amount}
     for collective in record.collectives:
         if collective.times is not None:
-            key = ("+".join(collective.stages) or "unknown", "+".join(collective.axes) or "no product of axes")
-            table[key] = table.get(key, 0.0) + collective.wire_bytes * collective.times
+            axes = "+".join(collective.axes) or "no product of axes"
+            for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
+                sent = collective.wire_bytes * collective.times * share
+                table[stage, axes] = table.get((stage, axes), 0.0) + sent
     return table
 
 
