@@ -1,0 +1,125 @@
+"""The explorer: every view of one program as tabs of one widget, with one selection."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from widgets._base import WorkbenchWidget
+from widgets._clients import clients_view_state
+from widgets._clients_state import Arrays
+from widgets._cost import cost_state
+from widgets._devices import Monitor, devices_state
+from widgets._hlo import hlo_state
+from widgets._mesh import mesh_state
+from widgets._program import program_state
+from widgets._sharding import sharding_state
+from workbench.records import ProgramRecord, RunRecord
+from workbench.views import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text, render_run_svg
+
+TITLES = {
+    "program": ("Program", "Stages as data flowing between a server and its clients"),
+    "clients": ("Clients", "Every client: examples, FLOPs, bytes, seconds"),
+    "mesh": ("Mesh", "Devices, mesh axes, and which clients live where"),
+    "sharding": ("Sharding", "How every input is cut over the devices"),
+    "hlo": ("HLO", "Your source, StableHLO and the compiled module, linked by line"),
+    "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis, memory"),
+    "devices": ("Devices", "What the devices do now"),
+}
+
+
+class Explorer(WorkbenchWidget):
+    """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
+
+    Args:
+        record: The program.
+        gradient: A second program to show beside it, for example the same one after `jax.grad`.
+        others: The same program for other targets, whose costs stand beside its own.
+        run: A measured run, which adds measured seconds per client and a time line per device.
+        monitor: Samples of the devices, such as `workbench.live.watch_devices()` takes.
+        view: The tab to open first.
+    """
+
+    module_name = "explorer.js"
+
+    def __init__(
+        self,
+        record: ProgramRecord,
+        *,
+        gradient: ProgramRecord | None = None,
+        others: Sequence[ProgramRecord] = (),
+        run: RunRecord | None = None,
+        monitor: Monitor | None = None,
+        view: str | None = None,
+    ) -> None:
+        self.record, self.gradient, self.monitor = record, gradient, monitor
+        parts, arrays = _parts(record, gradient, others, run)
+        live: dict[str, Any] = {}
+        if monitor is not None:
+            timeline = None if run is None or not run.events else str(render_run_svg(run))
+            parts["devices"] = {"timeline": timeline}
+            live = _prefixed(devices_state(tuple(monitor.history())))
+        if view is not None and view not in parts:
+            message = (
+                f"`Explorer` was given view={view!r}, but its record of {record.name} has the views "
+                f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
+            )
+            raise ValueError(message)
+        views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in TITLES if key in parts]
+        settings = {} if view is None else {"view": view}
+        data = {**parts, "views": views, "glossary": GLOSSARY}
+        label = describe_program(record)
+        super().__init__(data=data, arrays=arrays, label=label, live=live, settings=settings)
+        self._unsubscribe = None if monitor is None else self._listen(monitor)
+
+    def _listen(self, monitor: Monitor) -> Any:
+        me = weakref.ref(self)
+
+        def arrived(_sample: Any) -> None:
+            if (explorer := me()) is not None and explorer.is_open and explorer.monitor is not None:
+                explorer.update_live(**_prefixed(devices_state(tuple(explorer.monitor.history()))))
+
+        return monitor.subscribe(arrived)
+
+    def static_svg(self) -> Markup:
+        """The stages as a picture."""
+        return render_program_svg(self.record)
+
+    def text(self) -> str:
+        """The stages as indented lines."""
+        return render_program_text(self.record)
+
+    def close(self) -> None:
+        """Ends the explorer; a monitor goes on."""
+        if (end := getattr(self, "_unsubscribe", None)) is not None:
+            end()
+        super().close()
+
+
+def _parts(
+    record: ProgramRecord, gradient: ProgramRecord | None, others: Sequence[ProgramRecord], run: RunRecord | None
+) -> tuple[dict[str, Any], Arrays]:
+    """The state of every view that the record has something for."""
+    parts: dict[str, Any] = {}
+    arrays: Arrays = {}
+
+    def add(key: str, made: tuple[dict[str, Any], Arrays]) -> None:
+        parts[key] = made[0]
+        arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
+
+    add("program", program_state(record, gradient))
+    clients = clients_view_state(record, run)
+    if clients[0]["columns"]:
+        add("clients", clients)
+    if record.mesh is not None and record.mesh.devices:
+        add("mesh", mesh_state(record.mesh, record.cost))
+    if record.inputs is not None and record.inputs.leaves:
+        add("sharding", sharding_state(record.inputs))
+    if record.module is not None or record.stablehlo:
+        add("hlo", hlo_state(record))
+    if record.cost is not None or record.module is not None:
+        parts["cost"] = cost_state(record, others)
+    return parts, arrays
+
+
+def _prefixed(live: dict[str, Any]) -> dict[str, Any]:
+    return {f"devices/{name}": value for name, value in live.items()}

@@ -1,0 +1,86 @@
+"""From a record to the live view that shows it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from widgets._base import WorkbenchWidget
+from widgets._clients import ClientsView
+from widgets._cost import CostView
+from widgets._explorer import Explorer
+from widgets._hlo import HloView
+from widgets._mesh import MeshView
+from widgets._program import ProgramView
+from widgets._sharding import ShardingView
+from workbench.records import LeafShardingRecord, MeshRecord, PlanRecord, ProgramRecord, Record, ShardingRecord
+
+_PROGRAM: dict[str, Callable[[ProgramRecord], WorkbenchWidget]] = {
+    "explorer": Explorer,
+    "program": ProgramView,
+    "clients": ClientsView,
+    "hlo": HloView,
+    "cost": CostView,
+    "mesh": lambda record: MeshView(_part(record, "mesh"), record.cost),
+    "sharding": lambda record: ShardingView(_part(record, "inputs")),
+}
+
+
+def show_record(record: Record, view: str | None = None) -> WorkbenchWidget:
+    """The live view of a record.
+
+    Args:
+        record: A program, a plan, a mesh or a sharding.
+        view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo` or
+            `cost`.
+
+    Returns:
+        A widget; the last value of a cell shows it.
+
+    Raises:
+        TypeError: there is no live view of such a record.
+        ValueError: there is no such view of it, or the record lacks what the view would show.
+
+    Example:
+        >>> from workbench.records import AxisRecord, DeviceRecord, MeshRecord
+        >>> device = DeviceRecord(id=0, position=(0,), platform="cpu")
+        >>> show_record(MeshRecord(axes=(AxisRecord(name="clients", size=1),), devices=(device,))).close()
+    """
+    if isinstance(record, PlanRecord):
+        record = ProgramRecord(name=record.name, target="not compiled", plan=record)
+    views: Mapping[str, Callable[[Any], WorkbenchWidget]]
+    if isinstance(record, ProgramRecord):
+        views, default = _PROGRAM, "explorer"
+    elif isinstance(record, MeshRecord):
+        views, default = {"mesh": MeshView}, "mesh"
+    elif isinstance(record, ShardingRecord | LeafShardingRecord):
+        views, default = {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    else:
+        message = (
+            f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
+            "PlanRecord, MeshRecord, ShardingRecord or LeafShardingRecord; `workbench.views` draws the others."
+        )
+        raise TypeError(message)
+    wanted = default if view is None else view
+    if wanted not in views:
+        message = (
+            f"`show_record` was given view={view!r}, but a {type(record).__name__} has the views {', '.join(views)}. "
+            "Pass one of these, or leave `view` out."
+        )
+        raise ValueError(message)
+    return views[wanted](record)
+
+
+def _part(record: ProgramRecord, name: str) -> Any:
+    part = getattr(record, name)
+    if part is None:
+        message = (
+            f"the record of {record.name} holds no `{name}`, so that there is nothing for this view to show. "
+            "Inspect the program under a mesh, with `jax.set_mesh(mesh)`."
+        )
+        raise ValueError(message)
+    return part
+
+
+def _tree(record: ShardingRecord | LeafShardingRecord) -> ShardingRecord:
+    if isinstance(record, ShardingRecord):
+        return record
+    return ShardingRecord(leaves=(record,), total_bytes=record.size_bytes, bytes_per_device=record.bytes_per_device)
