@@ -12,7 +12,6 @@ _QUOTED = re.compile(r'^\s*(\d+) "(.*)"$')
 _SOURCE = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
 _TAUGHT = (_OURS + "algorithms", _OURS + "_cli")  # programs that come with the package are a user's programs
-_LIBRARIES = re.compile(r"/(?:jax|jaxlib|flax|optax|workbench)/(?!.*/(?:site|dist)-packages/)")
 
 
 class Frames:

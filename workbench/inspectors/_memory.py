@@ -97,9 +97,9 @@ def _largest(
 class _Liveness:
     """Walks a module in schedule order and keeps track of the values that are still needed.
 
-    Loops update their carried values in place, and an elementwise result takes over the buffer of an operand of its size
-    that nothing reads afterwards; everything else that is not an alias gets memory of its own from its instruction to
-    the last one that reads it.
+    Loops update their carried values in place, and an elementwise result takes over the buffer of an operand of its
+    size that nothing reads afterwards; everything else that is not an alias gets memory of its own from its instruction
+    to the last one that reads it.
     """
 
     def __init__(self, hlo: Hlo) -> None:
