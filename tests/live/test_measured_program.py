@@ -50,6 +50,14 @@ def epochs_of_batches(w, steps, x):
     return wb.reduce_mean(wb.map_fn(epochs, (wb.broadcast(w), steps, x)))
 
 
+@wb.program(clients=CLIENTS)
+def two_maps(w, steps, x):
+    """Two stages of clients after each other, which run in one loop over the clients."""
+    first = wb.map_fn(local_round, (wb.broadcast(w), steps, x))
+    second = wb.map_fn(lambda w, steps, x: local_round(w, 9 - steps, x), (first, steps, x))
+    return wb.reduce_mean(second)
+
+
 def measure(program, axes, *, stage, clients_at_once=1):
     mesh = wb.make_mesh(**axes) if axes else None
     generator = np.random.default_rng(1)
@@ -110,6 +118,26 @@ def test_probe_counts_batches_and_not_epochs():
     run = measure(epochs_of_batches, {"clients": 8}, stage="1")
     assert [client.steps for client in run.clients] == (2 * STEPS).tolist()
     assert {tuple(sorted(client.loops.values())) for client in run.clients if client.client == 0} == {(2, 2 * STEPS[0])}
+
+
+@pytest.mark.parametrize(("stage", "steps"), [("1", STEPS), ("2", 9 - STEPS)], ids=["first", "second"])
+def test_probe_tells_two_stages_of_the_same_clients_apart(stage, steps):
+    run = measure(two_maps, {"clients": 8}, stage=stage)
+    assert [client.steps for client in run.clients] == steps.tolist()
+
+
+def test_gradient_of_a_program_is_joined_and_attributed():
+    generator = np.random.default_rng(1)
+    w, x = generator.normal(size=(FEATURES, FEATURES)), generator.normal(size=(CLIENTS, 16, FEATURES))
+
+    @wb.program(clients=CLIENTS)
+    def loss(w, x):
+        return wb.reduce_mean(wb.map_fn(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2), (wb.broadcast(w), x)))
+
+    with jax.set_mesh(wb.make_mesh(clients=8)):
+        run = wb.measure(jax.grad(loss), jnp.asarray(w, jnp.float32), jnp.asarray(x, jnp.float32), rounds=1)
+    assert run.joined_events >= 0.98
+    assert run.attributed_seconds >= 0.95
 
 
 def test_probe_flops_are_steps_times_the_same_for_all(run):

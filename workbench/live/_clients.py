@@ -19,9 +19,9 @@ def client_runs(
 ) -> tuple[ClientRunRecord, ...]:
     """Measured seconds and steps of every client of one stage, from a loop over the clients of each device.
 
-    A client is one turn of the outermost loop of the stage with as many turns as the device has seats; XLA dissolves a
-    loop of one turn, so a device with one seat gives all of its stage to that client. Steps are the turns of the loop
-    that holds most of the client's work; inside it, of the loop that again holds most of the work, and so on.
+    A client is one turn of the outermost loop around the stage with as many turns as the device has seats; XLA
+    dissolves a loop of one turn, so a device with one seat gives all of its stage to that client. Steps are the turns of
+    the loop that holds most of the client's work; inside it, of the loop that again holds most of the work, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.
@@ -42,7 +42,7 @@ def client_runs(
         loops = [item for item in joined.containers if item.event.device == device]
         found = _turns(leaves, loops, nest, stage=stage, count=len(clients), used=over_clients)
         turns += [(client, device, events) for client, events in zip(clients, found, strict=True) if client is not None]
-    own_loops = {loop for loop in nest.bodies if nest.instructions[loop].stage == stage} - over_clients
+    own_loops = {loop for loop in nest.bodies if _belongs(nest.instructions[loop].stage, stage)} - over_clients
     step_loop = nest.working_loop(Counter(leaf.event.name for _, _, events in turns for leaf in events), own_loops)
     records = []
     for client, device, events in sorted(turns, key=lambda turn: turn[:2]):
@@ -154,26 +154,32 @@ def _turns(
 ) -> list[list[JoinedEvent]]:
     """The leaves of the n-th turn of every execution of the loop over clients; the loop's name goes to `used`."""
     if count == 1:
-        return [[leaf for leaf in leaves if leaf.stage == stage]]
+        return [[leaf for leaf in leaves if _belongs(leaf.stage, stage)]]
     turns: list[list[JoinedEvent]] = [[] for _ in range(count)]
     everything = sorted((*leaves, *loops), key=lambda item: item.event.start_seconds)
     times = [item.event.start_seconds for item in everything]
     quiet = 0.0  # loops that begin before are inside a loop over clients
     for loop in sorted(loops, key=lambda item: (item.event.start_seconds, -item.event.seconds)):
         start, end = loop.event.start_seconds, loop.event.end_seconds
-        if loop.event.name not in nest.bodies or loop.stage != stage or start < quiet:
+        around = loop.stage is None or stage.startswith(f"{loop.stage}.")  # such as a loop over rounds
+        if loop.event.name not in nest.bodies or start < quiet or around:
             continue
         inside = [item for item in everything[bisect_left(times, start) : bisect_left(times, end)] if item is not loop]
         starts = _turn_starts(inside, nest.bodies[loop.event.name])
-        if len(starts) != count:
+        if len(starts) != count or not any(_belongs(item.stage, stage) for item in inside):
             continue
         quiet = end
         used.add(loop.event.name)
         for item in inside:
             turn = bisect_right(starts, item.event.start_seconds) - 1
-            if turn >= 0 and item.event.name not in nest.bodies:
+            if turn >= 0 and item.event.name not in nest.bodies and _belongs(item.stage, stage):
                 turns[turn].append(item)
     return turns
+
+
+def _belongs(path: str | None, stage: str) -> bool:
+    """Whether a path is that of the stage or of a stage inside it."""
+    return path is not None and (path == stage or path.startswith(f"{stage}."))
 
 
 def _turn_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:

@@ -1,0 +1,126 @@
+"""What looking costs: the profiler, the monitor and the driver of rounds against the bare round, interleaved.
+
+`python -m benchmarks.live` on eight simulated devices, `--simulate 0` on those that are here. Each turn runs the bare
+round and every observed one; the table shows medians and the median of the ratios of one turn.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import workbench as wb
+from workbench.inspectors import inspect_mesh, inspect_module, place_clients
+from workbench.live import MeasureOptions, capture_profile, join_profile, lockstep_waste, measure_compiled, run_rounds
+from workbench.records import ModuleRecord, PlacementRecord, RunRecord
+
+
+def make_round(clients: int, width: int, steps: int, *, clients_at_once: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Federated averaging of a linear layer, and its arguments where it wants them; client i takes 1 + i % `steps`."""
+
+    def train(w: jax.Array, count: jax.Array, x: jax.Array) -> jax.Array:
+        def step(_: int, w: jax.Array) -> jax.Array:
+            return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+
+        return jax.lax.fori_loop(0, count, step, w) - w
+
+    @wb.program(clients=clients)
+    def fedavg(w: jax.Array, count: jax.Array, x: jax.Array) -> jax.Array:
+        return w + wb.reduce_mean(wb.map_fn(train, (wb.broadcast(w), count, x)))
+
+    keys = jax.random.split(jax.random.key(0))
+    args = (
+        jax.random.normal(keys[0], (width, width)),
+        1 + jnp.arange(clients) % steps,
+        jax.random.normal(keys[1], (clients, 32, width)),
+    )
+    compiled = wb.jit(fedavg, clients_at_once=clients_at_once).lower(*args).compile()
+    return compiled, jax.tree.map(jax.device_put, args, compiled.input_shardings[0])
+
+
+def observed(compiled: Any, args: tuple[Any, ...], module: ModuleRecord) -> dict[str, Callable[[], float]]:
+    """Ways to run one round; each returns the seconds of the round, without what can be done afterwards."""
+
+    def bare() -> float:
+        started = time.perf_counter()
+        jax.block_until_ready(compiled(*args))
+        return time.perf_counter() - started
+
+    def profiled() -> float:
+        seconds: list[float] = []
+        capture_profile(lambda: seconds.append(bare()))
+        return seconds[0]
+
+    def profiled_and_joined() -> float:
+        started = time.perf_counter()
+        join_profile(capture_profile(bare), module)
+        return time.perf_counter() - started
+
+    def watched() -> float:
+        with wb.watch_devices(0.05) as monitor:
+            monitor.latest()
+            return bare()
+
+    def driven() -> float:
+        run = run_rounds(lambda state, _: (compiled(state, *args[1:]), {}), args[0], 1, progress=False)
+        return run.history[0].seconds
+
+    return {
+        "bare": bare,
+        "profiler running": profiled,
+        "profiler, reading and joining": profiled_and_joined,
+        "monitor at 20 Hz": watched,
+        "driven by run_rounds": driven,
+    }
+
+
+def compare(ways: dict[str, Callable[[], float]], rounds: int) -> list[tuple[str, float, float]]:
+    """(way, median seconds, median of its ratio to the bare round of the same turn)."""
+    for way in ways.values():
+        way()
+    turns = [{name: way() for name, way in ways.items()} for _ in range(rounds)]
+    median = statistics.median
+    return [(name, median(t[name] for t in turns), median(t[name] / t["bare"] for t in turns)) for name in ways]
+
+
+def probe(clients: int, width: int, steps: int) -> RunRecord:
+    """A measurement with the clients of each device one after the other."""
+    mesh = wb.make_mesh(clients=jax.device_count())
+    record = place_clients(inspect_mesh(mesh), PlacementRecord(name="clients", size=clients, mesh_axes=("clients",)))
+    with jax.set_mesh(mesh):
+        compiled, args = make_round(clients, width, steps, clients_at_once=1)
+    options = MeasureOptions(mesh=record, client_stages=("1",))
+    return measure_compiled(compiled, args, inspect_module(compiled, mesh=record), options=options)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--simulate", type=int, default=8, help="CPU devices to simulate, 0: the devices that are here")
+    options = parser.parse_args()
+    if options.simulate:
+        wb.simulate_devices(options.simulate)
+    size = (options.clients, options.width, options.steps)
+    with jax.set_mesh(wb.make_mesh(clients=jax.device_count())):
+        compiled, args = make_round(*size, clients_at_once=None)
+    print(f"{jax.devices()[0].device_kind} x {jax.device_count()}, {options.clients} clients, {options.rounds} turns")
+    for name, seconds, ratio in compare(observed(compiled, args, inspect_module(compiled)), options.rounds):
+        print(f"{name:<32}{1e3 * seconds:9.2f} ms   x {ratio:.2f}")
+    run = probe(*size)
+    assert run.joined_events is not None
+    assert run.attributed_seconds is not None
+    wrong = sum(client.steps != 1 + int(client.client) % options.steps for client in run.clients)
+    print(f"events joined {100 * run.joined_events:.2f} %, time attributed {100 * run.attributed_seconds:.2f} %")
+    print(f"probe: {wrong} of {len(run.clients)} clients with a wrong number of steps")
+    print(f"running clients together would waste {100 * max(lockstep_waste(run.clients).values()):.0f} % in lockstep")
+
+
+if __name__ == "__main__":
+    main()
