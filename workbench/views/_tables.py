@@ -21,6 +21,7 @@ from workbench.records import (
     Record,
     RunRecord,
     ShardingRecord,
+    SourceLine,
     StageRecord,
 )
 from workbench.views._sharding import spec_text
@@ -216,21 +217,22 @@ def _stage_row(stage: StageRecord) -> dict[str, Any]:
 
 
 def _leaf_row(leaf: Any) -> dict[str, Any]:
-    return {**_fields(leaf), "spec": spec_text(leaf.spec)}
+    return {**_fields(leaf, leave_out="shards"), "spec": spec_text(leaf.spec)}
 
 
 def _walk(stages: Iterable[StageRecord]) -> list[StageRecord]:
     return [inner for stage in stages for inner in (stage, *_walk(stage.body))]
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def _fields(record: Record, *, leave_out: str = "") -> dict[str, Any]:
     """The fields of a record as they read best in a cell."""
-    return {field.name: _cell(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    names = (field.name for field in dataclasses.fields(record) if field.name != leave_out)
+    return {name: _cell(getattr(record, name)) for name in names}
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, Record):
-        return str(value) if type(value).__str__ is not object.__str__ else type(value).__name__
+        return str(value) if isinstance(value, SourceLine) else type(value).__name__
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
     if isinstance(value, tuple) and any(isinstance(item, str | Record) for item in value):
