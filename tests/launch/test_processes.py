@@ -1,5 +1,6 @@
 """What only processes can do: be killed, keep apart, and leave nothing behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,7 +25,12 @@ def pids(launched):
 
 
 def alive(found):
-    return {pid for pid in found if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
+    living = set()
+    for pid in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                living.add(pid)
+    return living
 
 
 def counter_program(**options):
@@ -173,10 +179,11 @@ def test_a_process_reports_processor_and_memory():
 
 SCRIPT = """
     import sys, time
-    import launch_nodes as nodes
-    from workbench.launch import Program, PyNode, ServiceNode, launch
 
-    if __name__ == "__main__":
+    if __name__ == "__main__":  # the children import this script, but not what only the parent needs
+        import launch_nodes as nodes
+        from workbench.launch import Program, PyNode, ServiceNode, launch
+
         program = Program("orphans")
         counter = program.add_node(ServiceNode(nodes.Counter))
         program.add_node(PyNode(nodes.idle))

@@ -1,14 +1,16 @@
 """Programs as graphs: labels, edges, hosts, and every mistake that is caught before launch."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import launch_nodes as nodes
 import pytest
 
+import workbench.launch as lazy
 from workbench._errors import NodeError, ProgramError
 from workbench.launch import (
-    DaskEngine,
     Program,
     PyClassNode,
     PyNode,
@@ -229,12 +231,13 @@ def test_two_hundred_nodes_run_on_threads():
     assert set(codes.values()) == {None, 0}
 
 
-def test_importing_launch_imports_no_jax_and_no_numpy():
+def test_what_a_spawned_process_imports_is_small():
     # The root package stays out of this: what it imports is its own choice.
     code = (
         "import sys, types; root = types.ModuleType('workbench'); root.__path__ = [sys.argv[1]]\n"
-        "sys.modules['workbench'] = root; import workbench.launch\n"
-        "sys.exit(str(sorted({'jax', 'numpy', 'distributed'} & set(sys.modules))))\n"
+        "sys.modules['workbench'] = root; import workbench.launch._child\n"
+        "heavy = {'jax', 'numpy', 'distributed', 'psutil', 'cloudpickle', 'workbench.records'}\n"
+        "sys.exit(str(sorted(heavy & set(sys.modules))))\n"
     )
     folder = sys.modules["workbench"].__path__[0]
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=False)
@@ -247,5 +250,12 @@ def test_a_program_is_drawn_as_one_card_per_group():
     assert "store: 1 × Counter (service). worker: 2 × Adder (run loop), calls store." in shown
 
 
-def test_dask_engine_is_public():
-    assert DaskEngine.name == "dask"
+def test_names_for_type_checkers_are_those_that_exist():
+    tree = ast.parse(Path(lazy.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {alias.asname: node.module for node in block.body for alias in node.names}
+    assert named == {name: f"workbench.launch.{home}" for name, home in lazy._HOMES.items()}
+    assert all(getattr(lazy, name).__module__ == home for name, home in named.items())
+    assert set(named) < set(dir(lazy))
+    with pytest.raises(AttributeError, match="no attribute 'docker'"):
+        lazy.docker  # noqa: B018

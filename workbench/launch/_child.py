@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from typing import Any
 
-import cloudpickle
-
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._remote import RemoteHost, RemoteService, serve
@@ -53,7 +51,7 @@ def main(order: Order, pipe: Any, log_path: str, environment: dict[str, str]) ->
     os.environ.update(environment)
     send = _Sender(pipe)
     try:
-        _Child(order, cloudpickle.loads(order.specs), send).live(pipe)
+        _Child(order, pickle.loads(order.specs), send).live(pipe)
     except BaseException:  # reported, whatever it is: an import that fails, above all
         text = traceback.format_exc()
         print(text, flush=True)
@@ -193,8 +191,3 @@ def _leave(code: int) -> Any:
         sys.stderr.flush()
     finally:
         os._exit(code)
-
-
-def pickled(value: Any) -> bytes:
-    """`value` as bytes, with what was defined in a notebook or `__main__` by value."""
-    return cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

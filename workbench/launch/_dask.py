@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any
 
 from workbench._errors import MissingDependencyError, ProgramError
-from workbench.launch._child import pickled
 from workbench.launch._client import Line
 from workbench.launch._context import LOG_LINES
 from workbench.launch._nodes import NodeSpec
+from workbench.launch._pickling import pickled
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls

@@ -4,6 +4,7 @@ All actor methods of a worker share one thread, unless they are coroutines; so c
 """
 
 import asyncio
+import pickle
 import threading
 import time
 from collections.abc import Mapping
@@ -11,11 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import cloudpickle
-
 from workbench._errors import NodeError
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle
+from workbench.launch._pickling import pickled
 from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked
 from workbench.launch._runner import NodeRunner
@@ -50,7 +50,7 @@ class DaskEndpoint:
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls `method` and waits for its answer."""
-        payload = cloudpickle.dumps((method, args, kwargs))
+        payload = pickled((method, args, kwargs))
         with self._client.as_current():
             actor = self._actor or self._find(method)
             try:
@@ -99,7 +99,7 @@ class _Seat:
         self._endpoints: list[DaskEndpoint] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        spec = cloudpickle.loads(order.spec)
+        spec = pickle.loads(order.spec)
         self._label = spec.label
         self.runner = NodeRunner(spec, self._client_of, self._emit, write=self._write)
         self.runner.start(order.attempt)
@@ -184,7 +184,7 @@ def run_node(order: DaskOrder) -> None:
     """A node without methods, as a task that lasts as long as the node."""
     distributed = import_module("distributed")
 
-    spec = cloudpickle.loads(order.spec)
+    spec = pickle.loads(order.spec)
     begun = distributed.Event(f"{order.launch}-{spec.label}-{order.attempt}")
     if begun.is_set():
         message = f"the worker that ran node {spec.label!r} was lost"

@@ -78,6 +78,7 @@ class Launched:
         self._changed = threading.Condition(threading.RLock())
         self._stopping = self._stopped = False
         self._due: list[tuple[float, Host]] = []
+        self._rated_at = time.monotonic()
         self._lines: dict[str, Line] = {}
         self._hosts = engine.open(program, lambda *event: self._events.put(event))
         self._nodes = {spec.label: _NodeLife(spec, host) for host in self._hosts for spec in host.specs}
@@ -307,9 +308,10 @@ class Launched:
 
     def _note_rates(self) -> None:
         now = time.monotonic()
+        if now - self._rated_at < 2 * _TICK_SECONDS:
+            return
+        self._rated_at = now
         for label, life in self._nodes.items():
-            if life.seen and now - life.seen[-1][0] < 2 * _TICK_SECONDS:
-                continue
             found = life.host.snapshot(label)
             life.seen.append((now, found.get("calls", 0), found.get("cpu_seconds")))
             while now - life.seen[0][0] > _RATE_SECONDS:

@@ -3,10 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench._errors import ProgramError
-from workbench.records import NodeKind
+
+if TYPE_CHECKING:  # spawned processes need no records
+    from workbench.records import NodeKind
 
 RESERVED = ("futures", "within")  # what every client offers itself
 
@@ -14,7 +16,7 @@ RESERVED = ("futures", "within")  # what every client offers itself
 class Node:
     """What all kinds of nodes share: a target, called with the arguments once it is launched."""
 
-    kind: ClassVar[NodeKind] = "function"
+    kind: "ClassVar[NodeKind]" = "function"
     concurrency: ClassVar[int] = 1  # unless `add_node` says otherwise
 
     def __init__(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
@@ -160,7 +162,7 @@ class NodeSpec:
     label: str
     group: str
     program: str
-    kind: NodeKind
+    kind: "NodeKind"
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]

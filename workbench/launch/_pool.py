@@ -72,4 +72,5 @@ class DaemonPool(Executor):
                 except BaseException as error:  # handed to whoever waits, as in concurrent.futures
                     future.set_exception(error)
             del item, future, fn, args, kwargs  # an idle thread must not keep arrays alive
-            self._idle.release()
+            if self._work.empty():
+                self._idle.release()

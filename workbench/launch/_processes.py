@@ -19,9 +19,10 @@ from typing import Any
 import psutil
 
 from workbench._errors import ProgramError
-from workbench.launch._child import Address, Order, pickled
+from workbench.launch._child import Address, Order
 from workbench.launch._client import Line
 from workbench.launch._nodes import NodeSpec
+from workbench.launch._pickling import pickled
 from workbench.launch._program import Program
 from workbench.launch._remote import RemoteHost, RemoteService
 from workbench.launch._runner import Emit

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from multiprocessing import managers
 from typing import Any, cast
 
-import cloudpickle
-
 from workbench._errors import NodeError
+from workbench.launch._pickling import pickled
 from workbench.launch._service import Service
 
 CONNECT_SECONDS = 60.0  # how long a call waits for a node that starts or restarts
@@ -86,7 +85,7 @@ class Keeper:
         except Exception as error:  # it is the caller's
             return _packed_error(label, method, error)
         try:
-            return cloudpickle.dumps(answer)
+            return pickled(answer)
         except Exception as error:  # whatever pickling of a user's result raises
             return _packed_error(label, method, error)
 
@@ -128,7 +127,7 @@ class RemoteHost:
                 fact = "its process ended while it worked on the call, which may have had an effect"
                 raise _unreachable(label, method, fact) from error
             time.sleep(pause)
-            pause = min(2 * pause, 0.25)
+            pause = min(1.5 * pause, 0.03)
 
     def _open(self) -> Door:
         with self._lock:
@@ -151,7 +150,7 @@ class RemoteService:
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls `method` over there; cloudpickle carries what was defined in a notebook."""
-        answer = self._host.ask(self.label, method, cloudpickle.dumps((method, args, kwargs)))
+        answer = self._host.ask(self.label, method, pickled((method, args, kwargs)))
         return unpacked(answer)
 
 
@@ -173,14 +172,14 @@ def _manager_class(door: Any) -> type[managers.BaseManager]:
 def _packed_error(label: str, method: str, error: Exception) -> bytes:
     where = (label, "".join(traceback.format_exception(error)))
     try:
-        packed = cloudpickle.dumps((False, error, where))
+        packed = pickled((False, error, where))
         pickle.loads(packed)  # some exceptions can be pickled and not be unpickled
     except Exception:  # a user's exception may raise anything here
         message = (
             f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception itself "
             "cannot be pickled, so this one stands for it: give it a constructor whose arguments all have defaults."
         )
-        packed = cloudpickle.dumps((False, NodeError(message, stage=label), where))
+        packed = pickled((False, NodeError(message, stage=label), where))
     return packed
 
 

@@ -1,0 +1,130 @@
+"""Programs of nodes against the plain library underneath, interleaved in one run: `python -m benchmarks.launch`.
+
+Per engine: seconds from nothing to the first answer, the median round trip of one call, and calls per second with many
+under way. Each round measures ours and the plain one in turn; the table shows medians, and the median of the ratios.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+# A spawned process imports this file: what only the parent needs is imported where it is used.
+
+MEASURES = ("first answer", "round trip", "call in a burst")
+
+
+class Echo:
+    def echo(self, value: int) -> int:
+        return value
+
+
+def echo(value: int) -> int:
+    return value
+
+
+@contextlib.contextmanager
+def ours(engine: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    from workbench.launch import Program, ServiceNode, launch
+
+    program = Program("echo")
+    handle = program.add_node(ServiceNode(Echo))
+    with launch(program, engine) as launched:
+        client = launched.client(handle)
+        yield client.echo, client.futures.echo
+
+
+@contextlib.contextmanager
+def plain_threads() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda value: pool.submit(echo, value).result(), lambda value: pool.submit(echo, value)
+
+
+@contextlib.contextmanager
+def plain_processes() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield lambda value: pool.submit(echo, value).result(), lambda value: pool.submit(echo, value)
+
+
+@contextlib.contextmanager
+def plain_dask(client: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    future = client.submit(Echo, actor=True, pure=False)
+    actor = future.result()
+    yield lambda value: actor.echo(value).result(), actor.echo
+    future.release()
+
+
+def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float]:
+    """Seconds to the first answer, of one round trip, and per call of a burst."""
+    began = time.perf_counter()
+    with opened as (call, submit):
+        call(0)
+        first = time.perf_counter() - began
+        trips = []
+        for value in range(calls):
+            start = time.perf_counter()
+            call(value)
+            trips.append(time.perf_counter() - start)
+        bursts = []
+        for _ in range(5):
+            start = time.perf_counter()
+            for future in [submit(value) for value in range(burst)]:
+                future.result()
+            bursts.append((time.perf_counter() - start) / burst)
+    return first, statistics.median(trips), statistics.median(bursts)
+
+
+def table(name: str, pairs: list[tuple[tuple[float, ...], tuple[float, ...]]]) -> list[str]:
+    """One line per measure: ours, plain, and the median of the ratios of the rounds."""
+    lines = []
+    for place, measure in enumerate(MEASURES):
+        mine, theirs = ([round_[side][place] for round_ in pairs] for side in (0, 1))
+        ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+        a, b = statistics.median(mine), statistics.median(theirs)
+        rate = f"{1 / a:11,.0f} {1 / b:11,.0f}" if measure == "call in a burst" else " " * 23
+        lines.append(f"{name:34} {measure:16} {a * 1e6:12,.1f} {b * 1e6:12,.1f} {ratio:7.2f} {rate}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=500)
+    parser.add_argument("--burst", type=int, default=200)
+    options = parser.parse_args()
+    from workbench.launch import Launched  # so that the first round does not pay for the import
+
+    del Launched
+    print(
+        f"{'engine':34} {'measure':16} {'ours µs':>12} {'plain µs':>12} {'ratio':>7} {'ours /s':>11} {'plain /s':>11}"
+    )
+    cases: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "threads, ThreadPoolExecutor": (lambda: ours("threads"), plain_threads),
+        "processes, ProcessPoolExecutor": (lambda: ours("processes"), plain_processes),
+    }
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            from distributed import Client, LocalCluster  # pyright: ignore[reportMissingImports]
+
+            from workbench.launch import DaskEngine
+
+            cluster = LocalCluster(1, threads_per_worker=4, processes=False, dashboard_address=":0", silence_logs=50)
+            client = stack.enter_context(Client(stack.enter_context(cluster), direct_to_workers=True))
+            cases["dask, actors"] = (lambda: ours(DaskEngine(client)), lambda: plain_dask(client))
+        for name, (our_way, plain_way) in cases.items():
+            pairs = []
+            for turn in range(options.rounds):
+                sides: list[tuple[int, Callable[[], Any]]] = [(0, our_way), (1, plain_way)]
+                found = {
+                    side: measured(way(), options.calls, options.burst) for side, way in sides[:: 1 - 2 * (turn % 2)]
+                }
+                pairs.append((found[0], found[1]))
+            print("\n".join(table(name, pairs)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
