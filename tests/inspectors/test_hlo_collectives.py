@@ -223,6 +223,14 @@ def test_started_permutation_is_asynchronous_and_moves_along_one_axis(by_hand):
     assert (permute.kind, permute.axes, permute.asynchronous) == ("collective-permute", ("clients",), True)
 
 
+def test_groups_in_an_unknown_syntax_leave_the_bytes_on_the_wire_unknown():
+    text = TEXT.replace("replica_groups=[2,4]<=[8]", "replica_groups=<new syntax>")
+    (unread,) = [c for c in inspect_module(text).collectives if c.name == "all"]
+    assert (unread.axes, unread.wire_bytes) == ((), None)
+    assert unread.payload_bytes == 64 * 128 * FLOAT
+    assert unread.notes == ("who takes part is not written in a known syntax",)
+
+
 def test_module_without_mesh_says_that_axes_cannot_be_named():
     notes = {note for c in inspect_module(TEXT).collectives for note in c.notes}
     assert "no mesh was given to name the groups by" in notes

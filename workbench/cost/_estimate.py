@@ -136,6 +136,8 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
     found: dict[str, float] = {}
     for collective, share in sent:
         axis = "+".join(collective.axes) or UNNAMED
+        if collective.wire_bytes is None:
+            continue
         found[axis] = found.get(axis, 0.0) + collective.wire_bytes * share * (collective.times or 0.0)
     return found
 
@@ -209,7 +211,7 @@ def _priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: f
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
-    if collective.times is None:
+    if collective.times is None or collective.wire_bytes is None:
         return None
     once = collective_seconds(collective.kind, collective.payload_bytes, collective.group_size, chip)
     return None if once is None else once * share * collective.times
@@ -244,6 +246,9 @@ def _assumptions(
         yield "bytes are those of main memory at the boundaries of fusions; caches are not modelled"
         if any(len(collective.stages) > 1 and not collective.stage_shares for collective in module.collectives):
             yield "a collective that was combined from several stages is shared evenly by them"
+        unread = [collective.name for collective in module.collectives if collective.wire_bytes is None]
+        if unread:
+            yield f"left out, because their groups are written in no known syntax: {', '.join(unread)}"
         yield from module.notes
     if chip is None or peak is None:
         return

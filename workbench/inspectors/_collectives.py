@@ -23,7 +23,7 @@ _REPLICA_GROUPS = re.compile(
     r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^)]*(?:\([^)]*\))?\))? \{[^}]*\}"
     r"|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\}|\{\{.*?\}\})"
 )
-_PAIRS = re.compile(r"source_target_pairs=\{(\{.*?\})?\}")
+_PAIRS = re.compile(r'source_target_pairs="?\{(\{.*?\})?\}')
 _STRATEGY = re.compile(r'"strategy":"([^"]+)"')
 _EMITTER = re.compile(r'"emitter":"([^"]+)"')
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
@@ -69,7 +69,8 @@ class CollectiveReader:
         operands = [computation.by_name[operand].shape for operand in instruction.operands]
         payload = sum(shape.size_bytes for shape in operands if not shape.is_tuple)
         groups, axes = self._groups(instruction)
-        size = max((len(group) for group in groups), default=1)
+        unknown = not groups  # before pairs of a device with itself are left out
+        size = max((len(group) for group in groups), default=0)
         notes = [axes.note] if axes.note else []
         if kind == "all-reduce" and _is_scattered(computation, instruction, size):
             kind = "reduce-scatter"
@@ -85,7 +86,7 @@ class CollectiveReader:
             group_size=size,
             groups=len(groups),
             payload_bytes=payload,
-            wire_bytes=wire_bytes(kind, payload, size) if groups else 0.0,
+            wire_bytes=None if unknown else wire_bytes(kind, payload, size) if groups else 0.0,
             times=None if math.isnan(times) else times,
             stages=tuple(dict.fromkeys(stage.path for i in around for stage in self._stages.stages(i))),
             stage_shares=self._shares(around, operands),
@@ -104,7 +105,7 @@ class CollectiveReader:
         if pairs is None:
             match = _REPLICA_GROUPS.search(instruction.attributes)
             if match is None:
-                return (), Axes((), "who takes part is not written in the module")
+                return (), Axes((), "who takes part is not written in a known syntax")
             text = match[1]
         if text not in self._axes:
             self._axes[text] = self._named(text, is_pairs=pairs is not None)

@@ -180,11 +180,11 @@ def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
     return sorted({key for table in tables if table for key in table})
 
 
-def _times(found: Sequence[Any], amount: Callable[[Any], float]) -> float | None:
-    """Sum over a call; None where the turns of a loop are not known."""
-    if any(collective.times is None for collective in found):
-        return None
-    return float(sum(collective.times * amount(collective) for collective in found))
+def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
+    """Sum over a call; None where the turns of a loop, or the bytes of a turn, are not known."""
+    amounts = [(collective.times, amount(collective)) for collective in found]
+    known = [times * each for times, each in amounts if times is not None and each is not None]
+    return float(sum(known)) if len(known) == len(amounts) else None
 
 
 def _collective_row(

@@ -51,7 +51,7 @@ class CollectiveRecord(Record):
     group_size: int
     groups: int
     payload_bytes: int
-    wire_bytes: float
+    wire_bytes: float | None  # None: who takes part is written in no known syntax
     times: float | None
     stages: tuple[str, ...] = ()  # more than one where the compiler combined several
     stage_shares: dict[str, float] = field(default_factory=dict)  # stage -> its share of the payload, where combined

@@ -122,7 +122,7 @@ def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str],
                 table[stage.stage, axes] = table.get((stage.stage, axes), 0.0) + amount
         return {key: amount for key, amount in table.items() if amount}
     for collective in record.collectives:
-        if collective.times is not None:
+        if collective.times is not None and collective.wire_bytes is not None:
             axes = "+".join(collective.axes) or "no product of axes"
             for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
                 sent = collective.wire_bytes * collective.times * share
