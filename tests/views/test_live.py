@@ -4,16 +4,19 @@ import pytest
 
 from workbench.records import (
     ClientOutcomeRecord,
+    CostRecord,
     DeviceSampleRecord,
     EventRecord,
     HostSampleRecord,
     RunRecord,
     SampleRecord,
     SpanRecord,
+    StageCostRecord,
     StageRunRecord,
     TimelineRecord,
 )
 from workbench.views import (
+    compare_with_prediction,
     describe_run,
     describe_samples,
     describe_timeline,
@@ -97,6 +100,29 @@ def test_run_in_words_gives_shares_of_the_time():
 
 def test_run_as_text_averages_over_the_devices():
     assert render_run_text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
+
+
+def test_measured_and_predicted_stand_side_by_side_and_gaps_stay_empty():
+    predicted = CostRecord(stages=(cost("1", 0.25), cost("2", None), cost("3", 1.0)))
+    table = compare_with_prediction(RUN, predicted).set_index("stage")
+    assert table.loc["1", "measured_compute_seconds"] == pytest.approx(0.4)
+    assert table.loc["1", "measured_wait_seconds"] == pytest.approx(0.2)
+    assert table.loc["1", "ratio"] == pytest.approx((0.4 + 0.4) / 0.25)
+    assert table.loc["2", ["predicted_seconds", "ratio", "measured_compute_seconds"]].isna().all()
+    assert table.loc["3", "predicted_seconds"] == 1.0
+
+
+def cost(stage, seconds):
+    return StageCostRecord(
+        stage=stage,
+        kind="clients",
+        name="train",
+        flops=0.0,
+        accessed_bytes=0.0,
+        collective_bytes={},
+        compute_seconds=seconds,
+        memory_seconds=seconds,
+    )
 
 
 def test_run_without_events_says_so():

@@ -20,8 +20,8 @@ def client_runs(
     """Measured seconds and steps of every client of one stage, from a loop over the clients of each device.
 
     A client is one turn of the outermost loop around the stage with as many turns as the device has seats; XLA
-    dissolves a loop of one turn, so a device with one seat gives all of its stage to that client. Steps are the turns of
-    the loop that holds most of the client's work; inside it, of the loop that again holds most of the work, and so on.
+    dissolves a loop of one turn, so a device with one seat gives all of its stage to that client. Steps are the turns
+    of the loop that holds most of the client's work; inside it, of the one that again holds most, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.

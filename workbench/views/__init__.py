@@ -23,6 +23,7 @@ from workbench.views._glossary import GLOSSARY as GLOSSARY, explain as explain
 from workbench.views._graph import describe_graph as describe_graph, render_graph_svg as render_graph_svg
 from workbench.views._html import figure as figure, page as page, section as section
 from workbench.views._live import (
+    compare_with_prediction as compare_with_prediction,
     describe_run as describe_run,
     render_run_svg as render_run_svg,
     render_run_text as render_run_text,

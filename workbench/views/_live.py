@@ -4,7 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from workbench.records import RunRecord, StageRunRecord
+import pandas as pd
+
+from workbench.records import CostRecord, RunRecord, StageRunRecord
 from workbench.views._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
 from workbench.views._theme import hatches, svg_style
 
@@ -99,6 +101,46 @@ def render_run_text(run: RunRecord) -> str:
         for row in table
     ]
     return "\n".join([describe_run(run), *(lines if run.stages else [])])
+
+
+def compare_with_prediction(run: RunRecord, cost: CostRecord) -> pd.DataFrame:
+    """Measured and predicted seconds of every stage side by side, each under a name that says which it is.
+
+    Measured seconds are the mean over the devices, per call, without waiting for other devices; `ratio` is measured
+    over predicted, missing where nothing was predicted.
+
+    Example:
+        >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)
+        >>> from workbench.records import StageCostRecord
+        >>> cost = StageCostRecord(stage="1", kind="clients", name="train", flops=1.0, accessed_bytes=1.0,
+        ...                        collective_bytes={}, compute_seconds=0.2, memory_seconds=0.1)
+        >>> run = RunRecord(name="round", engine="gpu x 1", seconds=0.5, stages=(stage,))
+        >>> compare_with_prediction(run, CostRecord(stages=(cost,)))["ratio"].round(2).tolist()
+        [1.5]
+    """
+    measured: defaultdict[str, list[StageRunRecord]] = defaultdict(list)
+    for stage in run.stages:
+        measured[stage.stage].append(stage)
+    predicted = {stage.stage: stage for stage in cost.stages}
+    rows = []
+    for path_ in sorted({*measured, *predicted}, key=natural):
+        stages, expected = measured.get(path_, []), predicted.get(path_)
+        parts = {kind: _mean([getattr(stage, f"{kind}_seconds") for stage in stages]) for kind in _PARTS}
+        seconds = expected.seconds if expected else None
+        rows.append(
+            {
+                "stage": path_,
+                "name": expected.name if expected else "",
+                **{f"measured_{kind}_seconds": value for kind, value in parts.items()},
+                "predicted_seconds": math.nan if seconds is None else seconds,
+                "ratio": (parts["compute"] + parts["collective"]) / seconds if seconds else math.nan,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
 
 
 _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
