@@ -4,13 +4,15 @@ The program `sleep 30` takes half a minute, `signal SIGFPE` dies of it, `exit 3`
 else compiles at once.
 """
 
+import importlib.util
 import os
+import runpy
 import signal
 import sys
 import time
 from pathlib import Path
 
-from workbench.targets.worker import serve
+BOOT = Path(importlib.util.find_spec("workbench").submodule_search_locations[0]) / "targets" / "_boot.py"
 
 
 def compile_as_told(request, report, scratch):
@@ -65,5 +67,8 @@ def compile_as_told(request, report, scratch):
 
 
 if __name__ == "__main__":
+    runpy.run_path(str(BOOT))["bare_packages"]()
+    from workbench.targets.worker import serve
+
     idle = float(sys.argv[1]) if len(sys.argv) > 2 else 900.0
     serve(compile_as_told, Path(sys.argv[-1]), idle_seconds=idle)

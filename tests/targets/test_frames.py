@@ -2,6 +2,7 @@ import io
 
 import pytest
 
+from workbench.targets import _frames
 from workbench.targets._frames import LARGEST_FRAME_BYTES, FrameError, read_frame, write_frame
 
 
@@ -32,7 +33,7 @@ def test_bytes_that_are_no_frame_are_an_error(data, words):
 
 
 def test_frame_that_no_reader_accepts_is_not_written(monkeypatch):
-    monkeypatch.setattr("workbench.targets._frames.LARGEST_FRAME_BYTES", 10)
+    monkeypatch.setattr(_frames, "LARGEST_FRAME_BYTES", 10)
     stream = io.BytesIO()
     with pytest.raises(FrameError, match="larger than a frame may be"):
         write_frame(stream, {"text": "longer than ten bytes"})

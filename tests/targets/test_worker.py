@@ -241,11 +241,9 @@ def test_forked_child_does_not_keep_the_worker_alive(tmp_path):
     # A child that holds the pipe open would hide the kernel's death from the worker.
     script = (
         "import os, sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from fake_kernel import FAKE\n"
-        "from workbench.targets import *\n"
-        "worker = Worker(FAKE, compiler='fake 1')\n"
-        "compile_for_target('a', 'v5e:2x2', mesh_axes={'clients': 4}, worker=worker, "
-        "cache=CompilationCache(sys.argv[2]))\n"
+        "from fake_kernel import compiler\n"
+        "worker, compile_fake = compiler(sys.argv[2])\n"
+        "compile_fake('a')\n"
         "pid = worker.pid\n"
         "child = os.fork()\n"
         "if child == 0:\n"

@@ -23,7 +23,7 @@ from workbench.targets._frames import FrameError, read_frame, write_frame
 Progress = Callable[[str, float], None]
 
 _TICK_SECONDS = 0.1
-_COMMAND = (sys.executable, "-m", "workbench.targets.worker")
+_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("_boot.py")))
 # What is left of a user's XLA_FLAGS would change results behind the cache's back, and libtpu aborts on flags that it
 # does not know: options are given per compilation.
 _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORM_NAME", "PYTHONSTARTUP")
