@@ -77,7 +77,7 @@ def test_unknown_backend_gives_a_partial_record_that_says_so():
 def test_module_without_schedule_has_no_timeline_and_says_so():
     module = inspect_module(TEXT.replace(", is_scheduled=true", ""))
     assert module.memory.timeline == ()
-    assert any("not scheduled" in note for note in module.notes)
+    assert module.memory.notes == ("the module is not scheduled: no memory timeline",)
 
 
 def test_source_in_the_metadata_itself_is_read():

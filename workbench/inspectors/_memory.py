@@ -19,7 +19,7 @@ _UPDATES = frozenset(("dynamic-update-slice", "scatter"))
 
 RECONSTRUCTED = (
     "the timeline and the largest buffers are reconstructed from the instruction schedule; the compiler's own buffer "
-    "assignment may share more"
+    "assignment may differ"
 )
 
 
@@ -60,6 +60,7 @@ def read_memory(
         fits=None if peak_bytes is None or available is None else peak_bytes <= available,
         largest=_largest(liveness.at_peak, source),
         timeline=tuple(liveness.timeline),
+        notes=(RECONSTRUCTED if liveness.timeline else "the module is not scheduled: no memory timeline",),
     )
 
 

@@ -12,7 +12,7 @@ from workbench.inspectors._hlo_frames import Frames
 from workbench.inspectors._hlo_stages import StageFinder
 from workbench.inspectors._hlo_times import Runs, count_runs
 from workbench.inspectors._hlo_traffic import Traffic
-from workbench.inspectors._memory import RECONSTRUCTED, read_memory
+from workbench.inspectors._memory import read_memory
 from workbench.records import InstructionRecord, MeshRecord, ModuleRecord
 
 # They name or pass on values and do no work of their own, so that no stage is asked of them.
@@ -135,7 +135,7 @@ class _Inspection:
             attributed_flops=_share([(i.flops * _once(i.times), i.stage) for i in working]),
             attributed_bytes=_share([(i.accessed_bytes * _once(i.times), i.stage) for i in working]),
             text=self._text,
-            notes=tuple(self._notes(platform, bool(memory.timeline))),
+            notes=tuple(self._notes(platform)),
         )
 
     def _instruction(self, instruction: Instruction) -> InstructionRecord:
@@ -171,7 +171,7 @@ class _Inspection:
                 weight += sum(self._weight(callee) for callee in instruction.calls())
         return weight
 
-    def _notes(self, platform: str, has_timeline: bool) -> list[str]:
+    def _notes(self, platform: str) -> list[str]:
         notes = [*self._runs.notes, *self._flops.notes.values()]
         if platform == "unknown":
             notes.append("the backend of this module is not known: algorithms and custom calls may be unread")
@@ -179,7 +179,6 @@ class _Inspection:
             notes.append("the module holds no stack frames: source lines are missing")
         if not any(i.op_name for i in self._hlo.instructions()):
             notes.append("no instruction holds an op_name: nothing can be attributed to a stage")
-        notes.append(RECONSTRUCTED if has_timeline else "the module is not scheduled: no memory timeline")
         return notes
 
 

@@ -89,6 +89,7 @@ class MemoryRecord(Record):
     fits: bool | None = None
     largest: tuple[BufferRecord, ...] = ()
     timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, where known
+    notes: tuple[str, ...] = ()  # where the numbers come from and what is missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
