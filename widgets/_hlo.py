@@ -3,21 +3,21 @@
 import linecache
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import workbench
 from widgets._base import WorkbenchWidget
 from widgets._clients_state import Arrays, floats
 from widgets._graph_layout import lay_out_graph
+from widgets._stablehlo import read_stablehlo
 from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord, SourceLine
 from workbench.views import GLOSSARY, axes_text, bytes_text, count_text, flops_text
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
+HIDDEN = (f"{Path(workbench.__file__).parent}/", "/site-packages/", "/dist-packages/")  # not the user's own code
 AROUND = 2  # lines of source shown around one that became an instruction
-
-_LOCATION = re.compile(r"^#(loc\d*) = loc\((.*)\)\s*$")
-_PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
-_REFERENCE = re.compile(r"#(loc\d*)\b")
 
 
 class HloView(WorkbenchWidget):
@@ -48,26 +48,28 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     """What the HLO view draws: names and shapes as three long texts, everything else as numbers."""
     module = record.module
     found = module.instructions if module is not None else ()
-    sources, place = _sources(found, record.stablehlo)
+    known = {_key(each.source) for each in found} - {None}
+    listing = read_stablehlo(record.stablehlo, known, hidden=HIDDEN)[:MOST_LINES]
+    sources = sorted({key for key in known | {key for _, key in listing} if key is not None})
+    place = {key: index for index, key in enumerate(sources)}
     stages = sorted(
         {each.stage or "" for each in found}, key=lambda path: [int(p) for p in path.split(".") if p.isdigit()]
     )
     opcodes = sorted({each.opcode for each in found})
     computations = list(dict.fromkeys(each.computation for each in found))
     collectives = {each.name: i for i, each in enumerate(module.collectives)} if module is not None else {}
-    stable = record.stablehlo.splitlines()[:MOST_LINES]
     order = [{name: i for i, name in enumerate(names)} for names in (stages, opcodes, computations)]
     arrays = {
         "hlo.opcode": floats([order[1][each.opcode] for each in found]),
         "hlo.stage": floats([order[0][each.stage or ""] for each in found]),
         "hlo.computation": floats([order[2][each.computation] for each in found]),
-        "hlo.source": floats([place.get(_key(each.source), -1) for each in found]),
+        "hlo.source": floats([_place(each.source, place) for each in found]),
         "hlo.size": floats([each.size_bytes for each in found]),
         "hlo.flops": floats([each.flops for each in found]),
         "hlo.accessed": floats([each.accessed_bytes for each in found]),
         "hlo.times": floats([float("nan") if each.times is None else each.times for each in found]),
         "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
-        "hlo.stable": floats([place.get(key, -1) for key in _stable_lines(record.stablehlo)[:MOST_LINES]]),
+        "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
     graph = _graph(found, collectives)
     state = {
@@ -82,7 +84,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "sources": [[file, line] for file, line in sources],
         "collectives": [_collective(each) for each in (module.collectives if module is not None else ())],
         "axes": sorted({axis for each in (module.collectives if module is not None else ()) for axis in each.axes}),
-        "stable": stable,
+        "stable": [line for line, _ in listing],
         "code": _code(sources),
         "graph": bool(graph),
         "sentence": _sentence(module, record.name),
@@ -96,7 +98,7 @@ def _sentence(module: ModuleRecord | None, name: str) -> str:
         return f"{name} is not compiled"
     return (
         f"{module.name} on {count_text(module.devices)} {module.platform} devices: "
-        f"{count_text(len(module.instructions))} instructions, {count_text(len(module.collectives))} collectives, "
+        f"{_counted(len(module.instructions), 'instruction')}, {_counted(len(module.collectives), 'collective')}, "
         f"{flops_text(module.flops)} per device; "
         f"{module.attributed_instructions:.0%} of the instructions know their stage"
     )
@@ -116,41 +118,13 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
     return {"axes": axes, "axis_names": list(each.axes), "payload": bytes_text(each.payload_bytes), "rows": rows}
 
 
+def _place(source: SourceLine | None, place: dict[tuple[str, int], int]) -> int:
+    key = _key(source)
+    return -1 if key is None else place[key]
+
+
 def _key(source: SourceLine | None) -> tuple[str, int] | None:
     return None if source is None else (source.file, source.line)
-
-
-def _sources(
-    found: Sequence[InstructionRecord], stablehlo: str
-) -> tuple[list[tuple[str, int]], dict[tuple[str, int] | None, int]]:
-    keys = {_key(each.source) for each in found} | set(_stable_lines(stablehlo))
-    sources = sorted(key for key in keys if key is not None)
-    return sources, {key: index for index, key in enumerate(sources)}
-
-
-def _stable_lines(text: str) -> list[tuple[str, int] | None]:
-    """The place in the user's code of every line of StableHLO, from its `loc`."""
-    lines = text.splitlines()
-    named: dict[str, str] = {}
-    for line in lines:
-        if match := _LOCATION.match(line):
-            named[match[1]] = match[2]
-    places: dict[str, tuple[str, int] | None] = {}
-
-    def place(content: str, depth: int = 0) -> tuple[str, int] | None:
-        if match := _PLACE.search(content):
-            return match[1], int(match[2])
-        for reference in _REFERENCE.findall(content):
-            if reference in named and depth < 12:
-                if reference not in places:
-                    places[reference] = place(named[reference], depth + 1)
-                if places[reference] is not None:
-                    return places[reference]
-        return None
-
-    return [
-        None if line.startswith("#loc") or "loc(" not in line else place(line.split("loc(", 1)[1]) for line in lines
-    ]
 
 
 def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
@@ -180,3 +154,7 @@ def _graph(found: Sequence[InstructionRecord], collectives: dict[str, int]) -> A
         kinds.append(KINDS.index(kind) if kind in KINDS else KINDS.index(""))
     flat = [end for edge in edges for end in edge]
     return {"hlo.xy": floats(places.ravel()), "hlo.edges": floats(flat), "hlo.kind": floats(kinds)}
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

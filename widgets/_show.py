@@ -13,7 +13,7 @@ from widgets._program import ProgramView
 from widgets._sharding import ShardingView
 from workbench.records import LeafShardingRecord, MeshRecord, PlanRecord, ProgramRecord, Record, ShardingRecord
 
-_PROGRAM: dict[str, Callable[[ProgramRecord], WorkbenchWidget]] = {
+_PROGRAM: dict[str, Callable[[Any], WorkbenchWidget]] = {
     "explorer": Explorer,
     "program": ProgramView,
     "clients": ClientsView,
@@ -46,19 +46,7 @@ def show_record(record: Record, view: str | None = None) -> WorkbenchWidget:
     """
     if isinstance(record, PlanRecord):
         record = ProgramRecord(name=record.name, target="not compiled", plan=record)
-    views: Mapping[str, Callable[[Any], WorkbenchWidget]]
-    if isinstance(record, ProgramRecord):
-        views, default = _PROGRAM, "explorer"
-    elif isinstance(record, MeshRecord):
-        views, default = {"mesh": MeshView}, "mesh"
-    elif isinstance(record, ShardingRecord | LeafShardingRecord):
-        views, default = {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
-    else:
-        message = (
-            f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
-            "PlanRecord, MeshRecord, ShardingRecord or LeafShardingRecord; `workbench.views` draws the others."
-        )
-        raise TypeError(message)
+    views, default = _views_of(record)
     wanted = default if view is None else view
     if wanted not in views:
         message = (
@@ -67,6 +55,21 @@ def show_record(record: Record, view: str | None = None) -> WorkbenchWidget:
         )
         raise ValueError(message)
     return views[wanted](record)
+
+
+def _views_of(record: Record) -> tuple[Mapping[str, Callable[[Any], WorkbenchWidget]], str]:
+    """What a record can be shown as, and what it is shown as by default."""
+    if isinstance(record, ProgramRecord):
+        return _PROGRAM, "explorer"
+    if isinstance(record, MeshRecord):
+        return {"mesh": MeshView}, "mesh"
+    if isinstance(record, ShardingRecord | LeafShardingRecord):
+        return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    message = (
+        f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
+        "PlanRecord, MeshRecord, ShardingRecord or LeafShardingRecord; `workbench.views` draws the others."
+    )
+    raise TypeError(message)
 
 
 def _part(record: ProgramRecord, name: str) -> Any:

@@ -18,7 +18,7 @@ export function cost(ctx) {
   };
 
   function roofline(target) {
-    if (!target.roofline) return h("p", { class: "wb-note" }, "No roofline: the cost is not for a chip, or no stage computes.");
+    if (!target.roofline) return h("p", { class: "wb-note" }, target.chip === "no chip" ? "A roofline needs the published figures of a chip." : "No stage computes anything.");
     const svg = inlay(target.roofline), points = [...svg.querySelectorAll("[data-stage]")];
     svg.setAttribute("role", "group");
     for (const point of points) point.setAttribute("role", "button"), point.setAttribute("aria-label", point.dataset.label);
@@ -62,7 +62,7 @@ export function cost(ctx) {
     const time = target.seconds === null ? "" : format.seconds(target.seconds);
     ctx.root.append(h("section", { class: "wb-target", "aria-label": target.target },
       h("div", { class: "wb-columns" },
-        h("div", {}, h("h4", {}, target.target), h("div", { class: "wb-tile" }, h("h4", {}, "one call, ", term(ctx, "predicted")), h("div", { class: "wb-big" }, time || "no chip"), h("div", { class: "wb-note" }, target.chip)), target.assumptions.length ? h("p", { class: "wb-note" }, `Assumes: ${target.assumptions.join("; ")}.`) : null),
+        h("div", {}, h("h4", {}, target.target), h("div", { class: "wb-tile" }, h("h4", {}, "one call, ", term(ctx, "predicted")), h("div", { class: "wb-big" }, time || "unknown"), h("div", { class: "wb-note" }, time ? target.chip : "Seconds need the published figures of a chip: inspect with target=\"v5e:4x4\" or another.")), target.assumptions.length ? h("p", { class: "wb-note" }, `Assumes: ${target.assumptions.join("; ")}.`) : null),
         h("div", {}, h("h4", {}, term(ctx, "roofline")), roofline(target))),
       bars(target, longest)));
   }

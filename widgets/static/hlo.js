@@ -2,6 +2,8 @@ import { details, format, h, term, widget } from "./common.js";
 import { graphPane } from "./graph.js";
 import { virtualList } from "./list.js";
 
+const plural = (count, noun) => `${format.count(count)} ${noun}${count === 1 ? "" : "s"}`;
+
 /** Your source, the portable listing and the compiled one, linked by line. */
 export function hlo(ctx) {
   if (!ctx.data.count && !ctx.data.stable.length) return ctx.root.append(h("p", { class: "wb-note" }, ctx.data.missing));
@@ -46,7 +48,7 @@ export function hlo(ctx) {
 
   function instructionRow(i) {
     const made = rows[i];
-    if (made.group !== undefined) return { class: "wb-head", attributes: { "aria-expanded": String(!closed.has(made.group)) }, children: [closed.has(made.group) ? "▸ " : "▾ ", made.title, h("span", { class: "wb-note" }, ` ${format.count(made.count)} instructions · ${format.flops(made.flops)} · ${format.bytes(made.bytes)}`)] };
+    if (made.group !== undefined) return { class: "wb-head", attributes: { "aria-expanded": String(!closed.has(made.group)) }, children: [closed.has(made.group) ? "▸ " : "▾ ", made.title, h("span", { class: "wb-note" }, ` ${plural(made.count, "instruction")} · ${format.flops(made.flops)} · ${format.bytes(made.bytes)}`)] };
     const k = made.index, selected = names[k] === ctx.selection.instruction, linked = !ctx.selection.instruction && source[k] >= 0 && keyOf(source[k]) === ctx.selection.line;
     const joint = collective[k] >= 0 ? d.collectives[collective[k]] : null;
     return { selected, depth: group.value ? 1 : 0, class: `${selected || linked ? "wb-selected " : ""}${joint ? "wb-collective" : ""}`, attributes: { "data-instruction": names[k] },
@@ -71,7 +73,7 @@ export function hlo(ctx) {
       const id = `${group.value}/${key}`, title = group.value === "stage" ? (titles[key] ? `stage ${titles[key]}` : "no stage") : titles[key];
       return [{ group: id, title, count: list.length, flops: total(list, flops), bytes: total(list, accessed) }, ...(closed.has(id) ? [] : list.map((k) => ({ index: k })))];
     }) : kept.map((k) => ({ index: k }));
-    summary.textContent = `${format.count(kept.length)} of ${format.count(d.count)} instructions · ${format.count(kept.filter((k) => collective[k] >= 0).length)} collectives · ${d.sentence}`;
+    summary.textContent = `${format.count(kept.length)} of ${format.count(d.count)} instructions · ${plural(kept.filter((k) => collective[k] >= 0).length, "collective")} · ${d.sentence}`;
     listing.set(rows.length);
   }
 

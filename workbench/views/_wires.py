@@ -70,7 +70,7 @@ def route(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> list[Wi
     nets = list(_nets(level, leaving).values())
     _spread(level, nets)
     wires = [_wire(level, net, end) for net in nets for end in net.ends]
-    return [*wires, *_crossings(level, nets)]
+    return [*wires, *_crossings(level, nets), *_captured(level, nets)]
 
 
 def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tuple[int, int], _Net]:
@@ -88,15 +88,41 @@ def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tu
     for index, stage in enumerate(level.stages):
         for maker in dict.fromkeys(stage.consumes):
             lane = level.input_lane(index)
+            entries = [at for m, at in level.start if m == maker]
+            if maker < 0 and lane not in (None, *entries):
+                continue  # a constant, which is nobody's input: see `_captured`
             if maker < len(level.stages):
                 connect(maker, index, _entry_lane(level, index, maker) if maker < 0 else lane)
     last = len(level.stages)
     for lane, values in leaving.items():
-        names = {value.name for value in values}
-        for index, stage in enumerate(level.stages):
-            if names & {value.name for value in stage.outputs}:
-                connect(index, last, lane)
+        for index in _makers(level, values):
+            connect(index, last, lane)
     return nets
+
+
+def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
+    """The stages that make these outputs: by name, or where names differ the last one that makes such an array."""
+    makers: set[int] = set()
+    for value in values:
+        named = [i for i, stage in enumerate(level.stages) if value.name in {made.name for made in stage.outputs}]
+        kind = (value.shape, value.dtype)
+        alike = [
+            i for i, stage in enumerate(level.stages) if kind in {(made.shape, made.dtype) for made in stage.outputs}
+        ]
+        makers.update(named[-1:] or alike[-1:])
+    return sorted(makers)
+
+
+def _captured(level: Level, nets: Sequence["_Net"]) -> list[Wire]:
+    """A short arrow into every stage that reads constants: values that the program holds and nobody passes in."""
+    fed = {(net.maker, consumer) for net in nets for consumer, _, _ in net.ends}
+    wires = []
+    for index, stage in enumerate(level.stages):
+        lane = level.input_lane(index)
+        if -1 in stage.consumes and (-1, index) not in fed and lane is not None and stage.kind != "broadcast":
+            x, y = level.lanes[lane].x0 + 30, level.end[index]
+            wires.append(Wire(((x, y - 18), (x, y)), "server" if lane == 0 else "clients", "", stage.path, "constants"))
+    return wires
 
 
 def _entry_lane(level: Level, index: int, maker: int) -> int:

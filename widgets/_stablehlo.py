@@ -1,0 +1,52 @@
+"""StableHLO text as lines that know their place in the user's code."""
+
+import re
+from collections.abc import Collection, Sequence
+
+Key = tuple[str, int]  # file, line
+
+_DEFINITION = re.compile(r"^#(loc\d*) = loc\((.*)\)\s*$")
+_PART = re.compile(r'"([^"]+)":(\d+):\d+|#(loc\d*)\b')
+_SUFFIX = re.compile(r"\s*loc\((?:[^()]|\([^()]*\))*\)")
+MOST_FRAMES = 64
+
+
+def read_stablehlo(
+    text: str, known: Collection[Key | None] = (), *, hidden: Sequence[str] = ()
+) -> list[tuple[str, Key | None]]:
+    r"""Every line without its locations, and the line of code that it came from.
+
+    A location is a stack of calls, innermost first. The first call that is among `known` counts, or else the first
+    whose file has none of `hidden` in its path.
+
+    Example:
+        >>> read_stablehlo('%0 = stablehlo.abs %1 loc(#loc1)\n#loc1 = loc("a.py":3:0)')
+        [('%0 = stablehlo.abs %1', ('a.py', 3))]
+    """
+    lines = text.splitlines()
+    named = {match[1]: match[2] for match in map(_DEFINITION.match, lines) if match}
+    frames: dict[str, tuple[Key, ...]] = {}
+
+    def expand(content: str, chain: tuple[str, ...] = ()) -> tuple[Key, ...]:
+        found: list[Key] = []
+        for file, line, reference in _PART.findall(content):
+            if not reference:
+                found.append((file, int(line)))
+            elif reference in named and reference not in chain:
+                if reference not in frames:
+                    frames[reference] = expand(named[reference], (*chain, reference))
+                found.extend(frames[reference])
+        return tuple(found[:MOST_FRAMES])
+
+    def choose(places: Sequence[Key]) -> Key | None:
+        mine = next((place for place in places if place in known), None)
+        return mine or next((p for p in places if not any(part in p[0] for part in hidden)), None)
+
+    listing = []
+    for line in lines:
+        if _DEFINITION.match(line):
+            continue
+        before, mark, location = line.rpartition(" loc(")
+        key = choose(expand(location)) if mark and before.strip() != "}" else None
+        listing.append((_SUFFIX.sub("", line), key))
+    return listing
