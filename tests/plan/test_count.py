@@ -7,6 +7,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 from workbench.plan._count import count_jaxpr, count_jaxpr_work
 from workbench.plan._windows import valid_positions
+from workbench.primitives import map_fn, program
 
 X = jnp.ones((8, 16))
 W = jnp.ones((16, 16))
@@ -138,3 +139,14 @@ def test_valid_positions_match_enumeration(stride, dilation, base_dilation, padd
         size, window, out, stride=stride, padding_low=padding, base_dilation=base_dilation, dilation=dilation
     )
     assert found == expected
+
+
+def test_count_of_mapped_clients_is_that_of_one_client_times_their_number():
+    @program(clients=6)
+    def mapped(x):
+        return map_fn(lambda row: row @ W, x)
+
+    jaxpr = jax.make_jaxpr(mapped)(jnp.ones((6, 8, 16)))
+    assert count_jaxpr(jaxpr)[0] == 6 * STEP
+    # and W is broadcast: read once, written six times
+    assert count_jaxpr(jaxpr)[1] == 6 * (2 * X.nbytes + W.nbytes) + 7 * W.nbytes

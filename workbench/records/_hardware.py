@@ -33,7 +33,7 @@ class DeviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRange(Record):
-    """Clients `start` (inclusive) to `stop` (exclusive) of a placement, held by device `device_id`; `padding` are empty seats."""
+    """Clients `start` to `stop` (exclusive) of a placement, held by device `device_id`; `padding` are empty seats."""
 
     placement: str
     device_id: int
@@ -44,7 +44,7 @@ class ClientRange(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshRecord(Record):
-    """A mesh: axes in order, devices flattened in row-major order of their position; abstract meshes have numbered devices."""
+    """A mesh: axes in order, devices in row-major order of their position; abstract meshes have numbered devices."""
 
     axes: tuple[AxisRecord, ...]
     devices: tuple[DeviceRecord, ...]
