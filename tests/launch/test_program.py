@@ -187,6 +187,10 @@ class TestWhileItRuns:
         with pytest.raises(NodeError, match="was not sent to node 'main/0'"):
             client.futures.add(1)
 
+    def test_a_running_program_is_drawn_with_its_states(self, launched):
+        assert "on threads: " in launched._repr_html_()
+        assert "main: 2 × Counter (service)." in launched._repr_html_()
+
     def test_a_service_that_calls_itself_keeps_its_turn(self, launched):
         program = Program("mirror")
         mirror = program.add_node(ServiceNode(nodes.Mirror))

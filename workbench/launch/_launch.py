@@ -3,7 +3,8 @@
 from typing import Literal
 
 from workbench._errors import ProgramError
-from workbench.launch._launched import Engine, Launched
+from workbench.launch._engine import Engine
+from workbench.launch._launched import Launched
 from workbench.launch._processes import Processes
 from workbench.launch._program import Program
 from workbench.launch._threads import Threads

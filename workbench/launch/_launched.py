@@ -7,52 +7,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from workbench._errors import NodeError, ProgramError
 from workbench.launch._client import Client, Line
+from workbench.launch._engine import Engine, Host
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
-from workbench.launch._runner import Emit
 from workbench.records import NodeStateName, NodeStateRecord
 
 _TICK_SECONDS = 0.25
 _RATE_SECONDS = 2.0  # calls and processor time are averaged over so long
 _RUNNING: "weakref.WeakSet[Launched]" = weakref.WeakSet()
-
-
-class Host(Protocol):
-    """What an engine keeps of the nodes that live and die together."""
-
-    specs: tuple[NodeSpec, ...]
-
-    def start(self, attempt: int) -> None: ...
-    def request_stop(self) -> None: ...
-    def close(self, reason: str) -> None: ...
-    def kill(self) -> None: ...
-    def tell_failed(self, label: str, reason: str) -> None: ...
-    def ended(self) -> bool: ...
-    def hung(self) -> list[tuple[str, float, str]]: ...
-    def snapshot(self, label: str) -> dict[str, Any]: ...
-    def log_lines(self, label: str) -> tuple[str, ...]: ...
-    def line(self, label: str) -> Line: ...
-
-
-class Engine(Protocol):
-    """Where nodes can live."""
-
-    name: str
-
-    def open(self, program: Program, emit: Emit) -> Sequence[Host]:
-        """Hosts for the program's nodes, not yet started; they report to `emit(label, event, detail)`."""
-        ...
-
-    def close(self) -> None:
-        """Gives back what the hosts shared."""
-        ...
 
 
 @dataclass(slots=True)
@@ -200,6 +168,12 @@ class Launched:
         states = [life.state for life in self._nodes.values()]
         counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         return f"<{self.program.name} on {self.engine}: {counted}>"
+
+    def _repr_html_(self) -> str:
+        from workbench.views import describe_graph, figure, render_graph_svg
+
+        graph = self.program.graph()
+        return figure(render_graph_svg(graph, states=self.state()), f"{self!r} {describe_graph(graph)}")
 
     def _start(self, host: Host, attempt: int) -> None:
         for spec in host.specs:

@@ -229,8 +229,7 @@ class Program:
             self._hosts[spec.index] = min(wanted)
 
     def _repr_html_(self) -> str:
-        from workbench.views._graph import describe_graph, render_graph_svg
-        from workbench.views._html import figure
+        from workbench.views import describe_graph, figure, render_graph_svg
 
         graph = self.graph()
         return figure(render_graph_svg(graph), describe_graph(graph))

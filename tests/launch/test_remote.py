@@ -1,0 +1,90 @@
+"""The way between processes: who may call, and what happens when nobody answers."""
+
+import multiprocessing
+import os
+import secrets
+import threading
+from pathlib import Path
+
+import launch_nodes as nodes
+import pytest
+
+from workbench._errors import NodeError
+from workbench.launch import Program, ServiceNode, _remote as remote, launch
+from workbench.launch._client import Line
+from workbench.launch._pool import DaemonPool
+from workbench.launch._processes import Processes, exit_text
+
+
+@pytest.fixture
+def served():
+    """A running program with a service, and the engine that knows its address and key."""
+    program = Program("door")
+    counter = program.add_node(ServiceNode(nodes.Counter))
+    engine = Processes()
+    with launch(program, engine) as launched:
+        assert launched.client(counter).add(1) == 1
+        yield engine.addresses[0].host, engine.authkey
+
+
+def test_a_caller_without_the_key_is_turned_away(served):
+    address, authkey = served
+    stranger = remote.RemoteHost(address, secrets.token_bytes(32))
+    with pytest.raises(multiprocessing.AuthenticationError):
+        stranger.ask("main/0", "add", remote.pickled(("add", (1,), {})))
+    friend = remote.RemoteService(remote.RemoteHost(address, authkey), "main/0", ("add",))
+    assert friend.call("add", (1,), {}) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_sockets_and_logs_are_private_to_the_user(served):
+    folder = Path(served[0]).parent
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_call_to_a_process_that_never_starts_gives_up_and_names_the_node(monkeypatch, tmp_path):
+    monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.05)
+    service = remote.RemoteService(remote.RemoteHost(str(tmp_path / "nobody"), b"key"), "main/0", ("add",))
+    with pytest.raises(NodeError, match="`add` did not get an answer from node 'main/0': no connection within"):
+        service.call("add", (), {})
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(0, "ended with exit code 0"), (-9, "was killed by signal 9 (SIGKILL)"), (-250, "was killed by signal 250")],
+    ids=["finished", "killed", "unknown signal"],
+)
+def test_exit_codes_are_said_in_words(code, text):
+    assert exit_text(code) == text
+
+
+def test_a_pool_starts_no_more_threads_than_it_may_and_runs_everything():
+    pool = DaemonPool(2, "pool")
+    assert sorted(pool.map(abs, range(-50, 0))) == list(range(1, 51))
+    assert pool._threads <= 2
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="shut down and takes no more calls"):
+        pool.submit(abs, 1)
+
+
+def test_a_pool_hands_exceptions_to_whoever_waits():
+    assert isinstance(DaemonPool(1, "pool").submit(int, "x").exception(30), ValueError)
+
+
+def test_a_closed_line_drops_the_calls_that_wait():
+    class Slow:
+        label, methods = "main/0", ("wait",)
+
+        def __init__(self):
+            self.go = threading.Event()
+
+        def call(self, method, args, kwargs):
+            return self.go.wait(30)
+
+    slow = Slow()
+    line = Line(slow, 1)
+    first, second = (line.submit("wait", (), {}) for _ in range(2))
+    line.close()
+    slow.go.set()
+    assert second.cancelled()
+    assert first.result(30)

@@ -1,0 +1,40 @@
+"""What every engine offers, so that one program runs on each of them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from workbench.launch._client import Line
+from workbench.launch._nodes import NodeSpec
+from workbench.launch._program import Program
+from workbench.launch._runner import Emit
+
+
+class Host(Protocol):
+    """What an engine keeps of the nodes that live and die together."""
+
+    specs: tuple[NodeSpec, ...]
+
+    def start(self, attempt: int) -> None: ...
+    def request_stop(self) -> None: ...
+    def close(self, reason: str) -> None: ...
+    def kill(self) -> None: ...
+    def tell_failed(self, label: str, reason: str) -> None: ...
+    def ended(self) -> bool: ...
+    def hung(self) -> list[tuple[str, float, str]]: ...
+    def snapshot(self, label: str) -> dict[str, Any]: ...
+    def log_lines(self, label: str) -> tuple[str, ...]: ...
+    def line(self, label: str) -> Line: ...
+
+
+class Engine(Protocol):
+    """Where nodes can live."""
+
+    name: str
+
+    def open(self, program: Program, emit: Emit) -> Sequence[Host]:
+        """Hosts for the program's nodes, not yet started; they report to `emit(label, event, detail)`."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the hosts shared."""
+        ...
