@@ -80,10 +80,13 @@ class _Share:
         if chunks == 1:
             totals, kept = self._chunk(starts, rows, shared, first_seat)
             return kept, list(totals)
-        stacked = [x.reshape(chunks, self.at_once, *x.shape[1:]) for x in rows]
+        # A single row needs no axis of its own: with one, XLA's CPU copies all rows into another layout (JAX 0.10).
+        one = self.at_once == 1
+        stacked = [x if one else x.reshape(chunks, self.at_once, *x.shape[1:]) for x in rows]
 
         def turn(totals: Any, chunk: Any) -> Any:
             index, chunk_rows = chunk
+            chunk_rows = [x[None] for x in chunk_rows] if one else chunk_rows
             return self._chunk(totals, chunk_rows, shared, first_seat + index * self.at_once)
 
         totals, kept = jax.lax.scan(turn, starts, (jnp.arange(chunks, dtype=jnp.int32), stacked))

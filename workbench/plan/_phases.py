@@ -12,6 +12,10 @@ from workbench.placements import Layout, Placement, find_layout
 from workbench.plan._steps import Plan, Step
 
 
+# Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
+_KEPT_BYTES = 64 << 20
+
+
 @dataclasses.dataclass(frozen=True)
 class Phase:
     """One pass over the clients of `placement`.
@@ -53,7 +57,7 @@ def find_phases(plan: Plan, *, recompute: bool) -> dict[int, list[Phase]]:
     """The phases of a plan by level.
 
     With `recompute`, rows that a later level reads are made again there when keeping them for every client would cost
-    more memory than the clients' own data do (rematerialisation).
+    more memory than the clients' own data do, or more than a fixed budget (rematerialisation).
     """
     flow = _Flow(plan, recompute)
     phases: dict[int, list[Phase]] = {}
@@ -87,7 +91,7 @@ class _Flow:
                     crossing.add(v)
         crossing -= whole
         data_bytes = sum(size_bytes(v) for v in plan.closed.jaxpr.invars)
-        if recompute and sum(size_bytes(v) for v in crossing) > data_bytes:
+        if recompute and sum(size_bytes(v) for v in crossing) > min(data_bytes, _KEPT_BYTES):
             crossing = set()
         self.kept = whole | crossing
 
