@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
-from workbench import plan
 from workbench.inspectors import inspect_mesh, inspect_module
 from workbench.inspectors._hlo_stages import stages_of
+from workbench.plan import jit as plan_jit
 from workbench.primitives import broadcast, map_fn, program, reduce_mean
 
 CLIENTS, STEPS, BATCH, WIDTH, HIDDEN = 8, 3, 16, 64, 128
@@ -77,7 +77,7 @@ def gradient(weights, data):
     return jax.grad(lambda w: local_sgd(w, data)[1])(weights)
 
 
-def module_of(fn, *, jit=plan.jit):
+def module_of(fn, *, jit=plan_jit):
     mesh = jax.make_mesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh):
         weights = (
