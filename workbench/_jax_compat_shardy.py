@@ -43,7 +43,7 @@ def stablehlo_text(program: Any) -> str:
     return program.operation.get_asm(enable_debug_info=True)
 
 
-def run_shardy(text: str, passes: str) -> ShardyProgram:
+def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram:
     """Inlines the calls of a StableHLO module, runs `passes` on it and reads the result."""
     with _errors(), _mlir.make_ir_context():
         module = _ir.Module.parse(text)
@@ -51,7 +51,7 @@ def run_shardy(text: str, passes: str) -> ShardyProgram:
         manager = _passmanager.PassManager.parse(f"builtin.module({passes})")
         manager.enable_verifier(False)  # 0.10.2's verifier rejects Shardy's own debug edges on loops
         manager.run(module.operation)
-        return read_module(module)
+        return read_module(module, reasons=reasons)
 
 
 def read_dumped(text: str) -> ShardyProgram:

@@ -60,6 +60,7 @@ class ShardyCollective:
     device_bytes: int  # one device's operand
     op_name: str
     frames: tuple[Frame, ...]
+    groups: tuple[tuple[int, ...], ...] = ()  # where the program names devices instead of axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +70,14 @@ class ShardyProgram:
     values: tuple[ShardyValue, ...]
     edges: tuple[tuple[int, str, str, str], ...]
     collectives: tuple[ShardyCollective, ...]
+    axis_sizes: dict[str, int]
 
 
-def read_module(module: Any) -> ShardyProgram:
-    """Values, edges and collectives of the function `main` of a module whose calls are inlined."""
+def read_module(module: Any, *, reasons: bool = True) -> ShardyProgram:
+    """Values, edges and collectives of the function `main` of a module whose calls are inlined.
+
+    Without `reasons`, only shardings and collectives are read; the values then lack names, lines, rules and origins.
+    """
     sizes: dict[str, int] = {}
     main = None
     for op in module.body.operations:
@@ -85,10 +90,12 @@ def read_module(module: Any) -> ShardyProgram:
             )
         elif op.operation.name == "func.func":
             main = op.operation
-    reader = _Reader(sizes)
+    reader = _Reader(sizes, reasons)
     if main is not None:
         reader.function(main)
-    return ShardyProgram(tuple(reader.values.values()), tuple(sorted(set(reader.edges))), tuple(reader.collectives))
+    return ShardyProgram(
+        tuple(reader.values.values()), tuple(sorted(set(reader.edges))), tuple(reader.collectives), sizes
+    )
 
 
 def op_name(location: Any) -> str:
@@ -117,16 +124,16 @@ def frames(location: Any, *, outermost: bool = True) -> Iterator[Frame]:
 
 
 class _Reader:
-    def __init__(self, sizes: dict[str, int]) -> None:
+    def __init__(self, sizes: dict[str, int], reasons: bool) -> None:
         self._sizes = sizes
+        self._reasons = reasons
+        self._specs: dict[Any, Spec] = {}  # by attribute: programs repeat a few of them
         self._names: dict[Any, str] = {}
         self._twins: dict[str, list[str]] = {}  # a loop's result, as its condition and its body see it
         self._count = 0
         self.values: dict[str, ShardyValue] = {}
         self.edges: list[tuple[int, str, str, str]] = []
         self.collectives: list[ShardyCollective] = []
-
-    # -- walking -------------------------------------------------------------------------------------------------------
 
     def function(self, function: Any) -> None:
         block = function.regions[0].blocks[0]
@@ -176,10 +183,11 @@ class _Reader:
         results = list(op.results)
         attributes = _entries(op.attributes) if results else {}
         short = op.name.removeprefix("stablehlo.").removeprefix("sdy.")
-        name, lines = op_name(op.location), tuple(frames(op.location))
+        wanted = self._reasons or short in _KINDS
+        name, lines = (op_name(op.location), tuple(frames(op.location))) if wanted else ("", ())
         specs = self._specs_of(op, attributes, results)
-        origins = self._origins_of(attributes, len(results))
-        rule = _rule(attributes.get("sdy.sharding_rule"))
+        origins = self._origins_of(attributes, len(results)) if self._reasons else [{}] * len(results)
+        rule = _rule(attributes.get("sdy.sharding_rule")) if self._reasons else ""
         for index, value in enumerate(results):
             label = f"%{number}" if len(results) == 1 else f"%{number}#{index}"
             self._names[value] = label
@@ -223,8 +231,6 @@ class _Reader:
                 self.values[twin] = dataclasses.replace(self.values[twin], spec=spec, origins=origins)
         self._edges(attributes, [self._name(value) for value in _sources(target)], [name])
 
-    # -- facts ---------------------------------------------------------------------------------------------------------
-
     def _name(self, value: Any) -> str:
         return self._names.get(value, "")
 
@@ -249,8 +255,10 @@ class _Reader:
     def _spec(self, sharding: Any, value: Any) -> Spec:
         if sharding is None:
             return ((),) * len(_type(value)[0] or ())
-        dimensions = _sdy.TensorShardingAttr(sharding).dimension_shardings
-        return tuple(tuple(self._axis_ref(axis) for axis in _sdy.DimensionShardingAttr(d).axes) for d in dimensions)
+        if sharding not in self._specs:
+            dimensions = map(_sdy.DimensionShardingAttr, _sdy.TensorShardingAttr(sharding).dimension_shardings)
+            self._specs[sharding] = tuple(tuple(map(self._axis_ref, dimension.axes)) for dimension in dimensions)
+        return self._specs[sharding]
 
     def _axis_ref(self, axis: Any) -> str:
         axis = _sdy.AxisRefAttr(axis)
@@ -305,17 +313,19 @@ class _Reader:
         for operand, result in zip(op.operands, op.results, strict=False):
             before, after = self.values.get(self._name(operand)), self.values[self._name(result)]
             if op.name.startswith("stablehlo."):
-                axes = _axes_of_groups(attributes, self._sizes)
+                groups = _groups(attributes)
+                axes = () if groups else self._axes(str(attributes.get("replica_groups", "")))
             else:
+                groups = ()
                 text = " ".join(str(attr) for key, attr in attributes.items() if "axes" in key or key == "params")
                 axes = self._axes(text) or _moved_axes(before.spec if before else (), after.spec)
             shape, dtype = _type(operand)
             size_bytes = math.prod(shape or ()) * _item_bytes(dtype)
-            parts = 1 if local or before is None else math.prod(self._parts(axes_) for axes_ in before.spec)
+            spec = before.spec if before and not local else ((),) * len(shape or ())
+            held = math.prod(-(-n // self._parts(names)) for n, names in zip(shape or (), spec, strict=True))
+            device_bytes = held * _item_bytes(dtype)
             self.collectives.append(
-                ShardyCollective(
-                    _KINDS[short], axes, after.shape, dtype, size_bytes, -(-size_bytes // parts), name, lines
-                )
+                ShardyCollective(_KINDS[short], axes, after.shape, dtype, size_bytes, device_bytes, name, lines, groups)
             )
 
     def _parts(self, axes: tuple[str, ...]) -> int:
@@ -330,8 +340,6 @@ def _type(value: Any) -> tuple[tuple[int, ...] | None, str]:
 
 
 def _item_bytes(dtype: str) -> int:
-    if dtype == "i1":
-        return 1
     bits = _ITEM_BITS.match(dtype.removeprefix("!"))
     size = max(int(bits[1]) // 8, 1) if bits else 4
     return 2 * size if dtype.startswith("complex") else size
@@ -348,9 +356,9 @@ def _rule(attribute: Any) -> str:
 
 
 def _entries(attributes: Any) -> dict[str, Any]:
-    """Named attributes as a dictionary; what iterating them gives differs between versions of the bindings."""
-    names = [entry if isinstance(entry, str) else entry.name for entry in attributes]
-    return {name: attributes[name] for name in names}
+    """Named attributes, without the values of constants: 0.10.2's bindings fail on complex ones."""
+    names = (entry if isinstance(entry, str) else entry.name for entry in attributes)
+    return {name: attributes[name] for name in names if name != "value"}
 
 
 def _dictionaries(function: Any, key: str, count: int) -> list[dict[str, Any]]:
@@ -376,22 +384,15 @@ def _sources(target: Any) -> list[Any]:
 
 
 def _moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
-    """The axes whose place differs between two shardings."""
+    """The axes whose place differs between two shardings; a part of an axis is left out where the whole is named."""
     places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
-    return tuple(dict.fromkeys(axis for _, axis in sorted(places[0] ^ places[1])))
+    names = dict.fromkeys(axis for _, axis in sorted(places[0] ^ places[1]))
+    return tuple(name for name in names if "[" not in name or name.partition("[")[0] not in names)
 
 
-def _axes_of_groups(attributes: dict[str, Any], sizes: dict[str, int]) -> tuple[str, ...]:
-    """Mesh axes along which the devices of a group differ; () when the groups are not a product of axes."""
+def _groups(attributes: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Replica groups or source and target pairs as device positions; empty where they are written as axes."""
     found = attributes.get("replica_groups", attributes.get("source_target_pairs"))
-    if found is None or not sizes:
+    if not isinstance(found, _ir.DenseElementsAttr):
         return ()
-    try:
-        groups = np.array(found)
-    except (TypeError, ValueError):
-        return tuple(dict.fromkeys(match["axis"] for match in _AXIS.finditer(str(found)) if match["axis"] in sizes))
-    places = np.stack(np.unravel_index(groups, tuple(sizes.values())), axis=-1)
-    varying = [axis for axis in range(len(sizes)) if (places[..., axis] != places[:, :1, axis]).any()]
-    names = tuple(list(sizes)[axis] for axis in varying)
-    exact = "source_target_pairs" in attributes or math.prod(sizes[name] for name in names) == groups.shape[1]
-    return names if exact else ()
+    return tuple(tuple(group) for group in np.array(found).tolist())

@@ -164,6 +164,52 @@ def test_collectives_written_inside_shard_map_are_planned_ones_too():
     assert planned.device_bytes == 2 * 2 * 4  # the shard of one device
 
 
+def test_groups_of_devices_are_named_by_their_part_of_an_axis():
+    def paired(v):
+        return jax.lax.psum(v, "clients", axis_index_groups=[[0, 1], [2, 3]])
+
+    def fn(x):
+        return jax.shard_map(paired, mesh=ABSTRACT, in_specs=P("clients"), out_specs=P("clients"), check_vma=False)(x)
+
+    (planned,) = propagate_shardings(lower(fn, struct(ABSTRACT, (8,), "clients"))).collectives
+    assert planned.axes == ("clients[2 of 4]",)
+
+
+def test_ring_of_devices_is_a_permutation_over_its_axis():
+    def fn(x):
+        ring = [(index, (index + 1) % 4) for index in range(4)]
+        shift = jax.shard_map(
+            lambda v: jax.lax.ppermute(v, "clients", ring), mesh=ABSTRACT, in_specs=P("clients"), out_specs=P("clients")
+        )
+        return shift(x)
+
+    (planned,) = propagate_shardings(lower(fn, struct(ABSTRACT, (8,), "clients"))).collectives
+    assert (planned.kind, planned.axes) == ("collective-permute", ("clients",))
+
+
+def test_complex_constants_are_read():
+    record = propagate_shardings(
+        lower(lambda x: (x.astype(jnp.complex64) * jnp.complex64(1 + 2j)).real, struct(ABSTRACT, (8,), "clients"))
+    )
+    assert (record.engine, record.values[-1].spec) == ("in-process", (("clients",),))
+
+
+BRANCHES = {
+    "cond": lambda x: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+    "switch": lambda x: jax.lax.switch(1, [jnp.sin, jnp.cos, jnp.tanh], x),
+    "while": lambda x: jax.lax.while_loop(lambda c: c.sum() < 3, lambda c: c + 1, x),
+    "barrier": lambda x: jax.lax.optimization_barrier(jnp.sin(x)),
+    "checkpoint": jax.grad(lambda x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum()),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES, ids=str)
+def test_control_flow_keeps_the_sharding_and_its_reason(name):
+    record = propagate_shardings(lower(BRANCHES[name], struct(ABSTRACT, (8,), "clients")))
+    assert record.values[-1].spec == (("clients",),)
+    assert any("input `x`" in sentence for sentence in explain_axis(record, "%result0", "clients"))
+
+
 def test_axis_split_between_dimensions_is_written_as_its_part():
     def split(x):
         return x.reshape(2, 4)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from workbench import _jax_compat_shardy as _shardy
 from workbench._errors import InspectionError
+from workbench.inspectors._groups import group_axes, pair_axes
 from workbench.records import (
     PlannedCollectiveRecord,
     PlannedValueRecord,
@@ -122,7 +123,8 @@ def _in_process(text: str) -> PropagationRecord:
     if not any(axes for value in why.values for axes in value.spec):
         notes.append("no value of this program is sharded: its inputs carry no sharding over a mesh")
     try:
-        planned = _shardy.run_shardy(text, _shardy.COLLECTIVE_PASSES).collectives
+        program = _shardy.run_shardy(text, _shardy.COLLECTIVE_PASSES, reasons=False)
+        planned = tuple(_planned(found, program.axis_sizes) for found in program.collectives)
     except _shardy.ShardyError as error:
         planned = ()
         notes.append(f"planned collectives are missing: {error}")
@@ -142,7 +144,7 @@ def _from_dump(program: Any, notes: list[str]) -> PropagationRecord:
 
 
 def _record(
-    program: _shardy.ShardyProgram, planned: tuple[Any, ...], engine: str, notes: list[str]
+    program: _shardy.ShardyProgram, planned: tuple[PlannedCollectiveRecord, ...], engine: str, notes: list[str]
 ) -> PropagationRecord:
     values = tuple(
         PlannedValueRecord(
@@ -163,21 +165,25 @@ def _record(
         PropagationEdge(step=step, axis=axis, from_value=origin, to_value=target)
         for step, axis, origin, target in program.edges
     )
-    collectives = tuple(
-        PlannedCollectiveRecord(
-            kind=found.kind,
-            axes=found.axes,
-            shape=found.shape,
-            dtype=found.dtype,
-            size_bytes=found.size_bytes,
-            device_bytes=found.device_bytes,
-            stage=_stage(found.op_name),
-            source=_source(found.frames),
-            op_name=found.op_name,
-        )
-        for found in planned
+    return PropagationRecord(values=values, edges=edges, collectives=planned, engine=engine, notes=tuple(notes))
+
+
+def _planned(found: Any, sizes: dict[str, int]) -> PlannedCollectiveRecord:
+    axes = found.axes
+    if found.groups:
+        name_axes = pair_axes if found.kind == "collective-permute" else group_axes
+        axes = name_axes(found.groups, list(sizes), list(sizes.values())).names
+    return PlannedCollectiveRecord(
+        kind=found.kind,
+        axes=axes,
+        shape=found.shape,
+        dtype=found.dtype,
+        size_bytes=found.size_bytes,
+        device_bytes=found.device_bytes,
+        stage=_stage(found.op_name),
+        source=_source(found.frames),
+        op_name=found.op_name,
     )
-    return PropagationRecord(values=values, edges=edges, collectives=collectives, engine=engine, notes=tuple(notes))
 
 
 def _stage(op_name: str) -> str | None:

@@ -84,7 +84,7 @@ class PlannedCollectiveRecord(Record):
     size_bytes: int
     stage: str | None = None
     source: SourceLine | None = None
-    device_bytes: int | None = None  # one device's operand; `size_bytes` is of the global value
+    device_bytes: int | None = None  # one device's operand; `size_bytes` is of the value as written
     op_name: str = ""
 
 
