@@ -2,6 +2,8 @@
 
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 from target_programs import (
     lowered_round,
@@ -12,6 +14,7 @@ from target_programs import (
     transformer_flops,
 )
 
+import workbench as wb
 from workbench._errors import EngineError, MeshError
 from workbench.inspectors import inspect_module
 from workbench.targets import Worker, compile_for_target, parse_target
@@ -203,3 +206,27 @@ def test_result_survives_the_cache(compiled):
     second = compiled(lowered_round, "v5e:2x2")
     assert second.cached
     assert second.replace(cached=first.cached) == first
+
+
+def test_program_is_inspected_on_hardware_that_is_not_here(needs, tmp_path, monkeypatch):
+    needs("tpu")
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+
+    @wb.program(clients=64)
+    def round_of(params, data):
+        def train(params, x):
+            return params - 0.1 * jax.grad(lambda p: jnp.mean((x @ p) ** 2))(params)
+
+        return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(params), data)))
+
+    args = (jnp.zeros((256, 128)), jnp.zeros((64, 32, 256)))
+    record = wb.inspect(round_of, *args, target="v5e:4x4")
+    # 64 clients on 16 devices, forward and the gradient of the weights: 4 x 2 matmuls x 2 x 32 x 256 x 128
+    assert record.module.flops == 4 * 2 * 2 * 32 * 256 * 128
+    assert [(c.kind, c.axes, c.payload_bytes) for c in record.module.collectives] == [
+        ("all-reduce", ("clients",), 4 * 256 * 128)
+    ]
+    assert len(list((tmp_path / "targets").iterdir())) == 1
+    again = wb.inspect(round_of, *args, target="v5e:4x4")  # from another line: the same entry of the cache
+    assert len(list((tmp_path / "targets").iterdir())) == 1
+    assert again.module == record.module

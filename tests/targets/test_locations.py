@@ -54,9 +54,13 @@ def test_every_location_stands_below_those_that_it_is_made_of():
         assert all(int(part) < int(alias[4:]) for part in re.findall(r"#loc(\d+)", body))
 
 
+def test_locations_are_defined_before_the_module():
+    assert re.search(r"^#loc\d+ = ", lower().partition("module @jit")[2], re.MULTILINE) is None
+
+
 def test_location_that_is_nowhere_defined_is_left_alone():
     text = "module {\n} loc(#loc2)\n#loc2 = loc(callsite(#loc7 at #loc8))\n"
-    assert drop_callers(text) == text.replace("#loc2", "#loc0")
+    assert drop_callers(text) == "#loc0 = loc(callsite(#loc7 at #loc8))\nmodule {\n} loc(#loc0)\n"
 
 
 def test_text_without_locations_stays_as_it_is():

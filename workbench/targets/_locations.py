@@ -74,7 +74,8 @@ def _begins(definitions: dict[str, str], alias: str) -> bool:
 def _renumbered(text: str, definitions: dict[str, str]) -> str:
     """Only the locations that are used, in the order of first use; each one below those that it is made of.
 
-    MLIR reads a location before its definition at the end of an operation, but not inside of another definition.
+    All stand at the top: MLIR reads a location before its definition at the end of an operation, but neither at an
+    argument nor inside of another definition.
     """
     body = _DEFINITION.sub("", text)
     numbers: dict[str, str] = {}
@@ -94,5 +95,5 @@ def _renumbered(text: str, definitions: dict[str, str]) -> str:
     def renumber(fragment: str) -> str:
         return _ALIAS.sub(lambda match: numbers.get(match[0], match[0]), fragment)
 
-    ends = [f"{number} = loc({renumber(definitions[alias])})" for alias, number in numbers.items()]
-    return "\n".join([renumber(body).strip("\n"), *ends, ""])
+    tops = [f"{number} = loc({renumber(definitions[alias])})" for alias, number in numbers.items()]
+    return "\n".join([*tops, renumber(body).strip("\n"), ""])
