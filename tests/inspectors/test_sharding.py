@@ -1,6 +1,9 @@
 """Shardings read from arrays agree with JAX's own index maps; odd inputs are noted, not fatal."""
 
 import json
+import socket
+import subprocess
+import sys
 import types
 
 import jax
@@ -257,3 +260,33 @@ def test_every_leaf_that_is_no_array_is_named_with_the_way_out():
 def test_more_than_five_strange_leaves_are_counted():
     with pytest.raises(_errors.InspectionError, match=r"given 7 leaves.* and 2 more"):
         inspect_sharding(list("abcdefg"))
+
+
+TWO_PROCESSES = """
+import sys
+import jax
+
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", num_processes=2, process_id=int(sys.argv[2]))
+import numpy as np
+from workbench.inspectors import inspect_mesh, inspect_sharding
+
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
+sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("clients"))
+array = jax.make_array_from_callback((8,), sharding, lambda index: np.zeros(8, np.float32)[index])
+leaf = inspect_sharding([array]).leaves[0]
+print(leaf.bytes_per_device, len(leaf.shards), leaf.notes[0], sorted({d.host for d in inspect_mesh(mesh).devices}))
+"""
+
+
+@pytest.mark.slow
+def test_array_of_two_processes_is_read_whole_by_each():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen([sys.executable, "-c", TWO_PROCESSES, port, str(number)], stdout=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    said = [process.communicate(timeout=120)[0].strip() for process in started]
+    assert said == ["8 4 this process addresses 2 of its 4 devices [0, 1]"] * 2
