@@ -1,6 +1,8 @@
 """The real compilers: TPU and GPU programs from a machine that has neither."""
 
+import os
 import re
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -189,6 +191,16 @@ def test_stablehlo_that_is_none_is_refused_and_the_worker_lives_on(compiled, tar
     with pytest.raises(EngineError, match="the compiler refused"):
         compiled(lambda mesh: "this is no module", target)
     assert shared_worker("tpu").pid == pid is not None
+
+
+def test_killing_libtpu_in_the_middle_of_a_compilation_leaves_the_next_one_unharmed(compiled):
+    def kill(phase, seconds):
+        if phase == "compiling":
+            os.kill(shared_worker("tpu").pid, signal.SIGKILL)
+
+    with pytest.raises(EngineError, match=r"'v5e:2x4' failed while compiling: .* was ended by SIGKILL"):
+        compiled(lowered_round, "v5e:2x4", progress=kill)
+    assert compiled(lowered_round, "v5e:2x4").memory.fits
 
 
 def test_two_workers_hold_libtpu_at_once(compiled):
