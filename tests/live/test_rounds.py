@@ -3,7 +3,10 @@ import json
 import math
 import resource
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,7 @@ from workbench.live import History, Run, load_checkpoint, run_rounds
 from workbench.records import RoundRecord
 
 PATIENCE = 60.0
+ROOT = Path(__file__).parents[2]
 quiet = {"progress": False}
 
 
@@ -399,6 +403,22 @@ def test_background_run_sees_the_mesh():
         run_rounds(step, 0, 1, background=True, **quiet).wait(PATIENCE)
     run_rounds(step, 0, 1, background=True, **quiet).wait(PATIENCE)
     assert seen == [("clients",), ()]
+
+
+def test_python_ends_in_peace_while_a_run_and_a_monitor_are_under_way():
+    script = """
+import time, jax, jax.numpy as jnp
+from workbench.live import run_rounds, watch_devices
+monitor = watch_devices(0.001)
+step = jax.jit(lambda state, round: (jnp.tanh(state @ state), {}))
+run = run_rounds(step, jnp.ones((300, 300)), 10**9, background=True, progress=False)
+while run.finished < 3:
+    time.sleep(0.01)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_run_can_be_awaited_and_checkpoint_inside_an_event_loop(tmp_path):

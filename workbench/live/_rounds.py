@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from workbench.live._progress import Progress
 from workbench.records import ProblemRecord, RoundRecord
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
+_PATIENCE_AT_EXIT_SECONDS = 60.0
 Callback = Callable[["Run", RoundRecord], Any]
 
 
@@ -198,9 +200,14 @@ class Run:
             return self._raise_error()
         mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
 
+        at_exit = weakref.finalize(
+            self, _stop_and_wait, self._controls
+        )  # a thread that is cut off in JAX aborts Python
+
         def drive() -> None:
             with contextlib.nullcontext() if mesh.empty else jax.set_mesh(mesh):
                 self._drive()
+            at_exit.detach()
 
         self._thread = threading.Thread(target=context.run, args=(drive,), name="workbench-run", daemon=True)
         self._thread.start()
@@ -379,6 +386,12 @@ class Run:
         failed.stage, failed.client = getattr(error, "stage", None), getattr(error, "client", None)
         failed.__cause__ = error
         return failed
+
+
+def _stop_and_wait(controls: _Controls) -> None:
+    controls.stop.set()
+    controls.go.set()
+    controls.over.wait(_PATIENCE_AT_EXIT_SECONDS)
 
 
 def _gone(state: Any) -> bool:
