@@ -90,6 +90,12 @@ def drop_dead_equations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(pruned, jaxpr.consts)
 
 
+def drop_unused_outputs(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> ClosedJaxpr:
+    """The jaxpr without some of its outputs and what only they need; its inputs stay as they are."""
+    pruned, _ = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), instantiate=True)
+    return ClosedJaxpr(pruned, jaxpr.consts)
+
+
 def register_dce(primitive: Any, rule: Callable) -> None:
     """Registers how an equation of `primitive` is pruned."""
     _pe.dce_rules[primitive] = rule
@@ -148,6 +154,11 @@ def as_constvars(jaxpr: Any, count: int) -> Any:
     return _pe.convert_invars_to_constvars(jaxpr, count)
 
 
+def inner_jaxprs(equation: Any) -> list[Any]:
+    """The jaxprs in the parameters of an equation."""
+    return list(_core.jaxprs_in_params(equation.params))
+
+
 def uses_named_axes(jaxpr: Any) -> bool:
     """Whether a jaxpr talks across a named axis (`jax.lax.psum(x, "clients")`), so that its rows need each other."""
     return any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects)
@@ -156,6 +167,11 @@ def uses_named_axes(jaxpr: Any) -> bool:
 def has_ordered_effects(jaxpr: Any) -> bool:
     """Whether a jaxpr holds effects that JAX must keep in order."""
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
+
+
+def key_implementation(dtype: Any) -> str:
+    """The name of the generator that PRNG keys of this dtype belong to."""
+    return dtype._impl.name
 
 
 def has_manual_axes() -> bool:

@@ -2,6 +2,7 @@
 
 from workbench.placements._layout import (
     Layout as Layout,
+    align as align,
     find_layout as find_layout,
     gather as gather,
     spread as spread,

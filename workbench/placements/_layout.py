@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
@@ -86,11 +87,12 @@ def spread(x: Any, layout: Layout | None) -> Any:
         return jax.sharding.reshard(
             x, NamedSharding(layout.mesh, P(layout.entry, *_rest(jax.typeof(x).sharding, x.ndim)))
         )
-    if not isinstance(x, jax.core.Tracer):
-        if x.shape[0] % layout.size:
-            return x  # an array that exists cannot be split unevenly
-        sharding = NamedSharding(_concrete(layout.mesh), P(layout.entry, *_rest(x.sharding, x.ndim)))
-        return jax.device_put(x, sharding)
+    if not isinstance(x, Tracer):
+        # An array that exists cannot be split unevenly, and inside an eager vmap it is not the whole array.
+        if x.shape[0] % layout.size or not _jax_compat.at_top_level():
+            return x
+        rest = _rest(getattr(x, "sharding", None), x.ndim)
+        return jax.device_put(x, NamedSharding(_concrete(layout.mesh), P(layout.entry, *rest)))
     spec = P(layout.entry, *(P.UNCONSTRAINED for _ in range(x.ndim - 1)))
     return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec))
 
@@ -100,6 +102,18 @@ def gather(x: Any, layout: Layout | None) -> Any:
     if layout is None or not layout.explicit:
         return x
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))
+
+
+def align(x: Any, like: Any, axes: range) -> Any:
+    """`x` with its `axes` explicitly sharded as those of `like` where `x` says nothing: a vmap asks for equal types."""
+    given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
+    if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
+        return x
+    spec = [*given.spec, *(None,) * (x.ndim - len(given.spec))]
+    changed = [axis for axis in axes if spec[axis] is None and wanted.spec[axis] is not None]
+    for axis in changed:
+        spec[axis] = wanted.spec[axis]
+    return jax.sharding.reshard(x, NamedSharding(wanted.mesh, P(*spec))) if changed else x
 
 
 def _rest(sharding: Any, ndim: int) -> tuple[Any, ...]:

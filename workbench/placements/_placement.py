@@ -1,9 +1,10 @@
 """A placement: a named group of clients, and which ones are active where the code runs now."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
+
+import jax
 
 from workbench._errors import PlacementError
 
@@ -29,6 +30,8 @@ class Scope:
 
 
 _SCOPE: ContextVar[Scope | None] = ContextVar("workbench_scope", default=None)
+# A function under `jax.jit` that is called in two programs is traced for each: JAX keys its caches with this.
+_IN_JIT_KEY = jax.make_user_context(default_value=None)
 
 
 def make_placements(
@@ -78,14 +81,22 @@ def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else tuple(axes)
 
 
-@contextlib.contextmanager
-def active(scope: Scope | None) -> Iterator[None]:
-    """Makes `scope` the active one in this thread, task or generator step."""
-    token = _SCOPE.set(scope)
-    try:
-        yield
-    finally:
-        _SCOPE.reset(token)
+class active:
+    """Makes `scope` the active one in this thread, task or generator step; a class, because it is entered at every call."""
+
+    __slots__ = ("_key", "_scope", "_token")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = _SCOPE.set(self._scope)
+        self._key = _IN_JIT_KEY(self._scope)
+        self._key.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        self._key.__exit__(*raised)
+        _SCOPE.reset(self._token)
 
 
 def current_scope() -> Scope | None:

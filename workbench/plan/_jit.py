@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from workbench import _jax_compat
 from workbench._errors import ProgramError
@@ -17,6 +18,11 @@ from workbench.plan._steps import plan_jaxpr
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan."""
     return _trace(fn, args, kwargs, listening=False)
+
+
+def trace_listening(fn: Callable, args: Any, kwargs: Any) -> Traced:
+    """As `trace`, with everything that the program emits as further outputs."""
+    return _trace(fn, args, kwargs, listening=True)
 
 
 def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
@@ -67,11 +73,12 @@ class Jitted:
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(fn, args, kwargs, clients_at_once)
+            return call_staged(*_without_static(fn, args, kwargs), clients_at_once)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
-            traced = _trace(fn, args, kwargs, listening=True)
+            moving, args, kwargs = _without_static(fn, args, kwargs)
+            traced = _trace(moving, args, kwargs, listening=True)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), clients_at_once=clients_at_once)
             count = traced.out_tree.num_leaves
             # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
@@ -102,6 +109,23 @@ class Jitted:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).eval_shape`."""
         return self._plain.eval_shape(*args, **kwargs)
+
+
+def _without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any, Any]:
+    """The call without its static arguments, which are closed over: under a jit whatever moves is a tracer."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    moves = [isinstance(leaf, Tracer) for leaf in leaves]
+    if all(moves):
+        return fn, args, kwargs
+
+    @functools.wraps(fn)
+    def of_moving(*values: Any) -> Any:
+        supply = iter(values)
+        all_leaves = [next(supply) if moving else leaf for leaf, moving in zip(leaves, moves, strict=True)]
+        all_args, all_kwargs = jax.tree.unflatten(tree, all_leaves)
+        return fn(*all_args, **all_kwargs)
+
+    return of_moving, tuple(leaf for leaf, moving in zip(leaves, moves, strict=True) if moving), {}
 
 
 def call_staged(fn: Callable, args: Any, kwargs: Any, clients_at_once: AtOnce) -> Any:

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
 from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, find_layout, resolve, spread
+from workbench.placements import Layout, Placement, align, find_layout, resolve, spread
 from workbench.primitives._broadcast import bind_broadcast, typed
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import bind_map, map_fn
@@ -124,7 +124,7 @@ def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placem
 
 
 def _check_range(keys: Any, num_keys: int) -> None:
-    if isinstance(keys, Tracer) or not keys.is_fully_addressable:
+    if isinstance(keys, Tracer) or not getattr(keys, "is_fully_addressable", True):
         return
     known = np.asarray(keys)
     outside = np.argwhere((known < 0) | (known >= num_keys))
@@ -153,10 +153,13 @@ def bind_by_key(
     """Binds the sums by key of one array; behind the clients come `batch_dims` axes that values and keys share."""
     dtype = sum_dtype(values.dtype)
     values = values if values.dtype == dtype else values.astype(dtype)
+    values, keys = typed(values, layout), typed(keys, layout)
+    batch = range(1, 1 + batch_dims)
+    values, keys = align(values, keys, batch), align(keys, values, batch)
     with jax.named_scope(f"wb.reduce_by_key[{placement.name}]"):
         return by_key_p.bind(
-            typed(values, layout),
-            typed(keys, layout),
+            values,
+            keys,
             placement=placement,
             layout=layout,
             num_keys=int(num_keys),

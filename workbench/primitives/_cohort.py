@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
 from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, find_layout, gather, resolve, spread
+from workbench.placements import Layout, Placement, align, find_layout, gather, resolve, spread
 from workbench.primitives._broadcast import rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
@@ -75,7 +75,7 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
             "mask into numbers with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
-    if isinstance(indices, Tracer) or not indices.is_fully_addressable:
+    if isinstance(indices, Tracer) or not getattr(indices, "is_fully_addressable", True):
         return indices
     known = np.asarray(indices)
     outside = np.argwhere((known < 0) | (known >= placement.size))
@@ -183,8 +183,9 @@ def _bind_select(x: Any, indices: Any, placement: Placement, layout: Layout | No
 
 def _bind(primitive: Primitive, x: Any, indices: Any, **params: Any) -> Any:
     with jax.named_scope(f"wb.{primitive.name}[{params['placement'].name}]"):
-        layout = params["layout" if primitive is select_p else "cohort_layout"]
-        return primitive.bind(typed(x, layout), indices, **params)
+        x = typed(x, params["layout" if primitive is select_p else "cohort_layout"])
+        batch = range(1, 1 + params["batch_dims"])
+        return primitive.bind(align(x, indices, batch), align(indices, x, batch), **params)
 
 
 def _select(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:

@@ -157,9 +157,18 @@ def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: 
         jaxpr_as_fun(jaxpr),
         axis_name=placement.name,
         axis_size=placement.size,
-        spmd_axis_name=None if layout is None or together else layout.entry,
+        spmd_axis_name=None if layout is None or together or _has_inner_shard_map(jaxpr, layout) else layout.entry,
     )
     return [spread(y, layout) for y in call(*operands)]
+
+
+def _has_inner_shard_map(jaxpr: Any, layout: Layout) -> bool:
+    """Whether a client uses a `shard_map` over other axes alone, which knows nothing of those of the clients."""
+    return any(
+        (e.primitive.name == "shard_map" and not set(layout.axes) <= set(e.params["newly_manual_axes"]))
+        or any(_has_inner_shard_map(inner, layout) for inner in _jax_compat.inner_jaxprs(e))
+        for e in jaxpr.eqns
+    )
 
 
 @map_p.def_effectful_abstract_eval

@@ -89,6 +89,21 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
 
         return task
 
+    if inspect.isasyncgenfunction(fn):
+
+        @functools.wraps(fn)
+        async def items(*args: Any, **kwargs: Any) -> Any:
+            source, sent = fn(*args, **kwargs), None
+            try:
+                while True:
+                    sent = yield await _Steps(source.asend(sent), scope)
+            except StopAsyncIteration:
+                return
+            finally:
+                await _Steps(source.aclose(), scope)
+
+        return items
+
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         with active(scope):
@@ -98,13 +113,13 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
 
 
 class _Steps:
-    """Awaits a coroutine, with the placement active only while a step of it runs."""
+    """Awaits something, with the placement active only while a step of it runs."""
 
-    def __init__(self, coroutine: Any, scope: Scope) -> None:
-        self.coroutine, self.scope = coroutine, scope
+    def __init__(self, awaited: Any, scope: Scope) -> None:
+        self.awaited, self.scope = awaited, scope
 
     def __await__(self) -> Any:
-        return _generate(self.coroutine, self.scope)
+        return _generate(self.awaited, self.scope)
 
 
 def _generate(steps: Any, scope: Scope) -> Any:
