@@ -260,6 +260,6 @@ def test_names_for_type_checkers_are_those_that_exist():
     named = {alias.asname: node.module for node in block.body for alias in node.names}
     assert named == {name: f"workbench.launch.{home}" for name, home in lazy._HOMES.items()}
     assert all(getattr(lazy, name).__module__ == home for name, home in named.items())
-    assert set(named) < set(dir(lazy))
+    assert set(lazy.__all__) == set(named) < set(dir(lazy))
     with pytest.raises(AttributeError, match="no attribute 'docker'"):
         lazy.docker  # noqa: B018

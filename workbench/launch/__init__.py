@@ -25,6 +25,25 @@ if TYPE_CHECKING:
     from workbench.launch._replay import Replay as Replay, ReplayNode as ReplayNode
     from workbench.launch._service import batched as batched
 
+__all__ = [
+    "Client",
+    "DaskEngine",
+    "Futures",
+    "Handle",
+    "Launched",
+    "Node",
+    "NodeContext",
+    "Program",
+    "PyClassNode",
+    "PyNode",
+    "Replay",
+    "ReplayNode",
+    "Restart",
+    "ServiceNode",
+    "batched",
+    "current_node",
+    "launch",
+]
 _HOMES = {
     "Client": "_client",
     "DaskEngine": "_dask",
