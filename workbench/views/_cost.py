@@ -34,18 +34,17 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
     low, high = min(*intensities, ridge) / 4, max(*intensities, ridge) * 4
     axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=ink(dark), linewidth=1.6)
     label_point(axes, f"{named} peak {_rate(peak)}", (high, peak), (0, 5), dark, align="right")
-    label_point(axes, f"HBM {bandwidth / 1e9:,.0f} GB/s", (low, low * bandwidth), (0, 14), dark)
+    label_point(axes, f"HBM {bandwidth / 1e9:,.0f} GB/s", (low, low * bandwidth), (14, -9), dark)
     for bound, index in _BOUNDS.items():
         mine = [place for stage, place in points if stage.bound == bound]
         if mine:
             axes.scatter(
                 *zip(*mine, strict=True), color=colour(index), marker=_MARKERS[bound], s=46, zorder=3, label=bound
             )
-    middle = math.sqrt(low * high)
     for stage, (x, y) in points:
-        words = f"{stage.stage} {stage.name}"
-        right = x >= middle
-        label_point(axes, words, (x, y), (-7 if right else 7, -12), dark, align="right" if right else "left")
+        at_edge = x > high / 8
+        offset, align = ((0, -17), "center") if at_edge else ((8, -12), "left")
+        label_point(axes, f"{stage.stage} {stage.name}", (x, y), offset, dark, align=align)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(min(low * bandwidth, *(y for _, (_, y) in points)) / 2, peak * 5)

@@ -46,7 +46,9 @@ def show_record(node: Any, path: str | None, subtree_renderer: Any) -> Any:
     label = parts.comment_color(parts.text("# picture"))
     box = parts.in_outlined_box(
         parts.build_full_line_with_annotations(
-            parts.build_custom_foldable_tree_node(label=label, contents=parts.fold_condition(expanded=frame))
+            parts.build_custom_foldable_tree_node(
+                label=label, contents=parts.fold_condition(expanded=frame), expand_state=parts.ExpandState.EXPANDED
+            )
         )
     )
     below = parts.indented_children([parts.floating_annotation_with_separate_focus(box)])
