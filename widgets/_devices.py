@@ -69,7 +69,11 @@ class DevicesView(WorkbenchWidget):
 
     def close(self) -> None:
         """Ends the view and its subscription; the monitor goes on."""
-        if (end := getattr(self, "_unsubscribe", None)) is not None:
+        end, self._unsubscribe = (
+            getattr(self, "_unsubscribe", None),
+            None,
+        )  # ipywidgets closes once more when collecting
+        if end is not None:
             end()
         super().close()
 

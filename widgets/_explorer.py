@@ -90,7 +90,11 @@ class Explorer(WorkbenchWidget):
 
     def close(self) -> None:
         """Ends the explorer; a monitor goes on."""
-        if (end := getattr(self, "_unsubscribe", None)) is not None:
+        end, self._unsubscribe = (
+            getattr(self, "_unsubscribe", None),
+            None,
+        )  # ipywidgets closes once more when collecting
+        if end is not None:
             end()
         super().close()
 

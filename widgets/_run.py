@@ -121,7 +121,11 @@ class RunView(WorkbenchWidget):
 
     def close(self) -> None:
         """Ends the view; the run goes on."""
-        if (end := getattr(self, "_unsubscribe", None)) is not None:
+        end, self._unsubscribe = (
+            getattr(self, "_unsubscribe", None),
+            None,
+        )  # ipywidgets closes once more when collecting
+        if end is not None:
             end()
         super().close()
 

@@ -127,7 +127,7 @@ export function clients(ctx) {
     arrange();
     follow();
   }
-  for (const control of [mode, metric, sort, field, test, bound]) control.addEventListener("change", arrange);
+  for (const control of [mode, metric, sort, field, test]) control.addEventListener("change", arrange);
   bound.addEventListener("input", arrange);
   ctx.onTheme(() => node && arrange());
   ctx.onSelection(follow);

@@ -1,0 +1,90 @@
+import pytest
+import records_examples as examples
+from accessibility import nameless, weak_contrasts
+from harness import Harness
+from live_examples import FakeMonitor, FakeRun, sample
+from playwright.sync_api import expect
+
+import widgets
+from workbench.records import ProblemRecord
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(autouse=True)
+def _send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A page of the synchronous Playwright may be used from the test's own thread only: no timers.
+    monkeypatch.setattr(widgets.WorkbenchWidget, "update_live", lambda self, **values: _set_live(self, values))
+    monkeypatch.setattr("widgets._run._follow", lambda reference: None)
+
+
+def _set_live(widget: widgets.WorkbenchWidget, values: dict[str, object]) -> None:
+    widget.live = {**widget.live, **values}
+
+
+def test_devices_show_memory_as_it_changes(harness: Harness):
+    monitor = FakeMonitor(sample(0, 1024, 2048))
+    view = harness.mount(widgets.DevicesView(monitor))
+    tiles = view.locator("[data-where]")
+    expect(tiles).to_have_count(2)
+    expect(tiles.first).to_contain_text("1 KiB")
+    monitor.take(sample(1, 3 * 2**20, 2048))
+    expect(tiles.first.locator(".wb-big")).to_have_text("3 MiB")
+    expect(tiles.first.locator("svg")).to_have_attribute("aria-label", "memory over 1 s: 1 KiB to 3 MiB")
+    assert weak_contrasts(view) == []
+    assert nameless(view) == []
+
+
+def test_devices_are_a_tab_of_the_explorer_and_share_its_selection(harness: Harness):
+    monitor = FakeMonitor(sample(0, 1, 2, 3))
+    made = widgets.Explorer(examples.fedavg_record(), monitor=monitor, view="devices")
+    view = harness.mount(made)
+    view.locator('[data-where="cpu:2"]').click()
+    assert made.selection == {"device": 2}
+    view.get_by_role("tab", name="Mesh").click()
+    expect(view.locator('[data-device="2"]')).to_have_attribute("aria-pressed", "true")
+
+
+def test_run_shows_progress_curves_and_every_client(harness: Harness):
+    run = FakeRun(rounds=4)
+    view = harness.mount(widgets.RunView(run))
+    run.finish(loss=(3.0, 1.0), accuracy=0.25)
+    run.finish(loss=(2.0, 1.0), accuracy=0.5)
+    expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 2 of 4 rounds")
+    expect(view.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "2")
+    expect(view.get_by_role("img", name="loss: 1.5 after round 1")).to_be_visible()
+    expect(view.locator(".wb-tile").first).to_contain_text("band from least to most over clients")
+    heat = view.get_by_role("img", name="loss of 2 clients over 2 rounds, from 1 to 3")
+    assert heat.evaluate("node => [node.width, node.height]") == [2, 2]
+    assert weak_contrasts(view) == []
+    assert nameless(view) == []
+
+
+def test_buttons_reach_the_run(harness: Harness):
+    run = FakeRun(rounds=4)
+    made = widgets.RunView(run)
+    view = harness.mount(made)
+    view.get_by_role("button", name="Pause").click()
+    made.refresh()
+    expect(view.locator(".wb-runhead .wb-big")).to_have_text("paused · 0 of 4 rounds")
+    view.get_by_role("button", name="Resume").click()
+    made.refresh()
+    view.get_by_role("button", name="Stop").click()
+    made.refresh()
+    expect(view.get_by_role("button", name="Stop")).to_be_disabled()
+    assert run.told == ["pause", "resume", "stop"]
+
+
+def test_notes_are_kept_with_the_view(harness: Harness):
+    made = widgets.RunView(FakeRun(rounds=1))
+    view = harness.mount(made)
+    view.get_by_label("Notes on this run").fill("larger step next time")
+    view.get_by_label("Notes on this run").blur()
+    assert made.settings == {"notes": "larger step next time"}
+
+
+def test_problems_of_a_run_are_listed(harness: Harness):
+    run = FakeRun(rounds=3)
+    run.problems.append(ProblemRecord(round=1, what="loss of client 3 is not finite (nan)"))
+    view = harness.mount(widgets.RunView(run))
+    expect(view.get_by_role("listitem")).to_have_text("round 1: loss of client 3 is not finite (nan)")

@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+import records_examples as examples
+import records_parts as parts
+from accessibility import nameless, weak_contrasts
+from harness import Harness
+from playwright.sync_api import expect
+
+import widgets
+from workbench.records import ClientRunRecord, RunRecord
+
+pytestmark = pytest.mark.browser
+
+
+def measured(clients: int) -> RunRecord:
+    runs = tuple(ClientRunRecord(stage="1", client=c, seconds=0.001 * (1 + c * 7 % 13)) for c in range(clients))
+    return RunRecord(name="round", engine="mesh", seconds=1.0, clients=runs)
+
+
+VIEWS = {
+    "clients": lambda: widgets.ClientsView(examples.fedavg_record(), measured(64)),
+    "mesh": lambda: widgets.MeshView(parts.mesh_record(), parts.cost_record()),
+    "large mesh": lambda: widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
+    "sharding": lambda: widgets.ShardingView(parts.sharding_record()),
+    "hlo": lambda: widgets.HloView(examples.fedavg_record()),
+    "cost": lambda: widgets.CostView(examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]),
+    "explorer": lambda: widgets.Explorer(examples.fedavg_record()),
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+def test_every_view_is_readable_and_named(harness: Harness, make, theme: str):
+    harness.page.emulate_media(color_scheme=theme)
+    view = harness.mount(make())
+    assert weak_contrasts(view) == []
+    assert nameless(view) == []
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+def test_every_view_fits_a_narrow_page(harness: Harness, make):
+    harness.page.set_viewport_size({"width": 460, "height": 800})
+    view = harness.mount(make())
+    assert view.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
+
+
+def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
+    made = widgets.ClientsView(examples.fedavg_record(4096), measured(4096))
+    view = harness.mount(made)
+    expect(view.get_by_role("img")).to_be_visible()
+    view.get_by_label("Show clients as").select_option("table")
+    view.get_by_role("button", name="time").click()
+    rows = view.locator(".wb-tablebox tr[data-client]")
+    # 1 + 7c mod 13 is largest, 13, where 7c mod 13 = 12: c = 11 first.
+    expect(rows.first).to_have_attribute("data-client", "11")
+    assert rows.count() < 60
+    view.get_by_label("Filter by").select_option(label="time")
+    view.get_by_label("Filter comparison").select_option("≤")
+    view.get_by_label("Filter bound").fill("0.0011")
+    # One of thirteen clients takes 1 ms: 316 of 4,096 (0, 13, 26, …, 4,095).
+    expect(view.locator("p.wb-note").first).to_contain_text("316 of 4,096 clients")
+    rows.first.get_by_role("button").click()
+    view.get_by_role("button", name="Pin to compare").click()
+    expect(view.get_by_label("Pinned clients").locator("tbody tr")).to_have_count(1)
+    assert made.settings == {"pinned": [0]}
+
+
+def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
+    made = widgets.ClientsView(examples.fedavg_record(4096))
+    view = harness.mount(made)
+    view.get_by_role("img").focus()
+    for _ in range(3):
+        harness.page.keyboard.press("ArrowRight")
+    harness.page.keyboard.press("Enter")
+    expect(view.locator(".wb-panel h3")).to_have_text("Client 3")
+    assert made.selection["client"] == 3
+
+
+def test_device_says_which_clients_live_on_it(harness: Harness):
+    made = widgets.MeshView(parts.mesh_record())
+    view = harness.mount(made)
+    cards = view.locator("[data-device]")
+    expect(cards).to_have_count(8)
+    cards.first.focus()
+    harness.page.keyboard.press("ArrowDown")  # one row down: next place along the first axis
+    harness.page.keyboard.press("Enter")
+    expect(view.locator(".wb-panel h3")).to_have_text("cpu:2")
+    expect(view.locator(".wb-panel")).to_contain_text("16–31")
+    assert made.selection == {"device": 2}
+
+
+def test_8960_devices_are_recoloured_within_a_frame(harness: Harness):
+    record = parts.mesh_record(clients=8960, axes=(("pods", 20), ("x", 16), ("y", 28)))
+    view = harness.mount(widgets.MeshView(record))
+    view.get_by_label("Colour devices by").select_option(label="place along y")
+    canvas = view.locator("canvas")
+    assert canvas.evaluate("node => node.width * node.height") == 8960
+    first, second = (canvas.evaluate(f"n => [...n.getContext('2d').getImageData({x}, 0, 1, 1).data]") for x in (0, 27))
+    assert first == [0, 34, 78, 255]
+    assert second == [254, 232, 56, 255]
+
+
+def test_sharding_shows_the_chosen_array_and_tries_another_spec(harness: Harness):
+    made = widgets.ShardingView(parts.sharding_record())
+    view = harness.mount(made)
+    view.locator('[data-leaf="2"] button').click()
+    blocks = view.locator("[data-block]")
+    expect(blocks).to_have_count(4)
+    expect(blocks.nth(1)).to_have_attribute("aria-label", "shard 1, 0 on cpu:2, cpu:3")
+    # [64, 128, 64] cut 4 × 2 ways: shards of [16, 128, 32] floats are 256 KiB.
+    view.get_by_label("mesh axes of dimension 2").select_option("model")
+    expect(view.locator(".wb-trial")).to_contain_text("[16,128,32]")
+    expect(view.locator(".wb-trial")).to_contain_text("256 KiB")
+    view.get_by_label("mesh axes of dimension 1").select_option("model")
+    expect(view.locator(".wb-trial")).to_contain_text("Mesh axis model is used twice")
+
+
+def test_sharding_of_any_rank_is_seen_by_slices(harness: Harness):
+    mesh = parts.mesh_record(axes=(("a", 2), ("b", 2), ("c", 2)), clients=0)
+    leaf = parts.leaf("cube", (4, 4, 4), (("a",), ("b",), ("c",)), mesh)
+    made = widgets.ShardingView(parts.sharding_record().replace(leaves=(leaf,), mesh=mesh))
+    view = harness.mount(made)
+    label = view.locator('[data-block="1,1"]')
+    expect(label).to_have_attribute("aria-label", "shard 1, 1 on cpu:6")
+    view.get_by_label("slice of dimension 2").fill("1")
+    expect(label).to_have_attribute("aria-label", "shard 1, 1 on cpu:7")
+
+
+def test_instruction_line_and_stage_are_linked(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record())
+    view = harness.mount(made)
+    view.get_by_label("Only collectives over axis").select_option("clients")
+    items = view.locator("[data-instruction]")
+    expect(items).to_have_count(1)
+    items.first.click()
+    assert made.selection == {"instruction": "all-reduce.1", "line": "fedavg.py:12", "stage": "2"}
+    marked = view.get_by_label("StableHLO listing").locator(".wb-selected")
+    expect(marked).to_contain_text("stablehlo.reduce")
+    expect(view.locator(".wb-panel")).to_contain_text("2.54 KiB per device")
+
+
+def test_line_shows_everything_that_it_became(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record())
+    view = harness.mount(made)
+    made.select(line="fedavg.py:12")
+    expect(view.locator(".wb-panel h3")).to_have_text("fedavg.py:12")
+    expect(view.locator(".wb-panel")).to_contain_text("all-reduce.1")
+
+
+def test_ten_thousand_instructions_are_searched_folded_and_drawn(harness: Harness):
+    view = harness.mount(widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    listing = view.get_by_label("Instructions of the compiled module")
+    assert listing.locator("[data-row]").count() < 80
+    view.get_by_label("Search instructions").fill("dot.9992")
+    expect(listing.locator("[data-instruction]")).to_have_count(1)
+    view.get_by_label("Search instructions").fill("")
+    listing.locator("[aria-expanded]").first.click()
+    expect(listing.locator("[data-row]").nth(1)).to_contain_text("stage 1")
+    view.get_by_role("button", name="Graph").click()
+    canvas = view.get_by_label("Data flow of 10002 instructions")
+    canvas.focus()
+    before = canvas.evaluate("node => node.toDataURL()")
+    harness.page.keyboard.press("+")
+    harness.page.wait_for_function("([n, old]) => n.toDataURL() !== old", arg=[canvas.element_handle(), before])
+
+
+def test_cost_of_targets_stands_side_by_side(harness: Harness):
+    base = examples.fedavg_record()
+    made = widgets.CostView(base, [base.replace(target="v5e:4x4")])
+    view = harness.mount(made)
+    expect(view.locator(".wb-target")).to_have_count(2)
+    view.locator('.wb-target tr[data-stage="2"]').first.get_by_role("button").click()
+    assert made.selection == {"stage": "2"}
+    expect(view.locator('g[data-stage="2"].wb-selected')).to_have_count(2)
+    expect(view.locator('tr[data-stage="2"]').first).to_contain_text("collective")
+
+
+def test_selection_is_linked_between_all_tabs_of_the_explorer(harness: Harness):
+    made = widgets.Explorer(examples.fedavg_record())
+    view = harness.mount(made)
+    view.locator('[data-client="17"]').click()
+    view.get_by_role("tab", name="Mesh").click()
+    expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
+    view.locator('[data-device="4"]').click()
+    view.get_by_role("tab", name="Clients").click()
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("Client 17")
+    view.get_by_role("tab", name="Cost").click()
+    expect(view.locator('tr[data-stage="1"].wb-selected')).to_have_count(1)
+    assert made.selection == {"stage": "1", "client": 17, "device": 4}
+    view.get_by_role("button", name="Let go of client 17").click()
+    assert made.selection == {"stage": "1", "device": 4}
+    assert made.settings == {"view": "cost"}
+
+
+def test_tabs_are_walked_by_keyboard_and_opened_from_python(harness: Harness):
+    made = widgets.Explorer(examples.fedavg_record(), view="mesh")
+    view = harness.mount(made)
+    tab = view.get_by_role("tab", name="Mesh")
+    expect(tab).to_have_attribute("aria-selected", "true")
+    tab.focus()
+    harness.page.keyboard.press("ArrowRight")
+    expect(view.get_by_role("tab", name="Sharding")).to_have_attribute("aria-selected", "true")
+    made.settings = {"view": "hlo"}
+    expect(view.get_by_role("tab", name="HLO")).to_have_attribute("aria-selected", "true")
+
+
+def test_a_view_is_built_only_when_its_tab_is_opened(harness: Harness):
+    view = harness.mount(widgets.Explorer(examples.fedavg_record()))
+    assert view.locator("[role=tabpanel]").evaluate_all("all => all.filter(n => n.childElementCount).length") == 1
+
+
+def test_values_arrive_as_binary_numbers(harness: Harness):
+    made = widgets.ClientsView(examples.fedavg_record())
+    assert isinstance(made.arrays["clients.examples"], bytes)
+    assert np.frombuffer(made.arrays["clients.examples"], "<f4")[:3].tolist() == [40.0, 77.0, 114.0]
+    harness.mount(made)

@@ -1,0 +1,66 @@
+import pytest
+import records_examples as examples
+import records_parts as parts
+
+import widgets
+from workbench.records import MemoryRecord
+
+RECORDS = {
+    "program": (examples.fedavg_record, widgets.Explorer),
+    "plan": (lambda: examples.fedavg_record().plan, widgets.Explorer),
+    "mesh": (parts.mesh_record, widgets.MeshView),
+    "sharding": (parts.sharding_record, widgets.ShardingView),
+    "leaf": (lambda: parts.sharding_record().leaves[0], widgets.ShardingView),
+}
+VIEWS = {
+    "explorer": widgets.Explorer,
+    "program": widgets.ProgramView,
+    "clients": widgets.ClientsView,
+    "mesh": widgets.MeshView,
+    "sharding": widgets.ShardingView,
+    "hlo": widgets.HloView,
+    "cost": widgets.CostView,
+}
+
+
+@pytest.mark.parametrize(("make", "kind"), RECORDS.values(), ids=RECORDS)
+def test_every_record_finds_its_view(make, kind):
+    assert isinstance(widgets.show_record(make()), kind)
+
+
+@pytest.mark.parametrize(("view", "kind"), VIEWS.items(), ids=VIEWS)
+def test_a_program_is_shown_in_the_view_that_was_asked_for(view, kind):
+    made = widgets.show_record(examples.fedavg_record(), view)
+    assert isinstance(made, kind)
+    assert made.text()
+
+
+def test_record_without_a_live_view_is_refused_with_what_can_be_shown():
+    with pytest.raises(
+        TypeError, match=r"`show_record` was given a MemoryRecord, which has no live view.*ProgramRecord"
+    ):
+        widgets.show_record(MemoryRecord())
+
+
+def test_unknown_view_is_refused_with_what_exists():
+    with pytest.raises(
+        ValueError, match=r"given view='hol', but a ProgramRecord has the views explorer, program, clients"
+    ):
+        widgets.show_record(examples.fedavg_record(), "hol")
+
+
+def test_view_of_something_the_record_lacks_is_refused_with_the_remedy():
+    record = examples.fedavg_record().replace(mesh=None)
+    with pytest.raises(ValueError, match=r"holds no `mesh`.*Inspect the program under a mesh"):
+        widgets.show_record(record, "mesh")
+
+
+def test_explorer_has_only_the_views_for_which_it_has_something():
+    record = examples.fedavg_record().replace(mesh=None, inputs=None, module=None, cost=None, stablehlo="")
+    views = [view["key"] for view in widgets.Explorer(record).data["views"]]
+    assert views == ["program", "clients"]
+
+
+def test_explorer_refuses_a_view_that_it_does_not_have():
+    with pytest.raises(ValueError, match=r"was given view='devices', but its record of fedavg has the views program"):
+        widgets.Explorer(examples.fedavg_record(), view="devices")
