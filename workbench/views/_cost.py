@@ -34,7 +34,8 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
     low, high = min(*intensities, ridge) / 4, max(*intensities, ridge) * 4
     axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=ink(dark), linewidth=1.6)
     label_point(axes, f"{named} peak {_rate(peak)}", (high, peak), (0, 5), dark, align="right")
-    label_point(axes, f"HBM {bandwidth / 1e9:,.0f} GB/s", (low, low * bandwidth), (14, -9), dark)
+    slope = math.sqrt(low * ridge)
+    label_point(axes, f"HBM {bandwidth / 1e9:,.0f} GB/s", (slope, slope * bandwidth), (-8, 4), dark, align="right")
     for bound, index in _BOUNDS.items():
         mine = [place for stage, place in points if stage.bound == bound]
         if mine:
