@@ -110,7 +110,11 @@ export function term(ctx, word) {
   const key = word.replace(/ per (client|device)$| in all$/, "");
   const meaning = ctx.glossary[key] ?? ctx.glossary[key.replace(/s$/, "")];
   if (!meaning) return word;
-  return h("span", { class: "wb-term", tabindex: 0, role: "note", "aria-label": `${word}: ${meaning}`, "data-tip": meaning }, word);
+  const side = (event) => { // towards the middle, so that no explanation is cut off
+    const box = event.currentTarget.getBoundingClientRect(), page = ctx.root.getBoundingClientRect();
+    event.currentTarget.dataset.side = box.left - page.left > page.width - 260 && box.right - page.left > 260 ? "end" : "start";
+  };
+  return h("span", { class: "wb-term", onmouseenter: side, onfocus: side, tabindex: 0, role: "note", "aria-label": `${word}: ${meaning}`, "data-tip": meaning }, word);
 }
 
 /** Arrow keys move between `items`, one of which is in the tab order; Enter and space choose. */
