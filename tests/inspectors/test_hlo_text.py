@@ -74,6 +74,16 @@ def test_unknown_backend_gives_a_partial_record_that_says_so():
     assert any("no stack frames" in note for note in module.notes)
 
 
+def test_operation_that_nobody_knows_is_named():
+    module = inspect_module(TEXT.replace("add(%fused, %fused)", "entangle(%fused, %fused)"))
+    assert any("`entangle` is an operation that this inspector does not know" in note for note in module.notes)
+
+
+def test_operation_without_a_formula_is_named():
+    text = TEXT.replace("add(%fused, %fused)", "fft(%fused), fft_type=FFT, fft_length={2}")
+    assert "FLOPs of `fft` are not counted" in inspect_module(text).notes
+
+
 def test_module_without_schedule_has_no_timeline_and_says_so():
     module = inspect_module(TEXT.replace(", is_scheduled=true", ""))
     assert module.memory.timeline == ()

@@ -43,7 +43,7 @@ class FlopCounter:
         opcode = instruction.opcode
         if opcode == "fusion":
             return sum(self.fusion(name) for name in set(instruction.calls("calls")))
-        if opcode in ("dot", "ragged-dot"):
+        if opcode in ("dot", "ragged-dot", "scaled-dot"):
             return self._dot(instruction)
         if opcode == "convolution":
             return self._convolution(instruction)

@@ -9,6 +9,7 @@ from workbench.inspectors._collectives import CollectiveReader, MeshAxes
 from workbench.inspectors._flops import FlopCounter
 from workbench.inspectors._hlo import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspectors._hlo_frames import Frames
+from workbench.inspectors._hlo_opcodes import note_on_opcode
 from workbench.inspectors._hlo_stages import StageFinder
 from workbench.inspectors._hlo_times import Runs, count_runs
 from workbench.inspectors._hlo_traffic import Traffic
@@ -172,7 +173,8 @@ class _Inspection:
         return weight
 
     def _notes(self, platform: str) -> list[str]:
-        notes = [*self._runs.notes, *self._flops.notes.values()]
+        opcodes = {instruction.opcode: None for instruction in self._hlo.instructions()}
+        notes = [*self._runs.notes, *self._flops.notes.values(), *filter(None, map(note_on_opcode, opcodes))]
         if platform == "unknown":
             notes.append("the backend of this module is not known: algorithms and custom calls may be unread")
         if not self._frames.known:
