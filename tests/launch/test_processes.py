@@ -201,7 +201,8 @@ SCRIPT = """
 def started_script(folder, *arguments):
     script = folder / "orphans.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(folder)}
     process = subprocess.Popen(
         [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -211,13 +212,16 @@ def started_script(folder, *arguments):
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
-def test_when_the_parent_dies_by_a_signal_no_process_is_left(signal_number, tmp_path):
-    process, found = started_script(tmp_path, "stay")
+def test_when_the_parent_dies_by_a_signal_no_process_and_no_folder_is_left(signal_number, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("t")  # short: addresses of sockets have about a hundred characters
+    process, found = started_script(folder, "stay")
+    assert len(list(folder.glob("wb-*"))) == 1
     assert alive(found) == found
     process.send_signal(signal_number)
     process.wait(LONG)
     process.stdout.close()
     assert nodes.eventually(lambda: not alive(found))
+    assert nodes.eventually(lambda: not list(folder.glob("wb-*")))
 
 
 def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(tmp_path):

@@ -3,6 +3,7 @@
 Imports neither JAX nor NumPy: a child imports what its nodes need, no more.
 """
 
+import contextlib
 import os
 import pickle
 import signal
@@ -11,6 +12,7 @@ import threading
 import traceback
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
+from pathlib import Path
 from typing import Any
 
 from workbench.launch._client import Client, Line
@@ -100,15 +102,25 @@ class _Child:
             self._report()
             ready = connection.wait(watched, REPORT_SECONDS)
             if parent is not None and parent.sentinel in ready:
-                _leave(1)
+                self._leave_an_empty_house()
             if pipe in ready:
                 try:
                     self._obey(*pipe.recv())
                 except (EOFError, OSError):
-                    _leave(1)
+                    self._leave_an_empty_house()
             if self._wake in ready:
                 self._report()
                 _leave(self._wake.recv())
+
+    def _leave_an_empty_house(self) -> None:
+        # The parent died without a chance to remove the launch's folder; the last child does.
+        here = Path(self._order.here)
+        for file in (here, here.with_suffix(".log")):
+            with contextlib.suppress(OSError):
+                file.unlink()
+        with contextlib.suppress(OSError):
+            here.parent.rmdir()
+        _leave(1)
 
     def _obey(self, order: str, *details: str) -> None:
         for runner in self._runners.values():
