@@ -145,10 +145,10 @@ TRANSFORMATIONS: dict[str, Callable[[Callable], Callable]] = {
         lambda w, x: jax.jvp(lambda v: jax.grad(_loss(fn))(v, x), (w,), (jnp.cos(w),))[1]
     ),
     "reverse over reverse": lambda fn: jax.grad(lambda w, x: jnp.sum(jax.grad(_loss(fn))(w, x) ** 2), argnums=(0, 1)),
-    "vmap of the server's": lambda fn: (lambda w, x: jax.vmap(fn, in_axes=(0, None))(_stack(w), x)),
-    "vmap of the clients'": lambda fn: (lambda w, x: jax.vmap(fn, in_axes=(None, 1), out_axes=1)(w, _over_columns(x))),
-    "vmap of both": lambda fn: (lambda w, x: jax.vmap(fn, in_axes=(0, -2), out_axes=-1)(_stack(w), _over_columns(x))),
-    "vmap of grad": lambda fn: (lambda w, x: jax.vmap(jax.grad(_loss(fn)), in_axes=(0, None))(_stack(w), x)),
+    "vmap of the server's": lambda fn: lambda w, x: jax.vmap(fn, in_axes=(0, None))(_stack(w), x),
+    "vmap of the clients'": lambda fn: lambda w, x: jax.vmap(fn, in_axes=(None, 1), out_axes=1)(w, _over_columns(x)),
+    "vmap of both": lambda fn: lambda w, x: jax.vmap(fn, in_axes=(0, -2), out_axes=-1)(_stack(w), _over_columns(x)),
+    "vmap of grad": lambda fn: lambda w, x: jax.vmap(jax.grad(_loss(fn)), in_axes=(0, None))(_stack(w), x),
     "checkpoint": lambda fn: jax.grad(_loss(jax.checkpoint(fn))),
     "scan over rounds": _rounds,
 }
