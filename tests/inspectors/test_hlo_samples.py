@@ -174,3 +174,8 @@ def test_collectives_of_absent_chips_are_named_whatever_their_form(sample):
     }
     assert {c.payload_bytes for c in found.values()} == {64 * 256 * 4}
     assert {c.times for c in found.values()} == {1.0}
+
+
+@pytest.mark.parametrize("sample", sorted(path.name.removesuffix(".hlo.txt") for path in DATA.glob("*.hlo.txt")))
+def test_nothing_in_what_compilers_wrote_is_unknown(sample):
+    assert inspect_module(text_of(sample)).notes == ()

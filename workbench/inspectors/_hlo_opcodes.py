@@ -11,7 +11,7 @@ _KNOWN = frozenset(
     "reduce-precision reduce-scatter reduce-window remainder replica-id reshape reverse rng rng-bit-generator "
     "rng-get-and-update-state round-nearest-afz round-nearest-even rsqrt scaled-dot scatter select select-and-scatter "
     "send set-dimension-size shift-left shift-right-arithmetic shift-right-logical sign sine sinh slice sort sqrt "
-    "stochastic-convert subtract tan tanh topk triangular-solve tuple while xor".split()
+    "stochastic-convert subtract tan tanh topk transpose triangular-solve tuple while xor".split()
 )
 _WITHOUT_FORMULA = frozenset(("cholesky", "fft", "triangular-solve"))
 _PARTS = ("-start", "-done", "-update")
