@@ -54,7 +54,10 @@ def run_lab(root: Path, home: Path) -> Iterator[str]:
         "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}",
         "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
-    environment = os.environ | {name: str(place) for name, place in places.items()}
+    search = os.pathsep.join(
+        [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+    )  # also where not installed
+    environment = os.environ | {"PYTHONPATH": search} | {name: str(place) for name, place in places.items()}
     with (home / "lab.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:

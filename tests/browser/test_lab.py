@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -7,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
-TESTS = Path(__file__).parents[1]
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def notebook(root: Path, name: str, *cells: str) -> str:
@@ -17,7 +18,7 @@ def notebook(root: Path, name: str, *cells: str) -> str:
     return name
 
 
-IMPORTS = f"import sys; sys.path[:0] = {[str(TESTS.parent), str(TESTS)]}\nimport records_examples as examples, widgets"
+IMPORTS = "import records_examples as examples, widgets"
 
 
 def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_the_theme(
@@ -39,8 +40,6 @@ def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_th
         set_theme(lab_page, theme)
         grounds.append(view.evaluate("node => getComputedStyle(node).backgroundColor"))
     assert grounds[0] != grounds[1]
-    chosen = "(await_ => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status)()"
-    assert lab_page.evaluate(chosen) in ("idle", "busy")
 
 
 def test_selection_reaches_the_kernel_and_a_kernel_error_reaches_the_view(lab_page: Page, lab: str, lab_root: Path):
@@ -58,3 +57,85 @@ view"""
     expect(view.locator(".wb-panel h3")).to_have_text("Client 3")
     view.locator('[data-stage="2"]').click()
     expect(view.locator(".wb-error")).to_contain_text("ZeroDivisionError: division by zero")
+
+
+def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_root: Path):
+    code = "widgets.Explorer(examples.fedavg_record(4096), gradient=examples.gradient_record(4096))"
+    open_notebook(lab_page, lab, notebook(lab_root, "explorer.ipynb", IMPORTS, code))
+    assert run_all(lab_page) == []
+    view = lab_page.locator("section.wb")
+    view.get_by_role("tab", name="HLO").click()
+    view.get_by_label("Only collectives over axis").select_option("clients")
+    view.locator("[data-instruction]").first.click()
+    view.get_by_role("tab", name="Program").click()
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")
+    view.get_by_role("tab", name="Clients").click()
+    view.get_by_role("tabpanel").get_by_role("img").click()
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("Client ")
+    view.get_by_role("tab", name="Mesh").click()
+    expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
+
+
+def test_closing_the_output_ends_the_view(lab_page: Page, lab: str, lab_root: Path):
+    cells = (IMPORTS, "view = widgets.ProgramView(examples.fedavg_record())", "view")
+    open_notebook(lab_page, lab, notebook(lab_root, "closing.ipynb", *cells))
+    assert run_all(lab_page) == []
+    expect(lab_page.locator("section.wb")).to_have_count(1)
+    lab_page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    expect(lab_page.locator("section.wb")).to_have_count(0)
+    assert ask_kernel(lab_page, "view._open_views") == "0"
+
+
+def ask_kernel(page: Page, expression: str) -> str:
+    """The value of an expression in the notebook's kernel, as text."""
+    script = """async expression => {
+      const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+      const future = kernel.requestExecute({ code: "", user_expressions: { asked: expression } });
+      const reply = await future.done;
+      return reply.content.user_expressions.asked.data["text/plain"];
+    }"""
+    return page.evaluate(script, expression)
+
+
+@pytest.mark.slow
+@pytest.mark.notebook
+def test_first_notebook_runs_in_jupyterlab_and_its_program_can_be_clicked_through(
+    lab_page: Page, lab: str, lab_root: Path
+):
+    shutil.copy(NOTEBOOKS / "01-start-here.ipynb", lab_root)
+    open_notebook(lab_page, lab, "01-start-here.ipynb")
+    lab_page.set_default_timeout(240_000)
+    assert run_all(lab_page) == []
+    view = lab_page.locator("section.wb").first
+    expect(view.locator('[data-stage="1"]').first).to_be_visible()
+    view.locator('[data-stage="1"]').first.click(position={"x": 30, "y": 10})
+    panel = view.get_by_role("tabpanel").locator(".wb-panel")
+    expect(panel.locator("h3")).to_have_text("train_locally")
+    expect(panel.locator(".wb-marked").first).to_contain_text("wb.map_fn(train_locally")
+    view.locator('[data-client="17"]').first.click()
+    expect(panel.locator("h3")).to_have_text("Client 17")
+    expect(panel).to_contain_text("cpu:")
+    view.locator('[data-label^="reduce stage"]').first.click()
+    expect(panel).to_contain_text("all-reduce")
+
+
+def test_4096_clients_at_ten_rounds_a_second_arrive_to_the_last(lab_page: Page, lab: str, lab_root: Path):
+    code = """
+import threading, time
+from live_examples import FakeRun
+run = FakeRun(rounds=40)
+def drive():
+    for number in range(40):
+        run.finish(loss=tuple(float(number + client % 7) for client in range(4096)))
+        time.sleep(0.1)
+view = widgets.RunView(run)
+threading.Thread(target=drive, daemon=True).start()
+view"""
+    open_notebook(lab_page, lab, notebook(lab_root, "live.ipynb", IMPORTS, code))
+    assert run_all(lab_page) == []
+    view = lab_page.locator("section.wb")
+    expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 40 of 40 rounds", timeout=60_000)
+    latest = view.get_by_role("img", name="loss of all 4096 clients after the last round, from 39 to 45")
+    expect(latest).to_have_attribute("data-round", "39")
+    view.get_by_role("button", name="Stop").click()
+    expect(view.locator(".wb-runhead .wb-big")).to_have_text("stopped · 40 of 40 rounds")

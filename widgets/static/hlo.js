@@ -75,6 +75,8 @@ export function hlo(ctx) {
     }) : kept.map((k) => ({ index: k }));
     summary.textContent = `${format.count(kept.length)} of ${format.count(d.count)} instructions · ${plural(kept.filter((k) => collective[k] >= 0).length, "collective")} · ${d.sentence}`;
     listing.set(rows.length);
+    const chosen = ctx.selection.instruction;
+    if (chosen) listing.show(rows.findIndex((made) => made.index !== undefined && names[made.index] === chosen));
   }
 
   function pick(i) {

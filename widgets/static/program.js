@@ -3,7 +3,7 @@ import { cells, cellAt, css, details, format, h, legend, ramp, range, roving, sh
 /** Which values a client has, and where it lives; shared with the panel of one client. */
 export function clientDetails(ctx, clients, columns, client) {
   const held = clients.ranges.find(([start, stop]) => client >= start && client < stop);
-  const rows = [["client", `${client} of ${format.count(clients.count)}`]];
+  const rows = [["client", `${client} (of 0 to ${format.count(clients.count - 1)})`]];
   if (held) rows.push([held[2].length > 1 ? "devices" : "device", held[3].join(", ")]);
   clients.columns.forEach((column, i) => {
     const value = columns[i][client];
@@ -153,6 +153,7 @@ export function program(ctx) {
     stages = [];
     heat = [];
     pictures.replaceChildren(...ctx.data.pictures.map(picture));
+    pictures.style.flex = `0 1 ${ctx.data.pictures.reduce((sum, made) => sum + made.width + 16, -16)}px`;
     paint();
     follow();
   }

@@ -98,7 +98,13 @@ def _points(cost: CostRecord) -> list[tuple[float, float, StageCostRecord]]:
 
 
 def _peak(chip: ChipRecord) -> float:
-    return max(chip.peak_flops_per_second.values()) / chip.devices_per_chip
+    return chip.peak_flops_per_second[_dtype(chip)] / chip.devices_per_chip
+
+
+def _dtype(chip: ChipRecord) -> str:
+    """The number format of the roof: the one that models are usually computed in."""
+    peaks = chip.peak_flops_per_second
+    return next((name for name in ("bfloat16", "float32") if name in peaks), max(peaks, key=lambda name: peaks[name]))
 
 
 def _frame(scale: _Scale, width: float, height: float) -> Markup:
@@ -130,8 +136,7 @@ def _roof(scale: _Scale, peak: float, bandwidth: float, chip: ChipRecord) -> Mar
     start = max(low, floor / bandwidth)
     outline = [(start, start * bandwidth), (ridge, peak), (high, peak)]
     drawn = "M" + "L".join(f"{number(scale.x(x))} {number(scale.y(y))}" for x, y in outline)
-    dtype = max(chip.peak_flops_per_second, key=lambda name: chip.peak_flops_per_second[name])
-    words = f"{chip.name}: {flops_text(peak)}/s ({dtype}), {bytes_text(bandwidth)}/s"
+    words = f"{chip.name}: {flops_text(peak)}/s ({_dtype(chip)}), {bytes_text(bandwidth)}/s"
     # Above the slope, where no stage can be.
     label = text(LEFT + 8, TOP + 14, words, size=10.5, class_="wb-fill-muted")
     return group(path(drawn, class_="wb-stroke-accent", fill="none", stroke_width=2), label)

@@ -4,6 +4,7 @@ A block is a JSON-able mapping with a `form`: `facts` (rows of term, value), `ta
 number, text, marked) or `note` (text).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,7 +86,8 @@ def code(title: str, text: str) -> Block | None:
     if not text:
         return None
     shown = text if len(text) <= LONGEST_JAXPR else text[:LONGEST_JAXPR] + "\n… (cut)"
-    lines = [[None, line, False] for line in shown.splitlines()]
+    # JAX writes the place of every equation far to the right, where a panel is too narrow for it.
+    lines = [[None, re.sub(r"\s+# .*$", "", line), False] for line in shown.splitlines()]
     return {"form": "code", "title": title, "lines": lines, "folded": True}
 
 

@@ -120,7 +120,7 @@ def _captured(level: Level, nets: Sequence["_Net"]) -> list[Wire]:
     for index, stage in enumerate(level.stages):
         lane = level.input_lane(index)
         if -1 in stage.consumes and (-1, index) not in fed and lane is not None and stage.kind != "broadcast":
-            x, y = level.lanes[lane].x0 + 30, level.end[index]
+            x, y = level.lanes[lane].x0 + 84, level.end[index]
             wires.append(Wire(((x, y - 18), (x, y)), "server" if lane == 0 else "clients", "", stage.path, "constants"))
     return wires
 
