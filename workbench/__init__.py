@@ -3,6 +3,7 @@
 Importing it prints nothing, starts no device and reaches no network.
 """
 
+from workbench._export import export as export, load as load
 from workbench._inspect import inspect as inspect, plan as plan
 from workbench._measure import measure as measure
 from workbench._show import explore as explore, show as show

@@ -51,12 +51,19 @@ class CommandError(WorkbenchError, RuntimeError):
 
 
 class EngineError(WorkbenchError, RuntimeError):
-    """A run failed; `stage` and `client` say where, `__cause__` holds the original exception."""
+    """A run failed; `stage` and `client` say where, `__cause__` holds the original exception.
 
-    def __init__(self, message: str, *, stage: str | None = None, client: int | str | None = None) -> None:
+    `run` is the record of what had finished, if an engine was running a plan; its `results` are the carried values
+    after the last finished round.
+    """
+
+    def __init__(
+        self, message: str, *, stage: str | None = None, client: int | str | None = None, run: Any = None
+    ) -> None:
         super().__init__(message)
         self.stage = stage
         self.client = client
+        self.run = run
 
 
 class NodeError(EngineError):

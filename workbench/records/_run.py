@@ -33,6 +33,7 @@ class ClientRunRecord(Record):
     steps: int | None = None
     where: str = ""
     sent_bytes: int | None = None  # what left the client
+    received_bytes: int | None = None  # what the server sent to it
     error: str | None = None
     flops: float | None = None  # that this client really computed
     loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its turns

@@ -98,7 +98,7 @@ def _lines(value: Any, depth: int) -> list[str]:
     lines = [pad + type(value).__name__.removesuffix("Record")]
     for field in dataclasses.fields(value):
         held = getattr(value, field.name)
-        if held is None or held == () or held == "":
+        if held is None or (isinstance(held, tuple | str) and not held):
             continue
         lines += _field_lines(field.name, held, depth + 1)
     return lines

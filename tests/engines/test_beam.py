@@ -1,0 +1,127 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_contract import EngineContract, by_key, client_data, fedavg, start
+
+import workbench as wb
+from workbench._errors import EngineError, MissingDependencyError, ProgramError
+from workbench.engines import Beam, Engine
+
+try:
+    import apache_beam
+except ImportError:
+    apache_beam = None
+needs_beam = pytest.mark.skipif(apache_beam is None, reason="the extra `beam` is not installed")
+# Beam 2.77 and its dependencies use what Python 3.11 and protobuf deprecate.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@needs_beam
+class TestBeam(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Beam(clients_per_batch=2)
+
+
+@needs_beam
+@pytest.mark.slow
+def test_worker_processes_give_the_same_numbers():
+    engine = Beam(["--direct_running_mode=multi_processing", "--direct_num_workers=2"], clients_per_batch=2)
+    run = engine.run(by_key, start(), client_data())
+    np.testing.assert_allclose(run.results, wb.jit(by_key)(start(), client_data()), rtol=1e-5, atol=1e-6)
+
+
+@needs_beam
+@pytest.mark.slow
+def test_portable_job_server_gives_the_same_numbers():
+    engine = Beam(["--job_endpoint=embed", "--environment_type=LOOPBACK"], runner="PortableRunner", clients_per_batch=2)
+    run = engine.run(by_key, start(), client_data())
+    np.testing.assert_allclose(run.results, wb.jit(by_key)(start(), client_data()), rtol=1e-5, atol=1e-6)
+
+
+@needs_beam
+def test_sums_are_in_the_dtype_that_the_reduction_states():
+    @wb.program(clients=6)
+    def total(x: Any) -> Any:
+        return wb.reduce_sum(wb.map_fn(lambda row: row * 1, x))
+
+    # In bfloat16, 256 + 1 is 256; in float32 the sum of 256 and five ones is 261, which rounds to 260 or 262.
+    x = jnp.array([256, 1, 1, 1, 1, 1], jnp.bfloat16)
+    run = Beam(clients_per_batch=1).run(total, x)
+    assert run.results.dtype == jnp.bfloat16
+    assert float(run.results) in (260.0, 262.0)
+
+
+@needs_beam
+def test_failing_batch_names_its_clients(monkeypatch: pytest.MonkeyPatch):
+    from workbench.engines import _beam_worker
+
+    def failing(task: Any) -> Any:
+        if int(task.operands[0]) == 1:
+            message = "no memory"
+            raise MemoryError(message)
+        return whole(task)
+
+    whole = _beam_worker.run_task
+    monkeypatch.setattr(_beam_worker, "run_task", failing)
+    with pytest.raises(
+        EngineError, match=r"one of the clients 2, 3 on beam \(FnApiRunner\).*MemoryError: no memory"
+    ) as e:
+        Beam(clients_per_batch=2).run(fedavg, start(), client_data())
+    assert e.value.client == "2, 3"
+
+
+@needs_beam
+def test_nan_of_a_pass_is_an_error():
+    @wb.program(clients=3)
+    def logarithms(x: Any) -> Any:
+        return wb.reduce_sum(wb.map_fn(jnp.log, x))
+
+    with pytest.raises(EngineError, match=r"made a NaN for one of the clients 0, 1, 2, in the sum"):
+        Beam(check_nan=True).run(logarithms, np.array([1, -1, 2], np.float32))
+
+
+@needs_beam
+def test_rows_wait_in_the_given_folder_and_are_removed(tmp_path: Path):
+    seen: list[int] = []
+    Beam(folder=tmp_path, clients_per_batch=2).run(
+        fedavg, start(), client_data(), progress=lambda *_: seen.append(len(list(tmp_path.glob("*/rows-*"))))
+    )
+    assert seen[0] == 3  # 5 clients by 2
+    assert not list(tmp_path.iterdir())
+
+
+@needs_beam
+def test_runner_that_cannot_start_names_the_stage(tmp_path: Path):
+    with pytest.raises(EngineError, match=r"ended with its Beam pipeline on beam \(NoSuchRunner\)") as caught:
+        Beam(runner="nowhere.NoSuchRunner").run(fedavg, start(), client_data())
+    assert caught.value.stage is not None
+
+
+def test_missing_beam_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "mapreduce-workbench\[beam\]"'):
+        Beam()
+
+
+@needs_beam
+@pytest.mark.parametrize(
+    ("arguments", "error", "expected"),
+    [
+        ({"runner": "apache_beam.runners.dask.dask_runner.DaskRunner"}, EngineError, "wrong sums.*Executor"),
+        ({"options": "--x=1"}, ProgramError, "a list of flags"),
+        ({"clients_per_batch": 0}, ProgramError, "clients_per_batch=0.*positive int"),
+    ],
+    ids=["DaskRunner", "options", "batch"],
+)
+def test_impossible_settings_are_refused(arguments: Any, error: Any, expected: str):
+    with pytest.raises(error, match=expected):
+        Beam(**arguments)

@@ -1,0 +1,202 @@
+import concurrent.futures
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_contract import CLIENTS, EngineContract, client_data, fedavg, rounds, start
+
+import workbench as wb
+from workbench._errors import EngineError, ProgramError
+from workbench.engines import Engine, Executor, _remote
+
+
+class Shipping(concurrent.futures.Executor):
+    """A worker in this process that gets, and gives back, nothing but pickled bytes."""
+
+    def __init__(self) -> None:
+        self.tasks: list[bytes] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self.tasks.append(pickle.dumps((fn, args)))
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        call, operands = pickle.loads(self.tasks[-1])
+        try:
+            future.set_result(pickle.loads(pickle.dumps(call(*operands))))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class TestThreads(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Iterator[Engine]:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            yield Executor(pool, clients_per_task=2)
+
+
+class TestStagesAsBytes(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Executor(Shipping(), clients_per_task=3)
+
+
+@pytest.mark.slow
+class TestLoky(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        loky = pytest.importorskip("loky")
+        return Executor(loky.get_reusable_executor(2, timeout=60, env={"JAX_PLATFORMS": "cpu"}), clients_per_task=2)
+
+
+@pytest.mark.slow
+class TestDask(EngineContract):
+    @pytest.fixture(scope="class")
+    def cluster(self) -> Iterator[Any]:
+        distributed = pytest.importorskip("distributed")
+        with (
+            distributed.LocalCluster(
+                n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+
+    @pytest.fixture
+    def engine(self, cluster: Any) -> Engine:
+        return Executor(cluster.get_executor(), clients_per_task=2)
+
+
+@wb.program(clients=5)
+def logarithms(x: Any) -> Any:
+    return wb.reduce_sum(wb.map_fn(jnp.log, x))
+
+
+def test_partial_sums_travel_and_not_clients():
+    @wb.program(clients=100)
+    def total(x: Any) -> Any:
+        return wb.reduce_sum(wb.map_fn(lambda row: row**2, x))
+
+    run = Executor(Shipping(), clients_per_task=25).run(total, np.ones((100, 8), np.float32))
+    # 4 tasks reply with a sum of 8 float32 each; nothing is broadcast.
+    assert run.moved_bytes == 4 * 8 * 4
+    assert run.results.tolist() == [100.0] * 8
+
+
+def test_stage_is_compiled_once_per_worker_and_not_per_client(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_remote, "_LOADED", {})
+    Executor(Shipping(), clients_per_task=1).run(rounds, start(), client_data())
+    assert len(_remote._LOADED) == 1
+
+
+def test_last_batch_is_filled_up_and_not_counted():
+    run = Executor(Shipping(), clients_per_task=4).run(fedavg, start(), client_data())
+    assert [client.client for client in run.clients] == list(range(CLIENTS))
+
+
+@pytest.mark.parametrize("pool", [Shipping, lambda: concurrent.futures.ThreadPoolExecutor(2)], ids=["bytes", "threads"])
+def test_nan_in_a_batch_is_traced_to_its_client(pool: Any):
+    x = np.array([1, 2, 3, -1, 5], np.float32)
+    with pytest.raises(EngineError, match=r"stage 0 .* made a NaN for client 3, in the sum") as caught:
+        Executor(pool(), clients_per_task=5, check_nan=True).run(logarithms, x)
+    assert caught.value.client == 3
+
+
+def test_task_that_raises_names_its_clients():
+    class Broken(Shipping):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            future = super().submit(fn, *args, **kwargs)
+            if len(self.tasks) == 2:
+                future = concurrent.futures.Future()
+                future.set_exception(MemoryError("worker out of memory"))
+            return future
+
+    with pytest.raises(EngineError, match=r"one of the clients 2, 3 on a worker: MemoryError: worker out") as caught:
+        Executor(Broken(), clients_per_task=2).run(fedavg, start(), client_data())
+    assert isinstance(caught.value.__cause__, MemoryError)
+    assert caught.value.client == "2, 3"
+
+
+def test_task_that_hangs_ends_the_run():
+    class Silent(Shipping):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return concurrent.futures.Future()
+
+    with pytest.raises(EngineError, match=r"did not answer for one of the clients 0, 1 within .*timeout_seconds=0.2"):
+        Executor(Silent(), clients_per_task=2, timeout_seconds=0.2).run(fedavg, start(), client_data())
+
+
+def test_waiting_ends_when_the_run_is_cancelled():
+    class Silent(Shipping):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            cancel.set()
+            return concurrent.futures.Future()
+
+    cancel = threading.Event()
+    with pytest.raises(EngineError, match="was cancelled"):
+        Executor(Silent(), clients_per_task=2).run(fedavg, start(), client_data(), cancel=cancel)
+
+
+def test_closed_pool_says_so():
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(EngineError, match="cannot schedule new futures after shutdown"):
+        Executor(pool).run(fedavg, start(), client_data())
+
+
+def test_callbacks_cannot_travel():
+    @wb.program(clients=5)
+    def loud(x: Any) -> Any:
+        def one(row: Any) -> Any:
+            jax.debug.print("{}", row)
+            return row
+
+        return wb.reduce_sum(wb.map_fn(one, x))
+
+    with pytest.raises(EngineError, match=r"stage 0 \(`one`\) could not be made ready to travel.*no callbacks"):
+        Executor(Shipping()).run(loud, np.ones(5, np.float32))
+
+
+def test_forking_pool_is_refused():
+    context = multiprocessing.get_context("fork")
+    with (
+        concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool,
+        pytest.raises(EngineError, match=r"ProcessPoolExecutor that makes its processes by fork.*hangs.*spawn"),
+    ):
+        Executor(pool)
+
+
+@pytest.mark.parametrize("size", [0, "many", True], ids=str)
+def test_batch_size_is_checked(size: Any):
+    with pytest.raises(ProgramError, match=r"clients_per_task=.*positive int"):
+        Executor(Shipping(), clients_per_task=size)
+
+
+def test_pool_is_checked():
+    with pytest.raises(ProgramError, match="which has no `submit`"):
+        Executor("four threads")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.slow
+def test_killed_worker_is_an_error_that_names_stage_and_clients():
+    loky = pytest.importorskip("loky")
+    x, y = client_data()
+    pool = loky.get_reusable_executor(1, timeout=60, env={"JAX_PLATFORMS": "cpu"})
+    pids = [pool.submit(os.getpid).result(timeout=120)]
+
+    def progress(stage: str, done: float) -> None:
+        if done == 1.0 and pids:
+            os.kill(pids.pop(), signal.SIGKILL)  # after round 0
+
+    with pytest.raises(EngineError, match=r"failed for one of the clients|failed for client|the pool") as caught:
+        Executor(pool, clients_per_task=2).run(rounds, start(), (x, y), progress=progress)
+    assert caught.value.stage is not None
+    assert caught.value.run.rounds == 1
+    np.testing.assert_allclose(caught.value.run.results[0], fedavg(start(), (x, y))[0], rtol=1e-5, atol=1e-6)

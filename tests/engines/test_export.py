@@ -1,0 +1,141 @@
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_contract import client_data, fedavg, rounds, start
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench._errors import InspectionError
+from workbench.engines import read_header
+
+
+@pytest.fixture(scope="module")
+def exported() -> Any:
+    return wb.export(rounds, start(), client_data())
+
+
+def test_loaded_program_gives_the_same_numbers(exported: Any, tmp_path: Path):
+    exported.save(tmp_path / "rounds.wb")
+    loaded = wb.load(tmp_path / "rounds.wb")
+    ours, theirs = loaded(start(), client_data()), wb.jit(rounds)(start(), client_data())
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+
+
+def test_header_says_what_it_is(exported: Any):
+    header = exported.header
+    assert header["name"] == "rounds"
+    assert header["jax"] == jax.__version__
+    assert header["platforms"] == ["cpu"]
+    assert header["inputs"] == ["float32[3]", "float32[5,4,3]", "float32[5,4]"]
+    assert "rounds" in repr(exported)
+    assert "float32[5,4]" in repr(wb.load(exported))
+
+
+def test_gradient_program_is_exported_like_any_other():
+    gradient = jax.grad(lambda w, data: rounds(w, data)[1][-1])
+    loaded = wb.load(wb.export(gradient, start(), client_data()))
+    np.testing.assert_allclose(loaded(start(), client_data()), gradient(start(), client_data()), rtol=1e-4, atol=1e-6)
+
+
+def test_loaded_program_is_differentiable_as_often_as_asked():
+    loaded = wb.load(wb.export(fedavg, start(), client_data(), derivatives=1))
+    slope = jax.grad(lambda w: loaded(w, client_data())[1])(start())
+    np.testing.assert_allclose(slope, jax.grad(lambda w: fedavg(w, client_data())[1])(start()), rtol=1e-4, atol=1e-6)
+
+
+def test_platforms_are_kept():
+    assert wb.export(fedavg, start(), client_data(), platforms=("cpu", "tpu")).header["platforms"] == ["cpu", "tpu"]
+
+
+def test_shardings_are_kept():
+    mesh = wb.make_mesh(clients=4)
+
+    @wb.program(clients=8)
+    def mean(x: Any) -> Any:
+        return wb.reduce_mean(wb.map_fn(jnp.tanh, x))
+
+    x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("clients")))
+    with jax.set_mesh(mesh):
+        exported = wb.export(mean, x)
+        loaded = wb.load(exported)
+        result = jax.jit(loaded)(x)
+    assert exported.header["devices"] == 4
+    assert loaded.module.in_shardings_jax(mesh)[0].spec == P("clients")
+    np.testing.assert_allclose(result, np.tanh(np.arange(8.0)).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("position", [10, 60, -1], ids=["digest", "header", "body"])
+def test_changed_byte_is_refused(exported: Any, position: int):
+    data = bytearray(exported)
+    data[position] ^= 1
+    with pytest.raises(InspectionError, match=r"SHA-256 does not match.*cut off or changed.*copy the file again"):
+        wb.load(data)
+
+
+def test_cut_file_is_refused(exported: Any):
+    with pytest.raises(InspectionError, match="SHA-256 does not match"):
+        wb.load(exported[:-100])
+    with pytest.raises(InspectionError, match="SHA-256 does not match"):
+        wb.load(exported[:20])
+
+
+def test_other_bytes_are_refused():
+    with pytest.raises(InspectionError, match=r"10 bytes that begin with b'PK.*not an exported program"):
+        wb.load(b"PK\x03\x04zipped")
+
+
+def test_later_format_is_refused(exported: Any):
+    with pytest.raises(InspectionError, match=r"of format b'9'; this workbench reads format b'1'"):
+        wb.load(exported[:7] + b"9" + exported[8:])
+
+
+def _with_header(data: bytes, **changes: Any) -> bytes:
+    """The same artifact as another version of JAX would have written it."""
+    header = {**read_header(data), **changes}
+    body = data[len(data) - header["body_bytes"] :]
+    text = json.dumps(header).encode()
+    rest = struct.pack("<I", len(text)) + text + body
+    return data[:8] + hashlib.sha256(rest).digest() + rest
+
+
+def test_calling_convention_of_another_jax_is_refused(exported: Any):
+    with pytest.raises(InspectionError, match=r"made by JAX 9.9 with calling convention 999; JAX .* here runs"):
+        wb.load(_with_header(exported, calling_convention=999, jax="9.9"))
+
+
+def test_body_that_jax_cannot_read_is_refused(exported: Any):
+    with pytest.raises(InspectionError, match=r"could not read the exported program `rounds`.*made by JAX"):
+        wb.load(_with_header(exported, body_bytes=10))
+
+
+def test_program_of_another_platform_is_refused():
+    loaded = wb.load(wb.export(fedavg, start(), client_data(), platforms=("tpu",)))
+    with pytest.raises(InspectionError, match=r"exported for the platforms tpu, 1 device\(s\)"):
+        loaded(start(), client_data())
+
+
+def test_other_arguments_are_refused(exported: Any):
+    with pytest.raises(InspectionError, match=r"the loaded program `rounds` could not be called"):
+        wb.load(exported)(np.zeros(4, np.float32), client_data())
+
+
+def test_callbacks_cannot_be_exported():
+    def loud(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises(InspectionError, match=r"`export` could not write `loud`.*holds no Python"):
+        wb.export(loud, jnp.ones(3))
+
+
+def test_only_functions_are_exported():
+    with pytest.raises(InspectionError, match="`export` was given a int, which is not a function"):
+        wb.export(3)  # pyright: ignore[reportArgumentType]

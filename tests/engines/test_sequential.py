@@ -1,0 +1,170 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_contract import CLIENTS, EngineContract, client_data, fedavg, start
+
+import workbench as wb
+from workbench._errors import EngineError, ProgramError
+from workbench.engines import ClientReader, Engine, Observed, Sequential
+
+
+class TestSequential(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Sequential()
+
+
+class TestSequentialOperationByOperation(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Sequential(debug=True)
+
+
+@wb.program(clients=3)
+def logarithms(x: Any) -> Any:
+    def of_one(row: Any) -> Any:
+        doubled = 2 * row
+        return jnp.log(doubled)
+
+    return wb.reduce_sum(wb.map_fn(of_one, x))
+
+
+BAD = np.array([1, 2, -3], np.float32)
+
+
+def test_nan_names_its_client():
+    with pytest.raises(EngineError, match=r"stage 0 \(`of_one`\) made a NaN for client 2, in") as caught:
+        Sequential(check_nan=True).run(logarithms, BAD)
+    assert caught.value.client == 2
+    assert caught.value.stage == "0"
+
+
+def test_nan_names_the_line_and_the_value_when_debugging():
+    pattern = r"client 2 in stage 0 \(`of_one`\), at .*test_sequential.py:\d+: the operation `log` made a NaN.*-6.0"
+    with pytest.raises(EngineError, match=pattern):
+        Sequential(debug=True, check_nan=True).run(logarithms, BAD)
+
+
+def test_nan_passes_when_nobody_asked():
+    assert np.isnan(Sequential().run(logarithms, BAD).results)
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["compiled", "operation by operation"])
+def test_client_that_raises_is_named_with_its_cause(debug: bool):
+    def refuse(row: Any) -> Any:
+        if row < 0:
+            message = "negative"
+            raise ArithmeticError(message)
+        return row
+
+    @wb.program(clients=3)
+    def checked(x: Any) -> Any:
+        return wb.reduce_sum(
+            wb.map_fn(lambda row: jax.pure_callback(refuse, jax.typeof(row), row, vmap_method="sequential"), x)
+        )
+
+    with pytest.raises(EngineError, match=r"(?s)client 2.*ArithmeticError.*negative") as caught:
+        Sequential(debug=debug).run(checked, BAD)
+    assert caught.value.client == 2
+    assert caught.value.__cause__ is not None
+    assert [client.client for client in caught.value.run.clients] == [0, 1]
+
+
+def test_watch_sees_every_operation_with_its_values():
+    seen: list[Observed] = []
+    Sequential(watch=seen.append).run(logarithms, BAD[:3] ** 2)
+    assert [(o.client, o.operation) for o in seen] == [(i, op) for i in range(3) for op in ("mul", "log")]
+    assert [float(o.outputs[0]) for o in seen if o.operation == "mul"] == [2, 8, 18]
+    assert seen[0].line is not None
+    assert seen[0].line.function.endswith("of_one")
+
+
+def test_reader_counts_that_do_not_fit_are_told():
+    pairs = [(i, np.float32(1)) for i in range(3)]
+    with pytest.raises(EngineError, match="read 2 than expected"):
+        Sequential().run(logarithms, ClientReader(lambda: iter(pairs[:2]), clients=3))
+    with pytest.raises(EngineError, match="read more than expected"):
+        Sequential().run(logarithms, ClientReader(lambda: iter([*pairs, (3, np.float32(1))]), clients=3))
+
+
+@pytest.mark.parametrize(
+    ("source", "clients", "expected"),
+    [
+        (lambda: iter(()), None, "has no length, and no `clients`"),
+        (iter([(0, 1)]), 1, "can be read only once"),
+        ([], None, "without any client"),
+    ],
+    ids=["no number", "an iterator", "empty"],
+)
+def test_reader_says_what_it_cannot_read(source: Any, clients: int | None, expected: str):
+    with pytest.raises(ProgramError, match=expected):
+        ClientReader(source, clients=clients)
+
+
+def test_server_cannot_have_a_readers_rows_as_a_whole():
+    @wb.program(clients=3)
+    def sorted_rows(x: Any) -> Any:
+        return jnp.sort(x)
+
+    with pytest.raises(EngineError, match=r"the server stage 0 needs the rows of all clients at once.*ClientReader"):
+        Sequential().run(sorted_rows, ClientReader([(i, np.float32(i)) for i in range(3)]))
+
+
+def test_loop_cannot_take_slices_of_a_reader():
+    def slices(x: Any) -> Any:
+        return jax.lax.scan(lambda total, row: (total + logarithms(jnp.ones(3) * row), None), jnp.zeros(()), x)[0]
+
+    with pytest.raises(EngineError, match="takes one slice per turn of an argument that is a `ClientReader`"):
+        Sequential().run(slices, ClientReader([(i, np.float32(i)) for i in range(3)]))
+
+
+def test_server_stage_that_fails_is_named():
+    def refuse(_: Any) -> Any:
+        message = "server down"
+        raise OSError(message)
+
+    @wb.program(clients=3)
+    def program(x: Any) -> Any:
+        total = wb.reduce_sum(x)
+        return jax.pure_callback(refuse, jax.typeof(total), total)
+
+    with pytest.raises(EngineError, match=r"(?s)the server stage 1 of `program` raised .*server down"):
+        Sequential().run(program, np.ones(3, np.float32))
+
+
+def test_only_functions_run():
+    with pytest.raises(ProgramError, match=r"`Sequential.run` was given 3 as its program, of type int"):
+        Sequential().run(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_emitted_values_are_heard_and_cost_nothing_else():
+    @wb.program(clients=CLIENTS)
+    def telling(w: Any, data: Any) -> Any:
+        def one(v: Any, x: Any) -> Any:
+            wb.emit("norm", jnp.sum(x**2))
+            return v * x.sum()
+
+        return wb.reduce_sum(wb.map_fn(one, (wb.broadcast(w), data[0])))
+
+    x, _ = client_data()
+    with wb.listen() as heard:
+        run = Sequential().run(telling, start(), client_data())
+    np.testing.assert_allclose(heard.latest("norm"), (x**2).sum((1, 2)), rtol=1e-5)
+    again = Sequential().run(telling, start(), client_data())
+    np.testing.assert_allclose(run.results, again.results)
+    # Nobody listens: 3 float32 leave each client and no fourth.
+    assert {client.sent_bytes for client in again.clients} == {12}
+
+
+def test_mesh_of_the_kernel_does_not_matter():
+    with jax.set_mesh(wb.make_mesh(clients=4)):
+        run = Sequential().run(fedavg, start(), client_data())
+    np.testing.assert_allclose(run.results[0], Sequential().run(fedavg, start(), client_data()).results[0])
+
+
+def test_record_is_printed_with_arrays_as_results():
+    text = str(Sequential().run(logarithms, BAD[:3] ** 2))
+    assert "sequential" in text

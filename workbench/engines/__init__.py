@@ -1,0 +1,10 @@
+"""Runs a plan somewhere and returns what happened: here client by client, on executors, on Beam, or on the mesh."""
+
+from workbench.engines._artifact import pack as pack, read_header as read_header, unpack as unpack
+from workbench.engines._beam import Beam as Beam
+from workbench.engines._clients import ClientReader as ClientReader
+from workbench.engines._debug import Observed as Observed
+from workbench.engines._engine import Engine as Engine
+from workbench.engines._executor import Executor as Executor
+from workbench.engines._mesh import Mesh as Mesh
+from workbench.engines._sequential import Sequential as Sequential

@@ -1,0 +1,103 @@
+"""Exported programs as bytes that say what they are: a header that is checked before anything is read or run."""
+
+import hashlib
+import json
+import struct
+from typing import Any
+
+import jax
+import jax.export
+
+from workbench._errors import InspectionError
+
+MAGIC = b"WBSTHLO1"
+_PREFIX = len(MAGIC) + 32 + 4  # magic, SHA-256 of all that follows it, length of the header
+
+
+def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes:
+    """An exported module with a header: who made it, for which platforms, with which inputs."""
+    body = bytes(module.serialize(vjp_order=vjp_order))
+    header = {
+        "name": name,
+        "jax": jax.__version__,
+        "calling_convention": module.calling_convention_version,
+        "platforms": list(module.platforms),
+        "devices": module.nr_devices,
+        "inputs": [str(aval) for aval in module.in_avals],
+        "outputs": [str(aval) for aval in module.out_avals],
+        "derivatives": vjp_order,
+        "body_bytes": len(body),
+    }
+    text = json.dumps(header, sort_keys=True).encode()
+    rest = struct.pack("<I", len(text)) + text + body
+    return MAGIC + hashlib.sha256(rest).digest() + rest
+
+
+def read_header(data: bytes) -> dict[str, Any]:
+    """The header of an artifact, after checking that not one byte has changed.
+
+    Raises:
+        InspectionError: if the bytes are something else, cut off or changed, or of an unknown version.
+    """
+    if data[: len(MAGIC) - 1] == MAGIC[:-1] and data[: len(MAGIC)] != MAGIC:
+        message = (
+            f"`load` was given an exported program of format {data[len(MAGIC) - 1 : len(MAGIC)]!r}; this workbench "
+            "reads format "
+            f"{MAGIC[-1:]!r}. A format is read by the workbench that wrote it and by later ones: update "
+            "mapreduce-workbench "
+            "here, or export the program again."
+        )
+        raise InspectionError(message)
+    if not data.startswith(MAGIC):
+        message = (
+            f"`load` was given {len(data)} bytes that begin with {bytes(data[:8])!r}, not with {MAGIC!r}: that is not "
+            "an exported "
+            "program. Only what `workbench.export` made can be loaded: pass its bytes, or the path of the file they "
+            "are in."
+        )
+        raise InspectionError(message)
+    digest, rest = data[len(MAGIC) : len(MAGIC) + 32], data[len(MAGIC) + 32 :]
+    if len(data) < _PREFIX or hashlib.sha256(rest).digest() != digest:
+        message = (
+            f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match the one that it "
+            "carries. "
+            "It was cut off or changed on its way, and is not run: copy the file again, or export the program again."
+        )
+        raise InspectionError(message)
+    (length,) = struct.unpack("<I", rest[:4])
+    return json.loads(rest[4 : 4 + length])
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
+    """The header and the module.
+
+    Raises:
+        InspectionError: as `read_header`; or if this JAX cannot run the module.
+    """
+    header = read_header(data)
+    _check_version(header)
+    body = data[len(data) - header["body_bytes"] :]
+    try:
+        return header, jax.export.deserialize(bytearray(body))
+    except Exception as error:
+        message = (
+            f"`load` could not read the exported program `{header['name']}`: JAX {jax.__version__} raised "
+            f"{type(error).__name__}: {error}. It was made by JAX {header['jax']}: use that version, or export it "
+            "again."
+        )
+        raise InspectionError(message) from error
+
+
+def _check_version(header: dict[str, Any]) -> None:
+    version = header["calling_convention"]
+    low = jax.export.minimum_supported_calling_convention_version
+    high = jax.export.maximum_supported_calling_convention_version
+    if low <= version <= high:
+        return
+    message = (
+        f"`load` was given the exported program `{header['name']}`, made by JAX {header['jax']} with calling "
+        "convention "
+        f"{version}; JAX {jax.__version__} here runs {low} to {high}. A newer JAX reads artifacts of the last 6 "
+        "months, an older one those of 3 weeks later: export it again with a JAX near the one that runs it."
+    )
+    raise InspectionError(message)

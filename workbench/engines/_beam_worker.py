@@ -1,0 +1,164 @@
+"""What a Beam worker does: loads rows from files, computes batches, merges partial results."""
+
+# pyright: reportMissingImports=false
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+
+from workbench.engines._remote import Task, run_task
+
+_MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A pass as it stands in its folder: what each of the stage's outputs is."""
+
+    digest: str
+    kept: int
+    merges: tuple[str, ...]
+    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
+
+
+def load_arrays(path: str | Path) -> list[np.ndarray]:
+    """The arrays of a file, in order; dtypes that numpy's format does not know are kept as bytes with their name."""
+    with np.load(path, allow_pickle=False) as file:
+        names = json.loads(str(file["names"]))
+        return [file[f"x{i}"].view(np.dtype(name)) if name else file[f"x{i}"] for i, name in enumerate(names)]
+
+
+def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
+    """Writes arrays to one file; it appears under its name only when it is whole."""
+    plain = [np.asarray(x) for x in arrays]
+    own = [x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8") for x in plain]
+    names = [x.dtype.name if is_own else "" for x, is_own in zip(plain, own, strict=True)]
+    shown = [x.view(f"u{x.dtype.itemsize}") if is_own else x for x, is_own in zip(plain, own, strict=True)]
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part.npz")
+    np.savez(part, names=json.dumps(names), **{f"x{i}": x for i, x in enumerate(shown)})  # pyright: ignore[reportArgumentType]
+    part.replace(path)
+
+
+class ComputeBatch(beam.DoFn):
+    """One batch of clients: its rows from a file, the server's values from the side input."""
+
+    def __init__(self, folder: str, spec: Spec) -> None:
+        self.folder, self.spec = folder, spec
+
+    def setup(self) -> None:
+        """Reads the stage once per worker."""
+        self.stage = (Path(self.folder) / "stage").read_bytes()
+
+    def process(self, batch: int, shared: list[np.ndarray]) -> Iterator[Any]:
+        """Its partial results; what is kept, and how long it took, goes to a file."""
+        folder = Path(self.folder)
+        try:
+            rows = load_arrays(folder / f"rows-{batch}.npz")
+            reply = run_task(Task(self.spec.digest, self.stage, [np.int32(batch), *rows, *shared]))
+        except Exception as error:
+            message = f"[batch {batch}] {type(error).__name__}: {error}"
+            raise RuntimeError(message) from error
+        kept, partial = reply.outputs[: self.spec.kept], reply.outputs[self.spec.kept :]
+        told = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs)])
+        save_arrays(folder / f"reply-{batch}.npz", [np.array(told), *kept])
+        whole = [x for x, axis in zip(partial, self.spec.keyed, strict=True) if axis < 0]
+        if whole:
+            yield whole
+        for number, (table, axis) in enumerate(zip(partial, self.spec.keyed, strict=True)):
+            if axis >= 0:
+                groups = np.moveaxis(table, axis, 0)
+                for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
+                    yield beam.pvalue.TaggedOutput("by_key", ((number, int(key)), groups[key]))
+
+
+class MergePartial(beam.CombineFn):
+    """Merges lists of accumulators, each in the dtype that its reduction states."""
+
+    def __init__(self, merges: Sequence[str]) -> None:
+        self.merges = tuple(merges)
+
+    def create_accumulator(self) -> list[np.ndarray] | None:
+        """Nothing yet."""
+        return None
+
+    def add_input(self, mutable_accumulator: Any, element: Any) -> Any:
+        """One batch more."""
+        return element if mutable_accumulator is None else self._merged(mutable_accumulator, element)
+
+    def merge_accumulators(self, accumulators: Any) -> Any:
+        """Pair by pair, so that rounding grows with the logarithm of their number."""
+        left = [x for x in accumulators if x is not None]
+        while len(left) > 1:
+            left = [self._merged(*left[i : i + 2]) if i + 1 < len(left) else left[i] for i in range(0, len(left), 2)]
+        return left[0] if left else None
+
+    def extract_output(self, accumulator: Any) -> Any:
+        """The merged accumulators; `finish` is the server's work."""
+        return accumulator
+
+    def _merged(self, a: Sequence[Any], b: Sequence[Any]) -> list[np.ndarray]:
+        return [np.asarray(_MERGES[m](x, y)) for m, x, y in zip(self.merges, a, b, strict=True)]
+
+
+class WriteTotals(beam.DoFn):
+    """Writes the merged results where the driver reads them."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def process(self, element: Any) -> Iterator[Any]:
+        """One list of arrays, or one group of one reduction by key."""
+        if element is not None and isinstance(element, list):
+            save_arrays(f"{self.path}.npz", element)
+        elif element is not None:
+            (number, key), total = element
+            save_arrays(f"{self.path}-{number}-{key}.npz", [total])
+        yield 0
+
+
+def run_pipeline(folder: str, batches: int, runner: Any, flags: Sequence[str]) -> None:
+    """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    spec = Spec(**json.loads((Path(folder) / "spec.json").read_text()))
+    whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
+    options = PipelineOptions(list(flags), save_main_session=False)
+    with beam.Pipeline(runner=runner, options=options) as pipeline:
+        server = pipeline | "server" >> beam.Create([f"{folder}/shared.npz"]) | "load" >> beam.Map(load_arrays)
+        replies = (
+            pipeline
+            | "batches" >> beam.Create(range(batches))
+            | "spread" >> beam.Reshuffle()
+            | "clients"
+            >> beam.ParDo(ComputeBatch(folder, spec), beam.pvalue.AsSingleton(server)).with_outputs(
+                "by_key", main="partial"
+            )
+        )
+        totals = replies.partial | "reduce" >> beam.CombineGlobally(MergePartial(whole)).without_defaults()
+        _ = totals | "write totals" >> beam.ParDo(WriteTotals(f"{folder}/totals"))
+        if any(axis >= 0 for axis in spec.keyed):
+            groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(_AddGroups())
+            _ = groups | "write groups" >> beam.ParDo(WriteTotals(f"{folder}/groups"))
+
+
+class _AddGroups(beam.CombineFn):
+    """Adds the partial sums of one key."""
+
+    def create_accumulator(self) -> np.ndarray | None:
+        return None
+
+    def add_input(self, mutable_accumulator: Any, element: Any) -> Any:
+        return element if mutable_accumulator is None else mutable_accumulator + element
+
+    def merge_accumulators(self, accumulators: Any) -> Any:
+        left = [x for x in accumulators if x is not None]
+        return sum(left[1:], start=left[0]) if left else None
+
+    def extract_output(self, accumulator: Any) -> Any:
+        return accumulator

@@ -1,0 +1,189 @@
+"""Clients' data that are read one client at a time, so that they need not fit in memory."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._errors import EngineError, ProgramError
+
+Pairs = Iterable[tuple[Any, Any]]
+
+
+class ClientReader:
+    """Stands for a `[clients, ...]` argument of a program, whose rows are read when a stage needs them.
+
+    Every pass over the clients reads them again: a scan of ten rounds reads ten times.
+
+    Args (of the constructor):
+        source: `(client_id, data)` pairs, `data` a pytree of arrays of one client, of the same shapes for all.
+            Something that can be iterated several times (a list, a dataset), or a function without arguments that
+            returns an iterator.
+        clients: Number of clients. Default: `len(source)`.
+
+    Raises:
+        ProgramError: if `source` can be read only once, is empty, or its number of clients is not known.
+
+    Example:
+        >>> reader = ClientReader([("ann", np.float32(1)), ("bob", np.float32(3))])
+        >>> reader.clients, reader.struct
+        (2, ShapeDtypeStruct(shape=(2,), dtype=float32))
+    """
+
+    def __init__(self, source: Pairs | Callable[[], Iterator[tuple[Any, Any]]], *, clients: int | None = None) -> None:
+        self._source = source
+        if clients is None and not hasattr(source, "__len__"):
+            message = (
+                f"`ClientReader` was given a {type(source).__name__}, which has no length, and no `clients`. A program "
+                "is "
+                "traced for a known number of clients: pass `clients=n`, or a source with a length."
+            )
+            raise ProgramError(message)
+        if not callable(source) and iter(source) is source:
+            message = (
+                f"`ClientReader` was given the iterator {type(source).__name__}, which can be read only once. Every "
+                "round reads "
+                "the clients again: pass a list, a data set, or the function that makes the iterator."
+            )
+            raise ProgramError(message)
+        self.clients = int(clients if clients is not None else len(source))  # pyright: ignore[reportArgumentType]
+        first = next(iter(self), None)
+        if first is None:
+            message = (
+                "`ClientReader` was given a source without any client. The shapes of one client's data are those of "
+                "its "
+                "first: pass at least one `(client_id, data)` pair."
+            )
+            raise ProgramError(message)
+        leaves, self.structure = jax.tree.flatten(first[1])
+        self.avals = tuple(_as_aval(leaf) for leaf in leaves)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The pairs, from the first."""
+        return iter(self._source() if callable(self._source) else self._source)
+
+    @property
+    def struct(self) -> Any:
+        """The whole argument as shapes and dtypes, `[clients, ...]`."""
+        return jax.tree.unflatten(
+            self.structure, [jax.ShapeDtypeStruct((self.clients, *aval.shape), aval.dtype) for aval in self.avals]
+        )
+
+    @property
+    def rows(self) -> Any:
+        """The whole argument with leaves that say where to read them."""
+        return jax.tree.unflatten(self.structure, [ReadRows(self, index) for index in range(len(self.avals))])
+
+    def read(self, stage: str) -> Iterator[tuple[Any, list[np.ndarray]]]:
+        """Each client's id and leaves, checked.
+
+        Raises:
+            EngineError: if reading fails, if a client's data differ in shape, or if there are more or fewer clients.
+        """
+        count = 0
+        for identity, data in self._guarded(stage):
+            if count == self.clients:
+                raise EngineError(_wrong_number(stage, self.clients, "more"), stage=stage, client=identity)
+            yield identity, self._leaves(identity, data, stage)
+            count += 1
+        if count < self.clients:
+            raise EngineError(_wrong_number(stage, self.clients, str(count)), stage=stage)
+
+    def _guarded(self, stage: str) -> Iterator[tuple[Any, Any]]:
+        last = None
+        try:
+            for identity, data in self:
+                last = identity
+                yield identity, data
+        except EngineError:
+            raise
+        except Exception as error:
+            message = (
+                f"stage {stage} could not read a client: the `ClientReader` raised {type(error).__name__}: {error}, "
+                "after "
+                f"client {last!r}. Each client's data are read when its turn comes: correct the source for that "
+                "client; the "
+                "exception above points to the line."
+            )
+            raise EngineError(message, stage=stage) from error
+
+    def _leaves(self, identity: Any, data: Any, stage: str) -> list[np.ndarray]:
+        leaves, structure = jax.tree.flatten(data)
+        given = [_as_aval(leaf) for leaf in leaves]
+        if structure != self.structure or any(
+            a.shape != b.shape or a.dtype != b.dtype for a, b in zip(given, self.avals, strict=True)
+        ):
+            message = (
+                f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, given))}, but "
+                "the first "
+                f"client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a program have "
+                "the same "
+                "shapes and dtypes: pad their examples (see `workbench.data`), or run them in programs of their own."
+            )
+            raise EngineError(message, stage=stage, client=identity)
+        return [np.asarray(leaf) for leaf in leaves]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadRows:
+    """One leaf of a reader's rows."""
+
+    reader: ClientReader
+    index: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all clients' rows."""
+        aval = self.reader.avals[self.index]
+        return self.reader.clients * int(np.prod(aval.shape)) * aval.dtype.itemsize
+
+
+def _as_aval(leaf: Any) -> jax.ShapeDtypeStruct:
+    array = np.asarray(leaf)
+    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _wrong_number(stage: str, expected: int, found: str) -> str:
+    return (
+        f"stage {stage} read {found} than expected: the program was traced for {expected} clients, and the "
+        "`ClientReader` "
+        f"gave {found}. Every pass must read the same number of clients: pass `clients=` what the source really has."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Some clients: `index` counts batches; `rows` have `size` seats, of which the first `len(clients)` are filled."""
+
+    index: int
+    clients: tuple[Any, ...]
+    rows: list[np.ndarray]
+
+
+def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterator[Batch]:
+    """The rows of a pass, batch by batch; the last one is filled up with copies of its first client."""
+    readers = {id(x.reader): x.reader for x in rows if isinstance(x, ReadRows)}
+    streams = {key: reader.read(stage) for key, reader in readers.items()}
+    for index, start in enumerate(range(0, clients, size)):
+        stop = min(start + size, clients)
+        read = {key: [next(stream) for _ in range(start, stop)] for key, stream in streams.items()}
+        filled = []
+        for x in rows:
+            if isinstance(x, ReadRows):
+                part = np.stack([leaves[x.index] for _, leaves in read[id(x.reader)]])
+                part = part.astype(x.reader.avals[x.index].dtype, copy=False)
+            else:
+                part = x[start:stop]
+            filled.append(_fill(part, size))
+        names = next(iter(read.values()), None)
+        yield Batch(index, tuple(i for i, _ in names) if names else tuple(range(start, stop)), filled)
+    for stream in streams.values():
+        next(stream, None)  # a source with too many clients says so
+
+
+def _fill(part: np.ndarray, size: int) -> np.ndarray:
+    if len(part) == size:
+        return part
+    return np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])

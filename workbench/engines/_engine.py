@@ -1,0 +1,104 @@
+"""What every engine does: trace a call, make its plan, walk it, and record what happened."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench import _jax_compat
+from workbench._errors import EngineError, ProgramError
+from workbench.engines._clients import ClientReader, ReadRows
+from workbench.engines._ledger import Ledger, Progress
+from workbench.engines._pass import Pass
+from workbench.engines._stage import is_key
+from workbench.engines._walk import Run, Walk
+from workbench.plan import Jitted, Plan
+from workbench.plan._jit import trace_listening
+from workbench.plan._listen import Emitted, deliver, listeners
+from workbench.plan._steps import plan_jaxpr
+from workbench.records import RunRecord
+
+
+class Engine(abc.ABC):
+    """Runs programs somewhere. A subclass says how the clients of one pass are computed."""
+
+    name = ""
+
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+        """Runs a program by its plan: the server's stages here, the clients' where this engine puts them.
+
+        Args:
+            fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+            *args: Its arguments, pytrees of arrays. An argument `[clients, ...]` may be a `ClientReader`.
+            progress: Called as `progress(stage, done)` with the path of a stage and the finished share of its
+                clients.
+            cancel: A `threading.Event`; once it is set the run ends with an `EngineError`.
+
+        Returns:
+            What happened: seconds and bytes per stage and client, where each ran. `results` is what `fn` returns.
+            Compiling counts as `warmup_seconds`.
+
+        Raises:
+            ProgramError: if `fn` is not a function.
+            EngineError: if a stage fails or the run is cancelled; `stage` and `client` say where, `run` what had
+                finished.
+        """
+        if not callable(fn):
+            message = (
+                f"`{type(self).__name__}.run` was given {fn!r} as its program, of type {type(fn).__name__}. It traces "
+                "a call "
+                "of a function: pass the function itself, then its arguments."
+            )
+            raise ProgramError(message)
+        fn = fn.fn if isinstance(fn, Jitted) else fn
+        ledger = Ledger(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
+        # Engines put clients elsewhere than on the mesh of this process, so the program is traced without it.
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            return self._run(fn, args, ledger)
+
+    def _run(self, fn: Callable, args: Any, ledger: Ledger) -> RunRecord:
+        shapes = jax.tree.map(
+            lambda x: x.struct if isinstance(x, ClientReader) else _struct(x), args, is_leaf=_is_reader
+        )
+        values = jax.tree.map(lambda x: x.rows if isinstance(x, ClientReader) else x, args, is_leaf=_is_reader)
+        traced = trace_listening(fn, shapes, {})
+        count = traced.out_tree.num_leaves
+        heard = bool(traced.emissions) and bool(listeners())
+        plan = traced.plan if heard or not traced.emissions else _without_emissions(traced.plan, count)
+        run = Run(self._compute, ledger)
+        try:
+            inputs = map(_as_input, jax.tree.leaves(values), plan.closed.in_avals)
+            outputs = Walk(plan, "", run).evaluate(list(inputs))
+        except EngineError as error:
+            ledger.errors.append(str(error))
+            error.run = ledger.record(ledger.carried)
+            raise
+        if heard:
+            deliver(ledger.name, Emitted(traced.emissions, tuple(outputs[count:])))
+        results = [jax.numpy.asarray(y) for y in outputs[:count]]
+        return ledger.record(jax.tree.unflatten(traced.out_tree, results))
+
+    @abc.abstractmethod
+    def _compute(self, work: Pass) -> None:
+        """Computes all batches of a pass and adds what they return."""
+
+
+def _is_reader(x: Any) -> bool:
+    return isinstance(x, ClientReader)
+
+
+def _struct(x: Any) -> Any:
+    """An argument without its values and its place: types of a mesh would tie the plan to it."""
+    aval = _jax_compat.aval_of(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _as_input(x: Any, aval: Any) -> Any:
+    return x if isinstance(x, ReadRows) or is_key(aval.dtype) else np.asarray(x, aval.dtype)
+
+
+def _without_emissions(plan: Plan, count: int) -> Plan:
+    used = [i < count for i in range(len(plan.closed.out_avals))]
+    return plan_jaxpr(_jax_compat.drop_unused_outputs(plan.closed, used), plan.name)

@@ -1,0 +1,197 @@
+"""Any `concurrent.futures` executor as an engine: threads, processes, a Dask cluster."""
+
+import collections
+import concurrent.futures
+import math
+import os
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._errors import EngineError, ProgramError
+from workbench.engines._clients import Batch
+from workbench.engines._engine import Engine
+from workbench.engines._pass import Pass, list_clients
+from workbench.engines._remote import Reply, Task, run_task
+
+Future = concurrent.futures.Future
+
+
+class Executor(Engine):
+    """Computes batches of clients as tasks of an executor.
+
+    Works with `ThreadPoolExecutor`, with loky's `get_reusable_executor()` and `ProcessPoolExecutor` in a "spawn" or
+    "forkserver" context, and with Dask's `Client.get_executor()` (extra `dask`). To other processes a stage travels as
+    StableHLO with its versions, never as pickled code, and is compiled once per worker. Where only reductions read the
+    clients, a task returns the partial result of its batch and not the clients' rows. Workers must be able to import
+    `workbench`.
+
+    Args (of the constructor):
+        pool: The executor. It stays yours: it is not shut down.
+        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every worker has some.
+        check_nan: End the run at the first NaN that leaves a client, and name that client.
+        platforms: Platforms that stages are exported for, as ("cpu",). Default: that of this process.
+        timeout_seconds: End the run when one task takes longer than this. Default: wait as long as the pool lives.
+
+    Raises:
+        EngineError: if `pool` makes its processes by forking this one: JAX hangs after a fork.
+        ProgramError: if `pool` is not an executor or `clients_per_task` not a positive int.
+
+    Example:
+        >>> import workbench as wb
+        >>> @wb.program(clients=5)
+        ... def total(x):
+        ...     return wb.reduce_sum(wb.map_fn(lambda row: row**2, x))
+        >>> with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ...     run = Executor(pool, clients_per_task=2).run(total, np.arange(5, dtype=np.float32))
+        >>> float(run.results)
+        30.0
+
+    References:
+        Measured by hand on 2 cores: 0.6 ms per client and round on threads, 0.8 on loky and 0.9 on Dask at 32 clients
+        per task, 10 on Dask at one client per task.
+    """
+
+    def __init__(
+        self,
+        pool: concurrent.futures.Executor,
+        *,
+        clients_per_task: int | str = "auto",
+        check_nan: bool = False,
+        platforms: tuple[str, ...] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        _check(pool, clients_per_task)
+        self.pool, self.clients_per_task, self.check_nan = pool, clients_per_task, check_nan
+        self.platforms, self.timeout_seconds = platforms, timeout_seconds
+        self.name = f"executor ({type(pool).__name__})"
+        self._local = isinstance(pool, concurrent.futures.ThreadPoolExecutor)
+
+    def _compute(self, work: Pass) -> None:
+        workers = _count_workers(self.pool)
+        size = self._size(work.clients, workers)
+        if self._local:
+            compiled = work.compiled(size)
+            submit = lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))  # noqa: E731
+        else:
+            started = time.perf_counter()
+            digest, stage = work.exported(size, self.platforms)
+            work.ledger.warmup_seconds += time.perf_counter() - started
+            submit = lambda batch: self.pool.submit(run_task, Task(digest, stage, work.operands(batch)))  # noqa: E731
+        waiting: collections.deque[tuple[Batch, Future]] = collections.deque()
+        try:
+            for batch in work.batches(size):
+                waiting.append((batch, self._submitted(submit, batch, work)))
+                if len(waiting) >= 2 * workers:
+                    self._collect(work, *waiting.popleft())
+            while waiting:
+                self._collect(work, *waiting.popleft())
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _size(self, clients: int, workers: int) -> int:
+        if self.clients_per_task == "auto":
+            return max(1, min(32, math.ceil(clients / workers)))
+        return min(int(self.clients_per_task), clients)
+
+    def _submitted(self, submit: Any, batch: Batch, work: Pass) -> Future:
+        try:
+            return submit(batch)
+        except RuntimeError as error:  # a broken or closed pool says so here
+            raise work.failed(batch, error, "the pool") from error
+
+    def _collect(self, work: Pass, batch: Batch, future: Future) -> None:
+        started = time.perf_counter()
+        reply = self._wait(work, batch, future, started)
+        work.ledger.stage(work.stage, "server", 0.0, time.perf_counter() - started)
+        work.ledger.warmup_seconds += reply.compile_seconds / _count_workers(self.pool)
+        if reply.compile_seconds:
+            work.ledger.note(f"stage {work.stage} was compiled on {reply.where} in {reply.compile_seconds:.2f} s")
+        try:
+            work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=self.check_nan)
+        except EngineError as error:
+            raise (_isolated(work, batch) or error) if self.check_nan and len(batch.clients) > 1 else error from None
+
+    def _wait(self, work: Pass, batch: Batch, future: Future, started: float) -> Reply:
+        """The reply; looks at `cancel` and the time ten times a second, so that nothing waits forever unseen."""
+        while True:
+            try:
+                return future.result(timeout=0.1)
+            except concurrent.futures.TimeoutError as error:
+                if future.done():
+                    raise work.failed(batch, error, "a worker") from error
+                work.ledger.check(work.stage, 0.0)
+                waited = time.perf_counter() - started
+                if self.timeout_seconds is not None and waited > self.timeout_seconds:
+                    message = (
+                        f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
+                        f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would hold the "
+                        "whole "
+                        "round: raise `timeout_seconds`, give a task fewer clients, or look at the workers of the pool."
+                    )
+                    raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients))) from None
+            except Exception as error:
+                raise work.failed(batch, error, "a worker") from error
+
+
+def _run_here(compiled: Any, operands: list[Any]) -> Reply:
+    import threading
+
+    started = time.perf_counter()
+    outputs = jax.block_until_ready(compiled(*operands))
+    return Reply(outputs, threading.current_thread().name, time.perf_counter() - started, 0.0)
+
+
+def _isolated(work: Pass, batch: Batch) -> EngineError | None:
+    """Which client of a batch makes the NaN: computes them here, one by one."""
+    from workbench.engines._ledger import find_nan
+
+    single = work.compiled(1)
+    for seat, client in enumerate(batch.clients):
+        rows = [x[seat : seat + 1] for x in batch.rows]
+        outputs = single(np.int32(seat), *rows, *work.shared)
+        if (what := find_nan(outputs, work.function(1).out_names)) is not None:
+            return work.nan(Batch(seat, (client,), rows), what)
+    return None
+
+
+def _count_workers(pool: Any) -> int:
+    known = getattr(pool, "_max_workers", None)
+    if known is None and hasattr(pool, "_client"):  # distributed's executor
+        known = sum(worker["nthreads"] for worker in pool._client.scheduler_info(n_workers=-1)["workers"].values())
+    return max(1, known or os.cpu_count() or 1)
+
+
+def _check(pool: Any, clients_per_task: Any) -> None:
+    if not callable(getattr(pool, "submit", None)):
+        message = (
+            f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. It sends its tasks "
+            "to an "
+            "executor as those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's `get_reusable_executor()`, "
+            "or "
+            "`distributed.Client(…).get_executor()`."
+        )
+        raise ProgramError(message)
+    wrong = clients_per_task != "auto" and (
+        not isinstance(clients_per_task, int) or isinstance(clients_per_task, bool) or clients_per_task < 1
+    )
+    if wrong:
+        message = (
+            f"`Executor` was given clients_per_task={clients_per_task!r}. It is the number of clients that one task "
+            "computes: "
+            'pass a positive int, or "auto" for up to 32.'
+        )
+        raise ProgramError(message)
+    context = getattr(pool, "_mp_context", None)
+    if context is not None and context.get_start_method() == "fork":
+        message = (
+            f"`Executor` was given a {type(pool).__name__} that makes its processes by fork. A forked process has "
+            "JAX's locks but "
+            "not its threads, and hangs in its first computation: pass "
+            '`ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"))`, or loky\'s '
+            "`get_reusable_executor(n)`."
+        )
+        raise EngineError(message)

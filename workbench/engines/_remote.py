@@ -1,0 +1,62 @@
+"""The other end of a task: runs in a worker, which knows nothing but what arrives as bytes and arrays."""
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.engines._artifact import unpack
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One batch: the stage's StableHLO with its digest, and the arguments."""
+
+    digest: str
+    stage: bytes
+    operands: list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """What a batch gave: outputs as numpy arrays, where it ran, and its seconds; compiling is counted apart."""
+
+    outputs: list[Any]
+    where: str
+    seconds: float
+    compile_seconds: float
+
+
+_LOADED: dict[str, Callable] = {}
+_LOCK = threading.Lock()
+
+
+def run_task(task: Task) -> Reply:
+    """Runs one batch; a stage is compiled when its first batch arrives and kept."""
+    started = time.perf_counter()
+    call, compile_seconds = _LOADED.get(task.digest), 0.0
+    if call is None:
+        with _LOCK:  # two threads of one worker must not compile the same stage twice
+            call = _LOADED.get(task.digest)
+            if call is None:
+                call = _load(task)
+                _LOADED[task.digest] = call
+                compile_seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    outputs = [np.asarray(x) for x in jax.block_until_ready(call(*task.operands))]
+    return Reply(outputs, _place(), time.perf_counter() - started, compile_seconds)
+
+
+def _load(task: Task) -> Callable:
+    _, module = unpack(task.stage)
+    shapes = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in task.operands]
+    return jax.jit(module.call).lower(*shapes).compile()
+
+
+def _place() -> str:
+    return f"process {os.getpid()}, {threading.current_thread().name}"

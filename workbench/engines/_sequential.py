@@ -1,0 +1,60 @@
+"""One client at a time, in this process: the oracle of the other engines, and the debugger."""
+
+import time
+from collections.abc import Callable
+
+import jax
+
+from workbench._errors import EngineError
+from workbench.engines._debug import Observed, trace_client
+from workbench.engines._engine import Engine
+from workbench.engines._pass import Pass
+
+
+class Sequential(Engine):
+    """Computes one client after the other, in order.
+
+    Every client is a call of its own, so seconds, bytes and failures are its own. With `debug` a client's function is
+    not compiled: its operations run one by one, with real values, and an error names the line of your code that made
+    the operation. Your Python itself ran once, while the program was traced, and a `breakpoint()` in it stops there,
+    among tracers; to stop among values, put the `breakpoint()` into `watch`, or use `jax.debug.breakpoint()` and
+    `jax.debug.print`.
+
+    Args (of the constructor):
+        debug: Run the operations of a client one by one.
+        watch: With `debug`, called with every operation's `Observed`: stage, client, line, inputs and outputs.
+        check_nan: End the run at the first NaN that leaves a client; with `debug`, at the first that an operation
+            makes.
+
+    Example:
+        >>> import workbench as wb
+        >>> @wb.program(clients=3)
+        ... def total(x):
+        ...     return wb.reduce_sum(wb.map_fn(lambda row: row**2, x))
+        >>> run = Sequential().run(total, np.arange(3, dtype=np.float32))
+        >>> float(run.results), [client.client for client in run.clients]
+        (5.0, [0, 1, 2])
+    """
+
+    name = "sequential"
+
+    def __init__(
+        self, *, debug: bool = False, watch: Callable[[Observed], None] | None = None, check_nan: bool = False
+    ) -> None:
+        self.debug, self.watch, self.check_nan = debug or watch is not None, watch, check_nan
+
+    def _compute(self, work: Pass) -> None:
+        compiled = None if self.debug else work.compiled(1)
+        for batch in work.batches(1):
+            started = time.perf_counter()
+            try:
+                if compiled is not None:
+                    outputs = jax.block_until_ready(compiled(*work.operands(batch)))
+                else:
+                    outputs = trace_client(work, batch, watch=self.watch, check_nan=self.check_nan)
+            except EngineError:
+                raise
+            except Exception as error:
+                raise work.failed(batch, error, "this process") from error
+            seconds = time.perf_counter() - started
+            work.add(batch, outputs, seconds=seconds, where="this process", check_nan=self.check_nan)

@@ -1,0 +1,170 @@
+"""One pass over some clients as a function that can travel: a batch of fixed size, plain arrays at its edges."""
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench import _jax_compat
+from workbench._errors import EngineError
+from workbench.engines._artifact import pack
+from workbench.plan import evaluate
+from workbench.plan._evaluate import bind_here
+from workbench.plan._passes import PassOptions, _Share
+from workbench.plan._phases import Phase
+from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._steps import Plan, Step, plan_jaxpr
+
+
+class BatchFunction:
+    """`(batch index, *rows, *shared) -> (*kept rows, *partial results)` for `size` clients; all arguments plain arrays.
+
+    Partial results are the accumulators of the phase's reductions, so that not every client's rows travel.
+    """
+
+    def __init__(self, plan: Plan, phase: Phase, path: str, size: int) -> None:
+        self.plan, self.phase, self.path, self.size = plan, phase, path, size
+        self.travelling: tuple[str, bytes] | None = None
+        clients = phase.placement.size
+        options = PassOptions(lambda *_: size, self._scope, self._inner, bind_here)
+        self._share = _Share(phase, size, size, None if clients % size == 0 else clients, options)
+        self.row_avals = [_row_aval(v, size) for v in phase.rows]
+        self.shared_avals = [_plain(atom.aval) for atom in phase.shared.values()]
+        self._typed = [dtype_of(v) for v in (*phase.rows, *phase.shared.values())]
+        self.in_avals = [jax.ShapeDtypeStruct((), jnp.int32), *map(edge_aval, [*self.row_avals, *self.shared_avals])]
+
+    @property
+    def name(self) -> str:
+        """What the user called the client function."""
+        return self.plan.stages[leading(self.phase).stage].name
+
+    def __call__(self, index: Any, *operands: Any) -> list[Any]:
+        values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
+        count = len(self.phase.rows)
+        kept, totals = self._share.run(values[:count], values[count:], index)
+        return [*map(to_edge, kept), *totals]
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """Compiled for the devices of this process."""
+        return jax.jit(self.__call__).lower(*self.in_avals).compile()
+
+    def exported(self, platforms: Sequence[str] | None) -> tuple[str, bytes]:
+        """A digest and the StableHLO with its versions, as bytes."""
+        try:
+            module = jax.export.export(jax.jit(self.__call__), platforms=platforms)(*self.in_avals)
+            data = pack(module, name=self.name)
+        except Exception as error:
+            message = (
+                f"stage {self.stage} (`{self.name}`) could not be made ready to travel to other processes: jax.export "
+                "raised "
+                f"{type(error).__name__}: {error}. A stage travels as StableHLO, which holds no Python, so no "
+                "callbacks: take "
+                "`jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client function, or run it with "
+                "`workbench.engines.Sequential()` or on threads."
+            )
+            raise EngineError(message, stage=self.stage) from error
+        return hashlib.sha256(data).hexdigest(), data
+
+    @property
+    def stage(self) -> str:
+        """The path of its first stage of client work."""
+        return f"{self.path}{leading(self.phase).stage}"
+
+    @property
+    def out_names(self) -> list[str]:
+        """What each output is, for messages."""
+        reductions = [f"the sum for `{step.equation.primitive.name}`" for step in self.phase.reductions]
+        return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
+
+    def _scope(self, step: Step) -> str:
+        return f"wb:{self.path}{self.plan.stages[step.stage].label}"
+
+    def _inner(self, step: Step, operands: Sequence[Any]) -> list[Any]:
+        assert step.jaxpr is not None
+        inner = plan_jaxpr(step.jaxpr, self.plan.stages[step.stage].name)
+        return evaluate(inner, operands, path=f"{self.path}{step.stage}.")
+
+
+class WholeFunction(BatchFunction):
+    """A phase whose clients talk to each other in their function: all of them together."""
+
+    def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
+        super().__init__(plan, phase, path, phase.placement.size)
+
+    def __call__(self, index: Any, *operands: Any) -> list[Any]:
+        from workbench.plan._passes import run_pass
+
+        values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
+        count = len(self.phase.rows)
+        options = PassOptions(lambda *_: self.size, self._scope, self._inner, bind_here)
+        results = run_pass(self.phase, values[:count], values[count:], options)
+        outputs = [step.equation.outvars[0] for step in self.phase.reductions]
+        return [*(to_edge(results[v]) for v in self.phase.kept), *(results[v] for v in outputs)]
+
+
+def leading(phase: Phase) -> Step:
+    """The step that a pass is named after: the first function of the user's, if there is one."""
+    own = [step for step in phase.steps if step.kind == "clients" and not step.glue]
+    return next(iter(own), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
+
+
+def merge_totals(phase: Phase) -> Any:
+    """A compiled function that merges two lists of partial results."""
+    merges = [REDUCTION_OF[step.equation.primitive].merge for step in phase.reductions]
+    return jax.jit(lambda a, b: [merge(x, y) for merge, x, y in zip(merges, a, b, strict=True)])
+
+
+def finish_totals(phase: Phase, totals: Sequence[Any]) -> list[Any]:
+    """The reductions' results from their merged partial results."""
+    return [
+        REDUCTION_OF[step.equation.primitive].finish(step.equation, jnp.asarray(total))
+        for step, total in zip(phase.reductions, totals, strict=True)
+    ]
+
+
+def _plain(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _row_aval(v: Any, size: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((size, *v.aval.shape[1:]), v.aval.dtype)
+
+
+# PRNG keys have a dtype that numpy and the wire do not know: at the edges they are the integers that they are made of.
+def edge_aval(aval: Any) -> jax.ShapeDtypeStruct:
+    """The type of a value outside of the function."""
+    if not is_key(aval.dtype):
+        return aval
+    return jax.eval_shape(jax.random.key_data, aval)
+
+
+def to_edge(x: Any) -> Any:
+    """A value as a plain array."""
+    return jax.random.key_data(x) if is_key(x.dtype) else x
+
+
+def from_edge(x: Any, dtype: Any) -> Any:
+    """A plain array as a value of its dtype."""
+    if is_key(dtype):
+        return jax.random.wrap_key_data(x, impl=_jax_compat.key_implementation(dtype))
+    return x
+
+
+def to_host(x: Any) -> np.ndarray:
+    """A value as a numpy array."""
+    return np.asarray(to_edge(x)) if hasattr(x, "dtype") else np.asarray(x)
+
+
+def dtype_of(v: Any) -> Any:
+    """The dtype of a variable of a jaxpr."""
+    return v.aval.dtype
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether it is the dtype of PRNG keys."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
