@@ -170,7 +170,8 @@ class Inspection:
     """One program with its arguments, to be looked at on one mesh or another."""
 
     def __init__(self, fn: Callable, args: Any, kwargs: Any, at_once: AtOnce, examples: Sequence[int] | None) -> None:
-        self.fn, self.args, self.kwargs, self.at_once, self.examples = fn, args, kwargs, at_once, examples
+        self.fn, self.args, self.kwargs, self.examples = fn, args, kwargs, examples
+        self.at_once: AtOnce = at_once
         self.name = getattr(fn, "__name__", type(fn).__name__)
 
     def staged(self, at_once: AtOnce) -> Callable:

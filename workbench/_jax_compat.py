@@ -5,7 +5,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax._src import (
@@ -16,10 +16,11 @@ from jax._src import (
     source_info_util as _source_info,
     xla_bridge as _xla_bridge,
 )
-from jax._src.interpreters import ad as _ad, partial_eval as _pe
+from jax._src.interpreters import partial_eval as _pe
 from jax.extend.core import ClosedJaxpr
+from jax.interpreters import ad
 
-Aval = jax.core.ShapedArray
+Aval: TypeAlias = Any  # jax.core.ShapedArray, which has no public type
 
 
 def at_top_level() -> bool:
@@ -61,7 +62,8 @@ def trace_to_jaxpr(
 ) -> tuple[ClosedJaxpr, list[Any]]:
     """Traces a flat function to a jaxpr without constants and the list of what it closed over.
 
-    The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use collectives over.
+    The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use
+    collectives over.
     """
     debug_info = _core.DebugInfo("map_fn", name, tuple(f"x{i}" for i in range(len(avals))), None)
     wrapped = _lu.wrap_init(fn, debug_info=debug_info)
@@ -113,12 +115,12 @@ def new_equation(equation: Any, **changes: Any) -> Any:
 
 def zero_tangent(primal: Any) -> Any:
     """A symbolic zero tangent for `primal`."""
-    return _ad.Zero(_core.typeof(primal).to_tangent_aval())
+    return ad.Zero(_core.typeof(primal).to_tangent_aval())
 
 
 def zero_cotangent(aval: Any) -> Any:
     """A symbolic zero cotangent for a linear input of abstract value `aval`."""
-    return _ad.Zero(aval.to_ct_aval())
+    return ad.Zero(aval.to_ct_aval())
 
 
 def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str]]:

@@ -10,18 +10,20 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench import inspectors, views
 from workbench._errors import InspectionError
 from workbench._inspect import inspect
-from workbench.records import Record
+from workbench.records import ProgramRecord, Record
 
 
 def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
     """Displays a program, mesh, array, pytree or record: live in a notebook, as text in a terminal.
 
-    A display never ends the cell: if the live view cannot be made, the static picture or the text is shown with the reason.
+    A display never ends the cell: if the live view cannot be made, the static picture or the text is shown with the
+    reason.
 
     Args:
         x: A program (with its arguments behind it), a mesh, an array, a pytree of arrays, or any record.
         *args: Arguments of the program.
-        view: Which view of it: "program", "clients", "mesh", "sharding", "hlo", "cost", "devices" or "run". Default: what
+        view: Which view of it: "program", "clients", "mesh", "sharding", "hlo", "cost", "devices" or "run". Default:
+            what
             suits best.
         **options: With a program, options of `inspect`: `mesh=`, `target="v5e:16x16"`, …
 
@@ -60,6 +62,12 @@ def explore(fn: Callable, *args: Any, **options: Any) -> Any:
     import widgets
 
     record = _record_of(fn, args, options)
+    if not isinstance(record, ProgramRecord):
+        message = (
+            f"`explore` was given a {type(fn).__name__}, which is not a program. It opens a program with its arguments, or a "
+            "`ProgramRecord`: use `show` for meshes, arrays and other records."
+        )
+        raise InspectionError(message)
     return widgets.Explorer(record)
 
 
@@ -96,7 +104,8 @@ def _record_of(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Record
     if leaves and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
         return inspectors.inspect_sharding(x)
     message = (
-        f"`show` was given a {type(x).__name__}, which it does not know. It shows programs with their arguments, meshes, "
+        f"`show` was given a {type(x).__name__}, which it does not know. It shows programs with their "
+        f"arguments, meshes, "
         "arrays, pytrees of arrays, and records: pass `show(program, *args)`, `show(mesh)` or `show(array)`."
     )
     raise InspectionError(message)

@@ -17,7 +17,8 @@ def choose_clients_at_once(
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU one client at once is fastest unless the client's work is tiny: matrices of one client fill the cores and stay
+    On a CPU one client at once is fastest unless the client's work is tiny: matrices of one client fill the cores
+    and stay
     in its caches. An accelerator wants as many as fit in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":

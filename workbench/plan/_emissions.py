@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from workbench import _jax_compat
 from workbench.primitives import map_p
@@ -15,7 +15,7 @@ from workbench.primitives._emit import emit_p
 
 @dataclasses.dataclass(frozen=True)
 class Emission:
-    """One `emit` of a program: its name and what each leading axis of its values counts (placements, "step", "round")."""
+    """One `emit` of a program: its name and what its leading axes count (placements, "step", "round")."""
 
     name: str
     axes: tuple[str, ...]
@@ -124,7 +124,7 @@ def _cond(equation: Any, operands: Sequence[Any]) -> tuple[list[Any], Found]:
 
     def branch_of(number: int, jaxpr: ClosedJaxpr) -> Callable:
         def call(*values: Any) -> tuple:
-            outputs = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *values)
+            outputs = jaxpr_as_fun(jaxpr)(*values)
             own = iter(outputs[plain:])
             filled = [next(own) if owner == number else _absent(aval) for owner, _, aval in slots]
             return (*outputs[:plain], *filled)

@@ -9,8 +9,8 @@ from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
 from workbench.plan._chunks import choose_clients_at_once
-from workbench.plan._passes import PassOptions, run_pass
 from workbench.plan._emissions import Emission
+from workbench.plan._passes import PassOptions, run_pass
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._replay import replay_equation
 from workbench.plan._steps import Plan, Step, plan_jaxpr
@@ -55,7 +55,8 @@ def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 class _Evaluation:
     def __init__(self, plan: Plan, clients_at_once: AtOnce, path: str) -> None:
-        self.plan, self.clients_at_once, self.path = plan, clients_at_once, path
+        self.plan, self.path = plan, path
+        self.clients_at_once: AtOnce = clients_at_once
         self.phases = find_phases(plan, recompute=clients_at_once is not None)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.values: dict[Var, Any] = {}
@@ -85,7 +86,10 @@ class _Evaluation:
     def _shared(self, atom: Any, rows: Var) -> Any:
         value = self._read(atom)
         with jax.named_scope(self._scope(self.broadcasts[rows])):
-            return jax.numpy.asarray(value, dtype=atom.aval.dtype) if isinstance(atom, Literal) else value
+            if not isinstance(atom, Literal):
+                return value
+            literal: Any = atom
+            return jax.numpy.asarray(value, dtype=literal.aval.dtype)
 
     def _scope(self, step: Step) -> str:
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"

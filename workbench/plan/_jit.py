@@ -69,7 +69,8 @@ class Jitted:
 
     def __init__(self, fn: Callable, clients_at_once: AtOnce, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
-        self.fn, self.clients_at_once = fn, clients_at_once
+        self.fn = fn
+        self.clients_at_once: AtOnce = clients_at_once
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
@@ -168,7 +169,8 @@ def jit(fn: Callable, *, clients_at_once: AtOnce = "auto", **options: Any) -> Ji
     )
     if wrong:
         message = (
-            f"`jit` was given clients_at_once={clients_at_once!r}. It is the number of clients that one device computes "
+            f"`jit` was given clients_at_once={clients_at_once!r}. It is the number of clients that one device "
+            f"computes "
             'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
         )
         raise ProgramError(message)

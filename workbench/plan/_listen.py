@@ -73,7 +73,8 @@ class Heard:
             if heard.name == name:
                 return np.asarray(heard.value)
         message = (
-            f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out values with "
+            f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out "
+            f"values with "
             f'`emit("{name}", value)` and must be called through `workbench.jit` while somebody listens.'
         )
         raise InspectionError(message)

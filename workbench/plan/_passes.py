@@ -1,4 +1,4 @@
-"""One pass over the clients: in chunks on every device, with running reductions, so that memory does not grow with them."""
+"""One pass over the clients: in chunks on every device, with running reductions; memory does not grow with them."""
 
 import dataclasses
 import functools
@@ -15,14 +15,14 @@ from workbench import _jax_compat
 from workbench.placements import Layout
 from workbench.plan._inline import uses_primitives
 from workbench.plan._phases import Phase
-from workbench.plan._replay import replay
 from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._replay import replay
 from workbench.plan._steps import Step
 
 
 @dataclasses.dataclass(frozen=True)
 class PassOptions:
-    """How a pass is made: `scope_of` names the stage of a step, `inner` runs a client's own program, `bind` an equation."""
+    """How a pass is made: `scope_of` names a step's stage, `inner` runs a client's own program, `bind` an equation."""
 
     at_once: Callable[[Phase, int], int]
     scope_of: Callable[[Step], str]
@@ -32,7 +32,7 @@ class PassOptions:
 
 def run_pass(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: PassOptions) -> dict[Var, Any]:
     """Runs a phase; returns the rows that are kept and the results of its reductions, by variable."""
-    if not phase.divisible:
+    if not phase.divisible and not phase.one_per_device:
         return _run_whole(phase, rows, shared, options)
     clients, layout = phase.placement.size, phase.layout
     shares = 1 if layout is None else layout.size
@@ -58,7 +58,7 @@ def run_pass(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: 
 
 
 def _even(per_share: int, at_once: int) -> int:
-    """The largest divisor of the share that is at least half of what was asked for, so that nothing is padded; else that."""
+    """The largest divisor of the share from half of what was asked for on, so that nothing is padded; else that."""
     return next((k for k in range(at_once, (at_once + 1) // 2 - 1, -1) if k and per_share % k == 0), at_once)
 
 

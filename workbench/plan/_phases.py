@@ -11,7 +11,6 @@ from workbench import _jax_compat
 from workbench.placements import Layout, Placement, find_layout
 from workbench.plan._steps import Plan, Step
 
-
 # Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
 _KEPT_BYTES = 64 << 20
 
@@ -46,8 +45,21 @@ class Phase:
         )
 
     @property
+    def one_per_device(self) -> bool:
+        """Whether each client has a mesh position for itself, on an axis of its placement's name.
+
+        Then its named-axis collectives are collectives of that mesh axis, and can be compiled as they are written.
+        """
+        return (
+            self.layout is not None
+            and self.layout.axes == (self.placement.name,)
+            and self.layout.size == self.placement.size
+            and not any(step.jaxpr is not None and _jax_compat.has_ordered_effects(step.jaxpr) for step in self.steps)
+        )
+
+    @property
     def row_bytes(self) -> int:
-        """Bytes that one client's function holds at most at once, roughly: its inputs, outputs and intermediate values."""
+        """Bytes that one client's function holds at most at once, roughly: its inputs, outputs and intermediates."""
         inputs = sum(size_bytes(v) for v in self.rows) // max(self.placement.size, 1)
         inner = sum(size_bytes(v) for step in self.steps if step.jaxpr for e in step.jaxpr.eqns for v in e.outvars)
         return inputs + inner

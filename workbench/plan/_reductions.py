@@ -1,4 +1,4 @@
-"""Each reduction as four small functions (start, add rows, merge, finish): what a loop, a mesh or a pipeline needs of it."""
+"""Each reduction as small functions (start, add rows, merge, finish): what a loop, a mesh or a pipeline needs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,7 +15,10 @@ from workbench.primitives._reduce import highest, lowest
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """`start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` · `merge(a, b)` · `finish(equation, accumulator)`.
+    """A reduction, one accumulator at a time.
+
+    `start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` · `merge(a, b)` ·
+    `finish(equation, accumulator)` → result.
 
     `rows` are the operands of the equation with a leading axis of some clients; `mask` says which of them take part.
     `across(accumulator, axes)` merges over mesh axes and is the only communication.

@@ -15,7 +15,8 @@ from workbench.records import SourceLine
 
 # Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
 _ROWWISE = frozenset(
-    "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square integer_pow pow abs sign "
+    "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square "
+    "integer_pow pow abs sign "
     "convert_element_type select_n eq ne lt le gt ge and or not xor is_finite stop_gradient copy copy_p".split()
 )
 _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
@@ -46,7 +47,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Steps that a reader sees as one: a broadcast of a whole pytree, the server's arithmetic between two reductions, …"""
+    """Steps that a reader sees as one: the broadcast of a whole pytree, the server's arithmetic between reductions."""
 
     index: int
     kind: str
@@ -155,15 +156,14 @@ class _Levels:
     def _rowwise_placement(self, equation: Any) -> Placement | None:
         if equation.primitive.name not in _ROWWISE:
             return None
-        variables = [v for v in equation.invars if not isinstance(v, Literal)]
+        variables: list[Any] = [v for v in equation.invars if not isinstance(v, Literal)]
         placements = {self.rows_of[v] for v in variables if v in self.rows_of}
         if len(placements) != 1:
             return None
         placement = placements.pop()
         shape = equation.outvars[0].aval.shape
-        alike = all(v.aval.shape == shape for v in variables) and all(
-            v.aval.shape in ((), shape) for v in equation.invars if isinstance(v, Literal)
-        )
+        literals: list[Any] = [v for v in equation.invars if isinstance(v, Literal)]
+        alike = all(v.aval.shape == shape for v in variables) and all(v.aval.shape in ((), shape) for v in literals)
         return placement if alike and not _has_explicit_type(equation) else None
 
 
@@ -237,7 +237,7 @@ def operation_name(step: Step) -> str:
         for scope in str(step.equation.source_info.name_stack).split("/"):
             if scope in ("reduce_weighted_mean", "reduce_logsumexp"):
                 return scope
-    return {"map_fn": "map_fn"}.get(step.equation.primitive.name, step.equation.primitive.name)
+    return str(step.equation.primitive.name)
 
 
 def _stage_name(steps: Sequence[Step]) -> str:

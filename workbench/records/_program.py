@@ -49,11 +49,13 @@ class StageRecord(Record):
 
     `flops_per_client` and `bytes_per_client` are of one call of the unbatched function (predicted from its jaxpr);
     `moved_bytes` is what passes between server and clients (a broadcast counts the value once per client).
-    A stage of kind `loop` or `branch`, and a `clients` stage that contains an inner placement, hold inner stages in `body`.
+    A stage of kind `loop` or `branch`, and a `clients` stage that contains an inner placement, hold inner stages in
+    `body`.
     """
 
     index: int
-    path: str  # "3", or "2.0" for the first stage inside loop 2; the same text stands in HLO op names as `wb:<path>:<kind>`
+    # "3", or "2.0" for the first stage inside loop 2; the same text stands in HLO op names as `wb:<path>:<kind>`
+    path: str
     kind: StageKind
     name: str  # e.g. "train_locally", "reduce_mean", "scan"
     placement: str | None = None
@@ -61,7 +63,8 @@ class StageRecord(Record):
     operation: str = ""  # the primitive: "broadcast", "map_fn", "reduce_sum", ... or "" for a server stage
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
-    consumes: tuple[int, ...] = ()  # indices (in the same list) of the stages whose outputs it reads; -1: program inputs
+    # indices (in the same list) of the stages whose outputs it reads; -1: program inputs
+    consumes: tuple[int, ...] = ()
     moved_bytes: int = 0
     flops_per_client: float | None = None
     bytes_per_client: int | None = None
