@@ -1,9 +1,10 @@
-"""Makes the pictures of the README: every view of a real program, light and dark.
+"""Makes the pictures of the README: views of a real program, light and dark.
 
-Run `python benchmarks/screenshots.py [folder]`; it needs Chromium or Chrome and writes PNG files, by default to
-`docs/images`.
+Run `python benchmarks/screenshots.py` for those of the README, written to `docs/images`, or
+`python benchmarks/screenshots.py --all FOLDER` for every view. It needs Chromium or Chrome.
 """
 
+import argparse
 import contextlib
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from workbench import data
 from workbench.records import ProgramRecord
 
 WIDTH = 1240
+README = ("client", "clients", "hlo")
 
 
 def predict(params, x):
@@ -104,7 +106,7 @@ def sort_clients(page: Page) -> None:
 
 def take(browser: Browser, page_file: Path, picture: Path, act: Callable[[Page], None], *, dark: bool) -> None:
     page = browser.new_page(
-        viewport={"width": WIDTH, "height": 700}, device_scale_factor=2, color_scheme="dark" if dark else "light"
+        viewport={"width": WIDTH, "height": 700}, device_scale_factor=1.5, color_scheme="dark" if dark else "light"
     )
     page.goto(page_file.as_uri())
     page.wait_for_selector("section.wb")
@@ -116,7 +118,7 @@ def take(browser: Browser, page_file: Path, picture: Path, act: Callable[[Page],
     print(picture)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *, everything: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     forward, gradient = inspect_programs()
     with contextlib.ExitStack() as stack:
@@ -135,9 +137,15 @@ def main(folder: Path) -> None:
             "gradient": ("gradient.html", lambda page: None),
         }
         for name, (file, act) in pictures.items():
+            if name not in README and not everything:
+                continue
             for dark in (False, True):
                 take(browser, place / file, folder / f"{name}-{'dark' if dark else 'light'}.png", act, dark=dark)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs" / "images")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
+    parser.add_argument("--all", action="store_true", help="every view, not only those of the README")
+    arguments = parser.parse_args()
+    main(arguments.folder, everything=arguments.all)

@@ -117,7 +117,9 @@ def _parts(
     if record.mesh is not None and record.mesh.devices:
         add("mesh", mesh_state(record.mesh, record.cost))
     if record.inputs is not None and record.inputs.leaves:
-        add("sharding", sharding_state(record.inputs))
+        # Arrays that were not placed yet do not know their mesh, but the program does.
+        known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
+        add("sharding", sharding_state(known))
     if record.module is not None or record.stablehlo:
         add("hlo", hlo_state(record))
     if record.cost is not None or record.module is not None:

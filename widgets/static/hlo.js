@@ -52,7 +52,7 @@ export function hlo(ctx) {
     const k = made.index, selected = names[k] === ctx.selection.instruction, linked = !ctx.selection.instruction && source[k] >= 0 && keyOf(source[k]) === ctx.selection.line;
     const joint = collective[k] >= 0 ? d.collectives[collective[k]] : null;
     return { selected, depth: group.value ? 1 : 0, class: `${selected || linked ? "wb-selected " : ""}${joint ? "wb-collective" : ""}`, attributes: { "data-instruction": names[k] },
-      children: [h("span", { class: "wb-muted" }, `%${names[k]}`), `= ${shapes[k]}`, h("b", {}, d.opcodes[opcode[k]]), joint ? h("span", { class: "wb-tag" }, `over ${joint.axes} · ${joint.payload}`) : null] };
+      children: [h("span", { class: "wb-muted" }, `%${names[k]}`), h("b", {}, d.opcodes[opcode[k]]), joint ? h("span", { class: "wb-tag" }, `over ${joint.axes} · ${joint.payload}`) : null, shapes[k]] };
   }
 
   function passes(k, words) {

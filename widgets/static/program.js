@@ -153,7 +153,7 @@ export function program(ctx) {
     stages = [];
     heat = [];
     pictures.replaceChildren(...ctx.data.pictures.map(picture));
-    pictures.style.flex = `0 1 ${ctx.data.pictures.reduce((sum, made) => sum + made.width + 16, -16)}px`;
+    pictures.style.maxWidth = `${ctx.data.pictures.reduce((sum, made) => sum + made.width + 16, -16)}px`;
     paint();
     follow();
   }
