@@ -64,8 +64,8 @@ def explore(fn: Callable, *args: Any, **options: Any) -> Any:
     record = _record_of(fn, args, options)
     if not isinstance(record, ProgramRecord):
         message = (
-            f"`explore` was given a {type(fn).__name__}, which is not a program. It opens a program with its arguments, or a "
-            "`ProgramRecord`: use `show` for meshes, arrays and other records."
+            f"`explore` was given a {type(fn).__name__}, which is not a program. It opens a program with its "
+            "arguments, or a `ProgramRecord`: use `show` for meshes, arrays and other records."
         )
         raise InspectionError(message)
     return widgets.Explorer(record)
