@@ -10,6 +10,7 @@ from jax.extend.core import Literal, Var
 from workbench import _jax_compat
 from workbench.placements import Layout, Placement, find_layout
 from workbench.plan._steps import Plan, Step
+from workbench.primitives._reduce import HOLDS
 
 # Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
 _KEPT_BYTES = 64 << 20
@@ -92,7 +93,10 @@ class _Flow:
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
+        compared: set[Var] = set()  # made anew, they could differ in the last bit from the extreme that was taken of them
         for step in plan.steps:
+            if step.equation.params.get("name") == HOLDS:
+                compared.update(step.inputs)
             for v in step.inputs:
                 made_by = self.producer.get(v)
                 if made_by is None or made_by.kind != "clients":
@@ -104,7 +108,7 @@ class _Flow:
         crossing -= whole
         data_bytes = sum(size_bytes(v) for v in plan.closed.jaxpr.invars)
         if recompute and sum(size_bytes(v) for v in crossing) > min(data_bytes, _KEPT_BYTES):
-            crossing = set()
+            crossing &= compared
         self.kept = whole | crossing
 
 
