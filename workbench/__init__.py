@@ -12,7 +12,7 @@ from workbench.inspectors import (
     inspect_mesh as inspect_mesh,
     inspect_sharding as inspect_sharding,
 )
-from workbench.live import watch_devices as watch_devices
+from workbench.live import Run as Run, run_rounds as run_rounds, watch_devices as watch_devices
 from workbench.placements import make_mesh as make_mesh, simulate_devices as simulate_devices
 from workbench.plan import jit as jit, listen as listen
 from workbench.primitives import (
