@@ -8,6 +8,7 @@ from widgets._explorer import Explorer as Explorer
 from widgets._export import to_html as to_html
 from widgets._hlo import HloView as HloView
 from widgets._mesh import MeshView as MeshView
+from widgets._picture import PictureView as PictureView
 from widgets._program import ProgramView as ProgramView
 from widgets._run import RunView as RunView
 from widgets._sharding import ShardingView as ShardingView

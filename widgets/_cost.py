@@ -13,6 +13,7 @@ from workbench.views import (
     render_roofline_svg,
     render_schedule_memory_svg,
     seconds_text,
+    source_text,
 )
 
 
@@ -63,7 +64,15 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = ()) -> d
         "memory_svg": None if picture is None else str(picture),
         "buffers": []
         if memory is None
-        else [[b.name, bytes_text(b.size_bytes), b.shape, str(b.source or "")] for b in memory.largest],
+        else [
+            [
+                b.name,
+                bytes_text(b.size_bytes),
+                b.shape,
+                "" if b.source is None else source_text(b.source.file, b.source.line),
+            ]
+            for b in memory.largest
+        ],
         "sentence": _sentence(record),
     }
 

@@ -17,6 +17,7 @@ from workbench.views import (
     render_run_svg,
     render_samples_svg,
     shape_text,
+    source_text,
 )
 
 MOST_DEVICES = 256
@@ -112,7 +113,12 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
         "seconds": floats([sample.time_seconds for sample in kept]),
         "memory": floats(memory.ravel()),
         "arrays": [
-            [shape_text(a.dtype, a.shape), bytes_text(a.size_bytes), a.sharding, str(a.made_at or "unknown")]
+            [
+                shape_text(a.dtype, a.shape),
+                bytes_text(a.size_bytes),
+                a.sharding,
+                "unknown" if a.made_at is None else source_text(a.made_at.file, a.made_at.line),
+            ]
             for a in last.arrays
         ],
         "live_arrays": last.live_arrays,

@@ -12,7 +12,7 @@ from widgets._clients_state import Arrays, floats
 from widgets._graph_layout import lay_out_graph
 from widgets._stablehlo import read_stablehlo
 from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord, SourceLine
-from workbench.views import GLOSSARY, axes_text, bytes_text, count_text, flops_text
+from workbench.views import GLOSSARY, axes_text, bytes_text, count_text, flops_text, source_text
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
@@ -39,7 +39,7 @@ class HloView(WorkbenchWidget):
         module = self.record.module
         lines = [self.label + "."]
         for each in module.collectives if module is not None else ():
-            places = ", ".join(map(str, each.sources)) or "unknown lines"
+            places = ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown lines"
             lines.append(f"  {each.name} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} from {places}")
         return "\n".join(lines)
 
@@ -81,7 +81,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "opcodes": opcodes,
         "stages": stages,
         "computations": computations,
-        "sources": [[file, line] for file, line in sources],
+        "sources": [[file, line, source_text(file, line)] for file, line in sources],
         "collectives": [_collective(each) for each in (module.collectives if module is not None else ())],
         "axes": sorted({axis for each in (module.collectives if module is not None else ()) for axis in each.axes}),
         "stable": [line for line, _ in listing],
@@ -112,7 +112,7 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
         ["wire", f"{bytes_text(each.wire_bytes)} sent by one device"],
         ["times", "unknown" if each.times is None else count_text(each.times)],
         ["stages", ", ".join(each.stages) or "unknown"],
-        ["source", ", ".join(map(str, each.sources)) or "unknown"],
+        ["source", ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown"],
     ]
     axes = axes_text(each.axes)
     return {"axes": axes, "axis_names": list(each.axes), "payload": bytes_text(each.payload_bytes), "rows": rows}

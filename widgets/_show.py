@@ -9,9 +9,19 @@ from widgets._cost import CostView
 from widgets._explorer import Explorer
 from widgets._hlo import HloView
 from widgets._mesh import MeshView
+from widgets._picture import PictureView
 from widgets._program import ProgramView
 from widgets._sharding import ShardingView
-from workbench.records import LeafShardingRecord, MeshRecord, PlanRecord, ProgramRecord, Record, ShardingRecord
+from workbench.records import (
+    LeafShardingRecord,
+    MeshRecord,
+    PlanRecord,
+    ProgramRecord,
+    Record,
+    RunRecord,
+    ShardingRecord,
+    TimelineRecord,
+)
 
 _PROGRAM: dict[str, Callable[[Any], WorkbenchWidget]] = {
     "explorer": Explorer,
@@ -28,7 +38,7 @@ def show_record(record: Record, view: str | None = None) -> WorkbenchWidget:
     """The live view of a record.
 
     Args:
-        record: A program, a plan, a mesh or a sharding.
+        record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
         view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo` or
             `cost`.
 
@@ -65,9 +75,12 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[[Any], WorkbenchWid
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
         return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    if isinstance(record, RunRecord | TimelineRecord):
+        return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
-        "PlanRecord, MeshRecord, ShardingRecord or LeafShardingRecord; `workbench.views` draws the others."
+        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, RunRecord or TimelineRecord; `workbench.views` "
+        "draws the others."
     )
     raise TypeError(message)
 

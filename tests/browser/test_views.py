@@ -7,9 +7,14 @@ from harness import Harness
 from playwright.sync_api import expect
 
 import widgets
-from workbench.records import ClientRunRecord, RunRecord
+from workbench.records import ClientRunRecord, EventRecord, RunRecord
 
 pytestmark = pytest.mark.browser
+
+EVENTS = tuple(
+    EventRecord(where=f"cpu:{d}", name="dot", start_seconds=0.1 * d, seconds=0.5, kind=kind, stage="1")
+    for d, kind in enumerate(("compute", "collective", "wait"))
+)
 
 
 def measured(clients: int) -> RunRecord:
@@ -24,6 +29,7 @@ VIEWS = {
     "sharding": lambda: widgets.ShardingView(parts.sharding_record()),
     "hlo": lambda: widgets.HloView(examples.fedavg_record()),
     "cost": lambda: widgets.CostView(examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]),
+    "run": lambda: widgets.PictureView(measured(3).replace(events=EVENTS)),
     "explorer": lambda: widgets.Explorer(examples.fedavg_record()),
 }
 

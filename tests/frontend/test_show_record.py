@@ -3,13 +3,16 @@ import records_examples as examples
 import records_parts as parts
 
 import widgets
-from workbench.records import MemoryRecord
+from workbench.records import EventRecord, MemoryRecord, RunRecord
+
+EVENT = EventRecord(where="cpu:0", name="dot", start_seconds=0.0, seconds=0.5)
 
 RECORDS = {
     "program": (examples.fedavg_record, widgets.Explorer),
     "plan": (lambda: examples.fedavg_record().plan, widgets.Explorer),
     "mesh": (parts.mesh_record, widgets.MeshView),
     "sharding": (parts.sharding_record, widgets.ShardingView),
+    "run": (lambda: RunRecord(name="round", engine="mesh", seconds=1.0, events=(EVENT,)), widgets.PictureView),
     "leaf": (lambda: parts.sharding_record().leaves[0], widgets.ShardingView),
 }
 VIEWS = {

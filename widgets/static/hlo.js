@@ -25,8 +25,11 @@ export function hlo(ctx) {
 
   const code = [];
   for (const [file, lines] of d.code) {
-    code.push({ head: file.replaceAll("\\", "/").split("/").pop() });
-    for (const [number, text] of lines) code.push({ file, number, text, key: `${file}:${number}` });
+    code.push({ head: (d.sources.find(([name]) => name === file)?.[2] ?? file).replace(/:\d+$/, "") });
+    lines.forEach(([number, text], i) => {
+      if (i && number > lines[i - 1][0] + 1) code.push({ head: "⋯" });
+      code.push({ file, number, text, key: `${file}:${number}` });
+    });
   }
   const used = new Map();
   source.forEach((index) => index >= 0 && used.set(keyOf(index), (used.get(keyOf(index)) ?? 0) + 1));
@@ -101,7 +104,7 @@ export function hlo(ctx) {
 
   function describe(k) {
     const joint = collective[k] >= 0 ? d.collectives[collective[k]] : null;
-    const facts = [["opcode", d.opcodes[opcode[k]]], ["shape", shapes[k]], ["stage", d.stages[stage[k]] || "none"], ["size", format.bytes(size[k])], ["FLOPs", format.flops(flops[k])], ["memory traffic", format.bytes(accessed[k])], ["times", Number.isFinite(times[k]) ? format.count(times[k]) : "unknown"], ["computation", d.computations[computation[k]]], ["operands", operands[k] || "none"], ["op_name", d.op_names[k] || "none"], ["source", keyOf(source[k]) || "unknown"]];
+    const facts = [["opcode", d.opcodes[opcode[k]]], ["shape", shapes[k]], ["stage", d.stages[stage[k]] || "none"], ["size", format.bytes(size[k])], ["FLOPs", format.flops(flops[k])], ["memory traffic", format.bytes(accessed[k])], ["times", Number.isFinite(times[k]) ? format.count(times[k]) : "unknown"], ["computation", d.computations[computation[k]]], ["operands", operands[k] || "none"], ["op_name", d.op_names[k] || "none"], ["source", source[k] < 0 ? "unknown" : d.sources[source[k]][2]]];
     const blocks = [{ form: "facts", title: "", rows: facts }];
     if (joint) blocks.push({ form: "facts", title: "collective", rows: joint.rows });
     details(ctx, panel, { title: names[k], kind: joint ? "reduce" : "server", subtitle: "instruction of one device", blocks });
@@ -113,7 +116,7 @@ export function hlo(ctx) {
     const rows_ = joint.map((k) => { const each = d.collectives[collective[k]]; return [names[k], each.axes, each.payload]; });
     const blocks = [{ form: "facts", title: "", rows: [["instructions", format.count(all.length)], ["FLOPs", format.flops(sum(flops))], ["memory traffic", format.bytes(sum(accessed))]] }];
     if (rows_.length) blocks.push({ form: "table", title: "Collectives", columns: ["collective", "mesh axis", "payload"], rows: rows_ });
-    details(ctx, panel, { title: line.replaceAll("\\", "/").split("/").pop(), kind: "server", subtitle: "what this line became", blocks });
+    details(ctx, panel, { title: d.sources.find(([file, number]) => `${file}:${number}` === line)?.[2] ?? line, kind: "server", subtitle: "what this line became", blocks });
   }
 
   for (const control of [byStage, byOpcode, byAxis, group]) control.addEventListener("change", filter);

@@ -82,6 +82,7 @@ from workbench.views._svg import (
     flops_text as flops_text,
     seconds_text as seconds_text,
     shape_text as shape_text,
+    source_text as source_text,
 )
 from workbench.views._tables import (
     clients_table as clients_table,

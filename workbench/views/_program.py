@@ -15,6 +15,7 @@ from workbench.views._svg import (
     path,
     rect,
     shape_text,
+    source_text,
     svg,
     text,
     text_width,
@@ -109,7 +110,7 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
         if stage.outputs:
             what.append("-> " + ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in stage.outputs))
         if stage.source:
-            what.append(f"at {stage.source}")
+            what.append(f"at {source_text(stage.source.file, stage.source.line)}")
         lines.append("  " * depth + f"{stage.path}. " + "; ".join(what))
         lines += _stage_lines(stage.body, record, depth + 1)
     return lines

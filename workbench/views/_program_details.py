@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
 from workbench.views._program import axes_text, walk
-from workbench.views._svg import bytes_text, count_text, flops_text, seconds_text, shape_text
+from workbench.views._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
 Block = dict[str, Any]
 ReadSource = Callable[[SourceLine], Sequence[tuple[int, str]]]
@@ -141,16 +141,11 @@ def _source(line: SourceLine | None, read_source: ReadSource | None) -> Block | 
     if line is None:
         return None
     read = list(read_source(line)) if read_source is not None else []
-    title = f"{_short(line.file)}, line {line.line}" + (f", in {line.function}" if line.function else "")
+    title = source_text(line.file, line.line).replace(":", ", line ") + (
+        f", in {line.function}" if line.function else ""
+    )
     last = line.end_line or line.line
     lines = [[number, text, line.line <= number <= last] for number, text in read]
     if not lines:
         return {"form": "note", "title": "Source", "text": title}
     return {"form": "code", "title": title, "lines": lines, "folded": False, "source": str(line)}
-
-
-def _short(file: str) -> str:
-    # A notebook cell's file name is a temporary path with a hash in it, which says nothing to its author.
-    if "ipykernel_" in file or file.startswith("<ipython-input"):
-        return "notebook cell"
-    return file.replace("\\", "/").rsplit("/", 1)[-1]

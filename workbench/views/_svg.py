@@ -224,6 +224,19 @@ def shape_text(dtype: str, shape: Iterable[int]) -> str:
     return f"{_SHORT_DTYPES.get(dtype, dtype)}[{','.join(str(size) for size in shape)}]"
 
 
+def source_text(file: str, line: int) -> str:
+    """A place in the code as its author knows it: the file's name without its folders.
+
+    Example:
+        >>> source_text("/home/me/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
+        ('fedavg.py:12', 'notebook cell:3')
+    """
+    # A notebook cell's file name is a temporary path with a hash in it, which says nothing to its author.
+    if "ipykernel_" in file or file.startswith("<ipython-input"):
+        return f"notebook cell:{line}"
+    return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
 _SHORT_DTYPES = {
     **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
     **{f"int{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)},

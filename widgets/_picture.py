@@ -1,0 +1,40 @@
+"""A record that has a picture and a text, and nothing to choose in it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from widgets._base import WorkbenchWidget
+from workbench.records import RunRecord, TimelineRecord
+from workbench.views import (
+    Markup,
+    describe_run,
+    describe_timeline,
+    render_gantt_svg,
+    render_run_svg,
+    render_run_text,
+)
+
+
+class PictureView(WorkbenchWidget):
+    """A measured run or a simulated round as a time line, in the colours of the page.
+
+    Args:
+        record: The run or the round.
+    """
+
+    module_name = "picture.js"
+
+    def __init__(self, record: RunRecord | TimelineRecord, **values: Any) -> None:
+        self.record = record
+        render: Callable[[Any], Markup] = render_run_svg if isinstance(record, RunRecord) else render_gantt_svg
+        sentence = describe_run(record) if isinstance(record, RunRecord) else describe_timeline(record)
+        self._picture = render(record)
+        super().__init__(data={"svg": str(self._picture), "sentence": sentence}, label=sentence, **values)
+
+    def static_svg(self) -> Markup:
+        """The time line."""
+        return self._picture
+
+    def text(self) -> str:
+        """The time line in words."""
+        return render_run_text(self.record) if isinstance(self.record, RunRecord) else self.label
