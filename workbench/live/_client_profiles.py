@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from workbench._errors import MeasureError
 from workbench.records import ClientProfileRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COLUMNS = ("flops_per_second", "down_bytes_per_second", "up_bytes_per_second", "dropout_probability")
 _SHOWN = 5  # offenders named in an error
@@ -71,7 +73,7 @@ class ClientProfiles:
         return len(np.asarray(self.flops_per_second))
 
     @classmethod
-    def from_pandas(cls, table: pd.DataFrame) -> Self:
+    def from_pandas(cls, table: "pd.DataFrame") -> Self:
         """The clients of a table with the columns that `to_pandas` writes; `dropout_probability` may be left out.
 
         Raises:
@@ -86,8 +88,10 @@ class ClientProfiles:
             raise MeasureError(msg)
         return cls(**{name: table[name].to_numpy() for name in _COLUMNS if name in table.columns})
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """One row per client."""
+        import pandas as pd
+
         table = pd.DataFrame({name: getattr(self, name) for name in _COLUMNS})
         return table.rename_axis("client")
 

@@ -5,14 +5,16 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import numpy as np
-import pandas as pd
 
 from workbench._errors import MissingDependencyError, ProgramError
 from workbench.records import ProblemRecord, RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NAMED_CLIENTS = 10  # of those with a value that is not finite, per metric and round
 
@@ -53,7 +55,7 @@ class History(Sequence[RoundRecord]):
         """Names of all metrics, in order of appearance."""
         return tuple(dict.fromkeys(name for record in self._rounds for name in record.metrics))
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """One row per number: round, metric, client and step (missing where the metric has none), value."""
         rows = [
             (record.round, name, *place, value)
@@ -61,16 +63,20 @@ class History(Sequence[RoundRecord]):
             for name, values in record.metrics.items()
             for place, value in _numbers(values)
         ]
+        import pandas as pd
+
         table = pd.DataFrame(rows, columns=["round", "metric", "client", "step", "value"])
         return table.astype({"round": "int64", "client": "Int64", "step": "Int64", "value": "float64"})
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self) -> "pd.DataFrame":
         """One row per round: its seconds, and each metric as one number, the mean where there is one per client."""
         rows = [
             {"round": record.round, "seconds": record.seconds}
             | {name: float(np.mean(_array(values))) for name, values in record.metrics.items()}
             for record in self._rounds
         ]
+        import pandas as pd
+
         return pd.DataFrame(rows, columns=["round", "seconds", *self.metrics()]).set_index("round")
 
     def to_json(self, path: str | Path | None = None) -> str:

@@ -5,14 +5,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
-import pandas as pd
 
 from workbench._errors import MeasureError
 from workbench.live._sampling import Sampler
 from workbench.records import SampleRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LARGEST_SHARE = 0.05  # of the time that sampling may take; a sample that takes longer is taken less often
 
@@ -117,7 +119,7 @@ class DeviceMonitor:
 
         return unsubscribe
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """One row per sample and device, with the figures of the host beside them."""
         rows = []
         for sample in self.history():
@@ -128,6 +130,8 @@ class DeviceMonitor:
                 del row["record"]
                 row["notes"] = "; ".join(device.notes)
                 rows.append(row | {f"host_{name}": value for name, value in host.items()})
+        import pandas as pd
+
         return pd.DataFrame(rows)
 
     def stop(self) -> None:

@@ -3,12 +3,14 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from workbench.records import CostRecord, RunRecord, StageRunRecord
 from workbench.views._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
 from workbench.views._theme import hatches, svg_style
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROW = 22.0
 HEAD = 34.0  # the legend
@@ -103,7 +105,7 @@ def render_run_text(run: RunRecord) -> str:
     return "\n".join([describe_run(run), *(lines if run.stages else [])])
 
 
-def compare_with_prediction(run: RunRecord, cost: CostRecord) -> pd.DataFrame:
+def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
     """Measured and predicted seconds of every stage side by side, each under a name that says which it is.
 
     Measured seconds are the mean over the devices, per call, without waiting for other devices; `ratio` is measured
@@ -136,6 +138,8 @@ def compare_with_prediction(run: RunRecord, cost: CostRecord) -> pd.DataFrame:
                 "ratio": (parts["compute"] + parts["collective"]) / seconds if seconds else math.nan,
             }
         )
+    import pandas as pd
+
     return pd.DataFrame(rows)
 
 
