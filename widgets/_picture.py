@@ -1,6 +1,5 @@
 """A record that has a picture and a text, and nothing to choose in it."""
 
-from collections.abc import Callable
 from typing import Any
 
 from widgets._base import WorkbenchWidget
@@ -26,9 +25,10 @@ class PictureView(WorkbenchWidget):
 
     def __init__(self, record: RunRecord | TimelineRecord, **values: Any) -> None:
         self.record = record
-        render: Callable[[Any], Markup] = render_run_svg if isinstance(record, RunRecord) else render_gantt_svg
-        sentence = describe_run(record) if isinstance(record, RunRecord) else describe_timeline(record)
-        self._picture = render(record)
+        if isinstance(record, RunRecord):
+            self._picture, sentence = render_run_svg(record), describe_run(record)
+        else:
+            self._picture, sentence = render_gantt_svg(record), describe_timeline(record)
         super().__init__(data={"svg": str(self._picture), "sentence": sentence}, label=sentence, **values)
 
     def static_svg(self) -> Markup:
