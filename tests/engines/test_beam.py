@@ -1,11 +1,15 @@
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import nbclient
+import nbformat
 import numpy as np
+import psutil
 import pytest
-from engine_contract import EngineContract, by_key, client_data, fedavg, start
+from engine_contract import EngineContract, by_key, client_data, fedavg, rounds, start
 
 import workbench as wb
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
@@ -44,6 +48,43 @@ def test_portable_job_server_gives_the_same_numbers():
     engine = Beam(["--job_endpoint=embed", "--environment_type=LOOPBACK"], runner="PortableRunner", clients_per_batch=2)
     run = engine.run(by_key, start(), client_data())
     np.testing.assert_allclose(run.results, wb.jit(by_key)(start(), client_data()), rtol=1e-5, atol=1e-6)
+
+
+@needs_beam
+@pytest.mark.slow
+def test_pipelines_of_another_process_give_the_same_numbers_and_leave_nothing_behind():
+    engine = Beam(clients_per_batch=2, own_process=True)
+    run = engine.run(rounds, start(), client_data())
+    np.testing.assert_allclose(run.results[0], wb.jit(rounds)(start(), client_data())[0], rtol=1e-5, atol=1e-6)
+    assert not [child for child in psutil.Process().children(recursive=True) if "_beam_child" in str(child.cmdline())]
+
+
+@needs_beam
+@pytest.mark.slow
+def test_pipeline_of_another_process_ends_when_cancelled():
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(EngineError, match="was cancelled in stage"):
+        Beam(own_process=True).run(fedavg, start(), client_data(), cancel=cancel)
+    assert not [child for child in psutil.Process().children(recursive=True) if "_beam_child" in str(child.cmdline())]
+
+
+@needs_beam
+@pytest.mark.slow
+@pytest.mark.notebook
+def test_beam_works_in_a_notebook():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(_CELL)])
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    assert "'text': '6.0" in str(notebook.cells[0].outputs)
+
+
+_CELL = """
+import numpy, workbench as wb
+@wb.program(clients=3)
+def total(x):
+    return wb.reduce_sum(wb.map_fn(lambda row: 2 * row, x))
+print(float(wb.engines.Beam().run(total, numpy.ones(3, numpy.float32)).results))
+"""
 
 
 @needs_beam
@@ -118,9 +159,10 @@ def test_missing_beam_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     [
         ({"runner": "apache_beam.runners.dask.dask_runner.DaskRunner"}, EngineError, "wrong sums.*Executor"),
         ({"options": "--x=1"}, ProgramError, "a list of flags"),
+        ({"runner": object(), "own_process": True}, ProgramError, "a runner goes by its name"),
         ({"clients_per_batch": 0}, ProgramError, "clients_per_batch=0.*positive int"),
     ],
-    ids=["DaskRunner", "options", "batch"],
+    ids=["DaskRunner", "options", "runner", "batch"],
 )
 def test_impossible_settings_are_refused(arguments: Any, error: Any, expected: str):
     with pytest.raises(error, match=expected):

@@ -188,7 +188,7 @@ def test_pool_is_checked():
 def test_killed_worker_is_an_error_that_names_stage_and_clients():
     loky = pytest.importorskip("loky")
     x, y = client_data()
-    pool = loky.get_reusable_executor(1, timeout=60, env={"JAX_PLATFORMS": "cpu"})
+    pool = loky.ProcessPoolExecutor(1, timeout=60, env={"JAX_PLATFORMS": "cpu"})
     pids = [pool.submit(os.getpid).result(timeout=120)]
 
     def progress(stage: str, done: float) -> None:

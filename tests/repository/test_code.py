@@ -134,7 +134,7 @@ def test_every_module_can_be_imported():
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            missing.add(error.name)
+            missing.add(str(error.name).replace("_", "-"))  # a module is spelt otherwise than its distribution
     optional = [line for libraries in project()["optional-dependencies"].values() for line in libraries]
     assert missing <= {Requirement(line).name for line in optional}
 

@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
+from workbench.engines._beam_child import Child, in_broken_kernel
 from workbench.engines._clients import Batch
 from workbench.engines._engine import Engine
-from workbench.engines._ledger import tell
+from workbench.engines._ledger import Progress, tell
 from workbench.engines._pass import Pass
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.primitives import by_key_p
+from workbench.records import RunRecord
 
 IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-_MERGE_NAMES = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
+_MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 
 
 class Beam(Engine):
@@ -44,6 +46,8 @@ class Beam(Engine):
         clients_per_batch: Clients that one element of the PCollection holds.
         check_nan: End the run at the first NaN that leaves a pass.
         folder: Where rows wait. Default: a temporary folder, removed after each pass.
+        own_process: Make the pipelines in another process, which takes seconds to start and can be cancelled at any
+            time. Default: where it must be, in a notebook with pandas 3 or later, whose kernel Beam cannot work in.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
@@ -62,13 +66,25 @@ class Beam(Engine):
         clients_per_batch: int = 32,
         check_nan: bool = False,
         folder: str | Path | None = None,
+        own_process: bool | None = None,
     ) -> None:
         if importlib.util.find_spec("apache_beam") is None:
             raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
-        _check(options, runner, clients_per_batch)
+        _check(options, runner, clients_per_batch, own_process)
         self.options, self.runner, self.folder = list(options), runner, folder
         self.clients_per_batch, self.check_nan = clients_per_batch, check_nan
+        self.own_process = in_broken_kernel() if own_process is None else own_process
+        self._child: Child | None = None
         self.name = f"beam ({_runner_name(runner)})"
+
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+        """As every engine's `run`."""
+        try:
+            return super().run(fn, *args, progress=progress, cancel=cancel)
+        finally:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_batch, work.clients)
@@ -80,11 +96,11 @@ class Beam(Engine):
             _read(Path(folder), work, batches, self.check_nan)
 
     def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
-        from workbench.engines._beam_worker import run_pipeline
-
         started = time.perf_counter()
         try:
-            run_pipeline(str(folder), len(batches), self.runner, self.options)
+            self._start(str(folder), len(batches), work)
+        except EngineError:
+            raise
         except Exception as error:
             found = re.search(r"\[batch (\d+)\] (.*)", str(error))
             if found is None:
@@ -98,6 +114,15 @@ class Beam(Engine):
                 raise EngineError(message, stage=work.stage) from error
             raise work.failed(batches[int(found[1])], RuntimeError(found[2]), self.name) from error
         work.ledger.stage(work.stage, "pipeline", time.perf_counter() - started)
+
+    def _start(self, folder: str, batches: int, work: Pass) -> None:
+        if not self.own_process:
+            from workbench.engines._beam_worker import run_pipeline
+
+            run_pipeline(folder, batches, self.runner, self.options)
+            return
+        self._child = self._child or Child()
+        self._child.run(folder, batches, self.runner, self.options, lambda: work.ledger.check(work.stage, 0.0))
 
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
@@ -153,7 +178,7 @@ def _runner_name(runner: Any) -> str:
     return name.rpartition(".")[2]
 
 
-def _check(options: Any, runner: Any, clients_per_batch: Any) -> None:
+def _check(options: Any, runner: Any, clients_per_batch: Any, own_process: Any) -> None:
     if "dask" in _runner_name(runner).lower():
         message = (
             f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges outputs that belong apart, "
@@ -163,6 +188,13 @@ def _check(options: Any, runner: Any, clients_per_batch: Any) -> None:
             "cluster, or another runner."
         )
         raise EngineError(message)
+    if own_process and not isinstance(runner, str):
+        message = (
+            f"`Beam` was given own_process=True and a runner of type {type(runner).__name__}. To another process a "
+            "runner goes "
+            "by its name, like the options: pass the full name of its class."
+        )
+        raise ProgramError(message)
     if isinstance(options, str) or not all(isinstance(flag, str) for flag in options):
         message = (
             f"`Beam` was given options={options!r}. Pipeline options are a list of flags, as on a command line: pass "
