@@ -5,6 +5,8 @@ from workbench.placements._layout import (
     align as align,
     find_layout as find_layout,
     gather as gather,
+    planned as planned,
+    reveal as reveal,
     spread as spread,
 )
 from workbench.placements._placement import (

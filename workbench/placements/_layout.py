@@ -1,7 +1,10 @@
 """Where on the current mesh the clients of a placement live, and how an array is told so."""
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -13,6 +16,7 @@ from workbench._errors import MeshError
 from workbench.placements._placement import Placement
 
 AnyMesh = Mesh | AbstractMesh
+_PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +99,28 @@ def spread(x: Any, layout: Layout | None) -> Any:
         return jax.device_put(x, NamedSharding(_concrete(layout.mesh), P(layout.entry, *rest)))
     spec = P(layout.entry, *(P.UNCONSTRAINED for _ in range(x.ndim - 1)))
     return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec))
+
+
+@contextlib.contextmanager
+def planned() -> Iterator[None]:
+    """Marks a trace from which a plan is made: a plan shows the mesh itself, and wants no constraints between its stages."""
+    token = _PLANNED.set(True)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
+
+
+def reveal(x: Any, layout: Layout | None) -> Any:
+    """Shows `jax.jit` a mesh that is not the one of `jax.set_mesh`: it chooses its devices by the shardings that it sees.
+
+    It sees none inside of a primitive; without this, a program with `mesh=` would run on one device.
+    """
+    if layout is None or layout.explicit or not jax.sharding.get_abstract_mesh().empty:
+        return x
+    if _PLANNED.get() or not isinstance(x, Tracer):
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, P(*(P.UNCONSTRAINED,) * x.ndim)))
 
 
 def gather(x: Any, layout: Layout | None) -> Any:

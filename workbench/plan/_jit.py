@@ -9,6 +9,7 @@ from jax.core import Tracer
 
 from workbench import _jax_compat
 from workbench._errors import ProgramError
+from workbench.placements import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import AtOnce, Traced, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
@@ -40,7 +41,8 @@ def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
 
     name = getattr(fn, "__name__", type(fn).__name__)
     avals = [_jax_compat.aval_of(x) for x in leaves]
-    closed, closed_over = _jax_compat.trace_to_jaxpr(flat, avals, name=name)
+    with planned():
+        closed, closed_over = _jax_compat.trace_to_jaxpr(flat, avals, name=name)
     if closed_over:
         closed = _jax_compat.close_over(closed, closed_over)
     names = tuple(_argument_name(fn, path) for path, _ in paths)

@@ -111,7 +111,8 @@ class _Share:
                         for atom in step.equation.invars
                         if not (step.glue and isinstance(atom, Literal))
                     ]
-                    values.update(zip(step.outputs, self._client(step, operands), strict=True))
+                    made = zip(step.outputs, self._client(step, operands), strict=True)
+                    values.update((v, y) for v, y in made if v not in values)
                 else:
                     operands = [self._as_rows(*_read(values, atom)) for atom in step.equation.invars]
                     reduction = REDUCTION_OF[step.equation.primitive]

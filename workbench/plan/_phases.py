@@ -130,7 +130,7 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
     made = {v for step in all_steps if step.kind == "clients" for v in step.outputs}
     shared: dict[Var, Any] = {}
     rows: dict[Var, None] = {}
-    for v in (v for step in all_steps for v in step.inputs if v not in made):
+    for v in (v for step in all_steps for v in step.inputs if v not in made or _kept_before(flow, v, level)):
         made_by = flow.producer.get(v)
         if made_by is not None and made_by.kind == "broadcast":
             shared[v] = made_by.equation.invars[0]
@@ -138,6 +138,12 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
             rows[v] = None
     kept = [v for step in steps if step.kind == "clients" for v in step.outputs if v in flow.kept]
     return Phase(placement, _layout_here(placement, all_steps), all_steps, tuple(rows), shared, tuple(kept))
+
+
+def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
+    """Whether rows were kept by an earlier pass; they are read even where another output of their step is made anew."""
+    made_by = flow.producer.get(v)
+    return v in flow.kept and made_by is not None and made_by.kind == "clients" and made_by.level < level
 
 
 def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None:

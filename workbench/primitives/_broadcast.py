@@ -8,7 +8,7 @@ from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
 from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, find_layout, resolve, spread
+from workbench.placements import Layout, Placement, find_layout, resolve, reveal, spread
 from workbench.primitives._checks import as_arrays
 
 broadcast_p = Primitive("broadcast")
@@ -63,7 +63,7 @@ def broadcast(x: Any, *, to: str | None = None, at: str | None = None, mesh: Any
         )
     leaves, structure = as_arrays("broadcast", "x", x)
     layout = find_layout(placement, mesh)
-    return jax.tree.unflatten(structure, [bind_broadcast(leaf, placement, layout) for leaf in leaves])
+    return jax.tree.unflatten(structure, [bind_broadcast(reveal(leaf, layout), placement, layout) for leaf in leaves])
 
 
 def bind_broadcast(x: Any, placement: Placement, layout: Layout | None) -> Any:

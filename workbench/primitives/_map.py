@@ -1,6 +1,7 @@
 """`map_fn`: one function, once per client; a primitive that keeps the function of *one* client in the program."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
 from workbench._errors import ProgramError, WorkbenchError
-from workbench.placements import Layout, Placement, active, current_scope, find_layout, gather, resolve, spread
+from workbench.placements import Layout, Placement, active, current_scope, find_layout, gather, resolve, reveal, spread
 from workbench.placements._placement import Scope
 from workbench.primitives._broadcast import bind_broadcast, rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients, is_array
@@ -55,7 +56,7 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
     if layout is None and _jax_compat.at_top_level():
         results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     else:
-        results = bind_map(call, operands, placement, layout, name=call.name)
+        results = [reveal(y, layout) for y in bind_map(call, operands, placement, layout, name=call.name)]
     return jax.tree.unflatten(call.result_structure, results)
 
 
@@ -148,7 +149,6 @@ def bind_map_jaxpr(
 
 
 # Evaluate: every client of a device at once. The plan has a better way: see workbench/plan.
-@map_p.def_impl
 def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> list[Any]:
     # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: there every device computes all clients.
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
@@ -164,11 +164,23 @@ def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: 
 
 def _has_inner_shard_map(jaxpr: Any, layout: Layout) -> bool:
     """Whether a client uses a `shard_map` over other axes alone, which knows nothing of those of the clients."""
-    return any(
-        (e.primitive.name == "shard_map" and not set(layout.axes) <= set(e.params["newly_manual_axes"]))
-        or any(_has_inner_shard_map(inner, layout) for inner in _jax_compat.inner_jaxprs(e))
-        for e in jaxpr.eqns
-    )
+    return any(not set(layout.axes) <= set(e.params["newly_manual_axes"]) for e in _shard_maps(jaxpr))
+
+
+def _shard_maps(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "shard_map":
+            yield equation
+        for inner in _jax_compat.inner_jaxprs(equation):
+            yield from _shard_maps(inner)
+
+
+@map_p.def_impl
+def _evaluate_now(*operands: Any, **params: Any) -> list[Any]:
+    if params["layout"] is not None and any(_shard_maps(params["jaxpr"])):
+        # JAX 0.10 compares the specs of an eager shard_map before the clients' axis is added to them.
+        return jax.jit(functools.partial(_evaluate, **params))(*operands)
+    return _evaluate(*operands, **params)
 
 
 @map_p.def_effectful_abstract_eval

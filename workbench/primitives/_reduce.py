@@ -16,6 +16,8 @@ from workbench.primitives._checks import as_arrays, check_clients
 
 sum_p, mean_p, max_p, min_p = (Primitive(name) for name in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"))
 
+# The map that finds the clients who hold an extreme compares rows exactly: a plan must not compute these rows twice.
+HOLDS = "holds"
 # Below this many elements a plain sum is as fast as the product with ones that the CPU prefers above it.
 _PRODUCT_FROM_ELEMENTS = 1 << 14
 
@@ -299,7 +301,7 @@ def _extreme_jvp(
         return extreme, _jax_compat.zero_tangent(extreme)
     at_clients = bind_broadcast(extreme, placement, layout)
     (holds,) = bind_map(
-        lambda row, top: [(row == top).astype(row.dtype)], [x, at_clients], placement, layout, name="holds"
+        lambda row, top: [(row == top).astype(row.dtype)], [x, at_clients], placement, layout, name=HOLDS
     )
     holders = bind_sum(holds, placement, layout)
     (shares,) = bind_map(lambda hold, slope: [hold * slope], [holds, tangent], placement, layout, name="share")
