@@ -1,0 +1,55 @@
+"""Self-tuning: derivatives of what comes out of several rounds with respect to the settings that went in."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from workbench.algorithms._algorithm import Algorithm
+
+
+def hypergradient(
+    make: Callable[[Any], Algorithm],
+    objective: Callable[[Any], jax.Array],
+    *,
+    rounds: int,
+) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
+    """Differentiates the result of several rounds with respect to settings, such as learning rates.
+
+    The rounds form a scan whose body is differentiated anew on the way back (`jax.checkpoint`), so memory holds one
+    state per round.
+
+    Args:
+        make: Makes the algorithm from the settings, which are tracers: `lambda lr: fedavg(..., optax.sgd(lr))`.
+        objective: `objective(params)`, a scalar; for example the mean loss on held-out examples. May be a program.
+        rounds: How many rounds to differentiate through.
+
+    Returns:
+        A function `(settings, params, client_batches)` that returns the objective after the rounds and its derivative,
+        of the form of `settings`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from workbench.algorithms import fedavg
+        >>> def make(lr):
+        ...     return fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(lr))
+        >>> tune = hypergradient(make, lambda w: w**2, rounds=1)
+        >>> _, slope = tune(jnp.float32(0.25), jnp.float32(0), jnp.array([[1.0], [3.0]]))
+        >>> float(slope)  # w = 4 lr, so d(w²)/d(lr) = 32 lr
+        8.0
+
+    References:
+        Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5 (self-tuning algorithms).
+    """
+
+    def outcome(settings: Any, params: Any, client_batches: Any) -> jax.Array:
+        algorithm = make(settings)
+
+        @jax.checkpoint
+        def one_round(state: Any, _: None) -> tuple[Any, None]:
+            return algorithm.round(state, client_batches)[0], None
+
+        state, _ = jax.lax.scan(one_round, algorithm.init(params), None, length=rounds)
+        return objective(algorithm.params_of(state))
+
+    return jax.value_and_grad(outcome)
