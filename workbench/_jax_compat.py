@@ -13,6 +13,7 @@ from jax._src import (
     effects as _effects,
     linear_util as _lu,
     mesh as _mesh,
+    sharding_impls as _sharding_impls,
     source_info_util as _source_info,
     xla_bridge as _xla_bridge,
 )
@@ -163,7 +164,20 @@ def inner_jaxprs(equation: Any) -> list[Any]:
 
 def uses_named_axes(jaxpr: Any) -> bool:
     """Whether a jaxpr talks across a named axis (`jax.lax.psum(x, "clients")`), so that its rows need each other."""
-    return any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects)
+    if any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects):
+        return True
+    return bool(_named_axes(jaxpr))
+
+
+def _named_axes(jaxpr: Any) -> set[str]:
+    """Axes of collectives, without those of an inner `shard_map`: JAX 0.10 gives `ppermute` no effect."""
+    found: set[str] = set()
+    for equation in jaxpr.eqns:
+        names = equation.params.get("axis_name") or ()
+        found |= {name for name in (names if isinstance(names, tuple) else (names,)) if isinstance(name, str)}
+        inner = set().union(*map(_named_axes, inner_jaxprs(equation)))
+        found |= inner - set(equation.params.get("newly_manual_axes", ()))
+    return found
 
 
 def has_ordered_effects(jaxpr: Any) -> bool:
@@ -220,3 +234,15 @@ for _allowed in (
 def emits(jaxpr: Any) -> bool:
     """Whether a jaxpr holds an `emit` anywhere inside."""
     return EMIT_EFFECT in jaxpr.effects
+
+
+def named_sharding(sharding: Any, mesh: Any) -> Any:
+    """A sharding that the compiler wrote without axis names, as one with those of `mesh` where that can be."""
+    hlo = getattr(sharding, "_hlo_sharding", None)
+    if mesh is None or hlo is None:
+        return sharding
+    try:
+        (spec,) = _sharding_impls.parse_flatten_op_sharding(hlo, mesh)
+    except (ValueError, AssertionError, NotImplementedError, KeyError, IndexError):
+        return sharding
+    return jax.sharding.NamedSharding(mesh, spec)

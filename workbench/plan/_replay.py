@@ -42,7 +42,7 @@ def replay_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 def _bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     params = {key: _here(value) for key, value in equation.params.items()}
-    if "layout" in params:
+    if "layout" in params and "placement" in params:  # a sharding constraint has a `layout` of another kind
         params["layout"] = find_layout(params["placement"])
     return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
 

@@ -1,0 +1,14 @@
+"""TF-Replicator's model: code of one replica, run by all replicas of a mesh in one program.
+
+A replica is a client of a placement, so that `workbench.inspect`, `measure` and `show` work on it like on any program.
+
+References:
+    Buchlovsky, Budden, Grewe et al., "TF-Replicator: Distributed Machine Learning for Researchers", 2019.
+"""
+
+from workbench.replicate._batch_norm import sync_batch_norm as sync_batch_norm
+from workbench.replicate._context import InputContext as InputContext, ReplicaContext as ReplicaContext
+from workbench.replicate._optimizer import wrap_optimizer as wrap_optimizer
+from workbench.replicate._replicator import Replicator as Replicator
+
+__all__ = ["InputContext", "ReplicaContext", "Replicator", "sync_batch_norm", "wrap_optimizer"]

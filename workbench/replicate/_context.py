@@ -1,0 +1,222 @@
+"""What the code of one replica knows of the others, and how it talks to them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from workbench._errors import PlacementError, ProgramError
+from workbench.replicate._reduce import REDUCE, permute, take_from
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputContext:
+    """What `input_fn` is told: which replica it makes batches for. Both are Python ints."""
+
+    replica_id: int
+    num_replicas: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicaContext:
+    """What `step_fn` is told; its methods are the only way to other replicas, and each is one collective per array.
+
+    Every replica must call the same methods in the same order. What may be different on each replica (batches,
+    `replica_id`, what is computed from them) therefore cannot decide whether a collective runs.
+    """
+
+    num_replicas: int
+    axis: str
+
+    @property
+    def replica_id(self) -> jax.Array:
+        """The number of this replica, int32 scalar; a traced value, so no Python `if` can read it."""
+        self._check_inside("replica_id")
+        return jnp.asarray(jax.lax.axis_index(self.axis), jnp.int32)
+
+    def all_reduce(self, tree: Any, op: Literal["sum", "mean", "min", "max", "first"] = "sum") -> Any:
+        """Combines the values of all replicas; every replica gets the result. One all-reduce per array.
+
+        Args:
+            tree: Pytree of arrays of this replica.
+            op: How to combine; "first" takes those of replica 0. All have derivatives.
+
+        Returns:
+            The same pytree, equal on all replicas.
+
+        Raises:
+            PlacementError: for an unknown `op`, or outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+
+        Example:
+            >>> from workbench.replicate import Replicator
+            >>> def step(ctx, batch, state):
+            ...     return state, ctx.all_reduce(batch, "mean")
+            >>> program = Replicator(replicas=2).step(step)
+            >>> program(jnp.array([1.0, 3.0]), ())[1].tolist()
+            [2.0, 2.0]
+        """
+        if op not in REDUCE:
+            message = (
+                f"`all_reduce` was given op={op!r}, which is no way to combine replicas. Values of {self.num_replicas} "
+                f"replicas can be combined by {', '.join(map(repr, REDUCE))}: use one of these, or "
+                f"`merge_call(fn, tree)` "
+                "with a function of the values of all replicas."
+            )
+            raise PlacementError(message)
+        return self._each("all_reduce", lambda x: REDUCE[op](x, self.axis), tree)
+
+    def broadcast(self, tree: Any, source: int = 0) -> Any:
+        """The values of replica `source`, on every replica. One all-reduce per array.
+
+        Raises:
+            PlacementError: if there is no replica `source`, or outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+        """
+        self._check_replicas("broadcast", "source", [source])
+        return self._each("broadcast", lambda x: take_from(x, source, self.axis), tree)
+
+    def all_gather(self, tree: Any) -> Any:
+        """The values of all replicas, each leaf `[replicas, *shape]`, on every replica. One all-gather per array.
+
+        Raises:
+            PlacementError: outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+        """
+        return self._each("all_gather", lambda x: jax.lax.all_gather(x, self.axis), tree)
+
+    def reduce_scatter(self, tree: Any, op: Literal["sum", "mean"] = "sum") -> Any:
+        """Combines the values of all replicas; each replica gets its own part of the result along the leading axis.
+
+        Args:
+            tree: Pytree of arrays `[n, ...]` of this replica, `n` a multiple of the number of replicas.
+            op: How to combine.
+
+        Returns:
+            The same pytree, each leaf `[n / replicas, ...]`: replica `i` has the i-th part.
+
+        Raises:
+            PlacementError: for an unknown `op`, for arrays that cannot be cut equally, or outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+        """
+        if op not in ("sum", "mean"):
+            message = (
+                f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, "
+                f"so the rule "
+                'is "sum" or "mean": for another one use `all_reduce` and keep the part of `replica_id`.'
+            )
+            raise PlacementError(message)
+        self._check_parts("reduce_scatter", tree, 0)
+        share = 1 if op == "sum" else self.num_replicas
+
+        def scatter(x: Any) -> Any:
+            part = jax.lax.psum_scatter(x, self.axis, tiled=True)
+            return part if share == 1 else part / jnp.asarray(share, part.dtype)
+
+        return self._each("reduce_scatter", scatter, tree)
+
+    def all_to_all(self, tree: Any, split_axis: int = 0, concat_axis: int = 0) -> Any:
+        """Sends the i-th part of every array along `split_axis` to replica `i`; the parts received are concatenated.
+
+        Raises:
+            PlacementError: for arrays that cannot be cut into equal parts, or outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+        """
+        self._check_parts("all_to_all", tree, split_axis)
+        return self._each(
+            "all_to_all", lambda x: jax.lax.all_to_all(x, self.axis, split_axis, concat_axis, tiled=True), tree
+        )
+
+    def permute(self, tree: Any, to: Mapping[int, int] | int) -> Any:
+        """Sends the values of each replica to another one; a replica that receives nothing gets zeros.
+
+        Args:
+            tree: Pytree of arrays of this replica.
+            to: Receiver by sender; or an int: to the replica so many further on, around the ring.
+
+        Raises:
+            PlacementError: for replicas that are not there or that receive twice, or outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+        """
+        count = self.num_replicas
+        pairs = [(i, (i + to) % count) for i in range(count)] if isinstance(to, int) else list(to.items())
+        self._check_replicas("permute", "to", [replica for pair in pairs for replica in pair])
+        receivers = [receiver for _, receiver in pairs]
+        twice = sorted({r for r in receivers if receivers.count(r) > 1})
+        if twice:
+            message = (
+                f"`permute` was given to={to!r}, where replicas {twice} receive from more than one sender. A "
+                f"permutation "
+                "gives each replica at most one value: send to different receivers, or combine with `all_reduce`."
+            )
+            raise PlacementError(message)
+        return self._each("permute", lambda x: permute(x, pairs, count, self.axis), tree)
+
+    def merge_call(self, fn: Callable[[Any], Any], tree: Any) -> Any:
+        """Calls `fn` with the values of all replicas, each leaf `[replicas, *shape]`; every replica gets its result.
+
+        Costs one all-gather per array, and `fn` runs on every replica.
+
+        Raises:
+            PlacementError: outside of `step_fn`.
+            ProgramError: if a leaf is not an array.
+        """
+        return fn(self.all_gather(tree))
+
+    def _each(self, operation: str, fn: Callable, tree: Any) -> Any:
+        self._check_inside(operation)
+        paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+        wrong = [f"tree{jax.tree_util.keystr(path)} = {leaf!r}"[:80] for path, leaf in paths if not _is_array(leaf)]
+        if wrong:
+            message = (
+                f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {'; '.join(wrong[:5])}. "
+                f"Only arrays "
+                "and numbers can go between replicas: take other values out of the pytree, and close over them."
+            )
+            raise ProgramError(message)
+        with jax.named_scope(operation):
+            return jax.tree.unflatten(structure, [fn(jnp.asarray(leaf)) for _, leaf in paths])
+
+    def _check_inside(self, operation: str) -> None:
+        try:
+            jax.lax.axis_index(self.axis)
+        except NameError:
+            message = (
+                f"`{operation}` of a replica context was used where no replica runs: the axis {self.axis!r} of its "
+                f"{self.num_replicas} replicas is not open here. A context is good only while `step_fn` is called with "
+                "it: use it inside of `step_fn`, and run that with `Replicator.run` or `Replicator.step`."
+            )
+            raise PlacementError(message) from None
+
+    def _check_replicas(self, operation: str, argument: str, replicas: Sequence[Any]) -> None:
+        wrong = [r for r in replicas if not isinstance(r, int) or not 0 <= r < self.num_replicas]
+        if wrong:
+            message = (
+                f"`{operation}` was given replicas {wrong} in `{argument}`, but there are {self.num_replicas} "
+                f"replicas. "
+                f"A replica is a Python int from 0 to {self.num_replicas - 1}, known when the step is traced: use such "
+                "numbers, or `all_gather` the values and choose from them."
+            )
+            raise PlacementError(message)
+
+    def _check_parts(self, operation: str, tree: Any, axis: int) -> None:
+        count = self.num_replicas
+        wrong = [
+            f"tree{jax.tree_util.keystr(path)} of shape {tuple(jnp.shape(leaf))}"
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+            if _is_array(leaf) and (jnp.ndim(leaf) <= axis or jnp.shape(leaf)[axis] % count)
+        ]
+        if wrong:
+            message = (
+                f"`{operation}` was given {', '.join(wrong[:8])}, but axis {axis} is cut into {count} equal "
+                f"parts, one per "
+                f"replica. Its size must be a multiple of {count}: pad the arrays, cut another axis, or use "
+                f"`all_reduce`."
+            )
+            raise PlacementError(message)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex) or hasattr(leaf, "dtype")

@@ -1,0 +1,64 @@
+"""Batches of all replicas, from one iterator per replica."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._errors import DataError
+from workbench.replicate._context import InputContext
+
+
+class ReplicaInputs:
+    """The iterators of `input_fn`, one per replica; `next_batch` stacks one batch of each."""
+
+    def __init__(self, input_fn: Callable, num_replicas: int) -> None:
+        self.name = getattr(input_fn, "__name__", type(input_fn).__name__)
+        made = [input_fn(InputContext(i, num_replicas)) for i in range(num_replicas)]
+        wrong = [i for i, source in enumerate(made) if not hasattr(source, "__iter__")]
+        if wrong:
+            message = (
+                f"`{self.name}` returned a {type(made[wrong[0]]).__name__} for replicas {wrong}, which is not "
+                f"an iterator. "
+                "Each replica reads its own batches, one per step: return an iterator of them, or be a "
+                "generator function."
+            )
+            raise DataError(message)
+        self.sources: list[Iterator[Any]] = [iter(source) for source in made]
+
+    def next_batch(self, step: int, steps: int) -> Any:
+        """The batches of one step, each leaf a numpy array `[replicas, *shape]`.
+
+        Raises:
+            DataError: naming the replicas whose iterator has ended, or whose batch is unlike the others'.
+        """
+        missing = object()
+        batches = [next(source, missing) for source in self.sources]
+        ended = [i for i, batch in enumerate(batches) if batch is missing]
+        if ended:
+            message = (
+                f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. "
+                f"Every replica "
+                "needs a batch in every step, or the others would wait for it: yield more batches (repeat the "
+                "data), give "
+                f"each replica as many, or run {step} steps."
+            )
+            raise DataError(message)
+        kinds = [_described(batch) for batch in batches]
+        unlike = [i for i, kind in enumerate(kinds) if kind != kinds[0]]
+        if unlike:
+            message = (
+                f"`{self.name}` gave batches of different form at step {step}: replica 0 has {kinds[0]}, but "
+                f"replicas {unlike} "
+                f"have {', '.join(map(str, [kinds[i] for i in unlike[:3]]))}. All replicas run one program, so "
+                f"their batches "
+                "have equal structure, shapes and dtypes: pad the smaller ones, or drop the remainder."
+            )
+            raise DataError(message)
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches)
+
+
+def _described(batch: Any) -> str:
+    kinds = jax.tree.map(lambda x: f"{jax.numpy.result_type(x)}{list(jax.numpy.shape(x))}", batch)
+    return str(kinds).replace("'", "")

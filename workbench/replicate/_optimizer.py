@@ -1,0 +1,48 @@
+"""An optimizer of one replica that sees the gradients of all."""
+
+from typing import Any
+
+import jax
+import optax
+
+from workbench._errors import ProgramError
+from workbench.replicate._context import ReplicaContext
+
+
+def wrap_optimizer(
+    ctx: ReplicaContext, optimizer: optax.GradientTransformation, *, accumulate: int = 1
+) -> optax.GradientTransformationExtraArgs:
+    """Averages gradients over all replicas, and over `accumulate` calls, before `optimizer` sees them.
+
+    Costs one all-reduce per array of gradients and call. They are averaged before they are accumulated, so that the
+    state of the optimizer stays equal on all replicas.
+
+    Args:
+        ctx: The context of the replicas, or the `Replicator`'s.
+        optimizer: Any optax optimizer.
+        accumulate: Number of calls whose gradients make one update; the updates between are zero.
+
+    Returns:
+        An optax optimizer; its `init` works anywhere, its `update` inside of `step_fn`.
+
+    Raises:
+        ProgramError: if `accumulate` is not a positive int.
+
+    References:
+        `optax.MultiSteps`; TF-Replicator (2019), section 4: `wrap_optimizer`.
+    """
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+        message = (
+            f"`wrap_optimizer` was given accumulate={accumulate!r}. It is how many steps make one update, a "
+            f"positive int "
+            "known before tracing: pass 1 to update in every step, or for example 4 to update in every fourth."
+        )
+        raise ProgramError(message)
+    inner: Any = optimizer
+    if accumulate > 1:
+        inner = optax.MultiSteps(optimizer, every_k_schedule=accumulate)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return inner.update(ctx.all_reduce(updates, "mean"), state, params, **extra)
+
+    return optax.GradientTransformationExtraArgs(inner.init, jax.named_call(update, name="wrap_optimizer"))

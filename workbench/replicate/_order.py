@@ -1,0 +1,130 @@
+"""Whether all replicas call the same collectives in the same order, and return an equal state: read from the jaxpr.
+
+Every value of the step either is equal on all replicas or may vary. Batches and `replica_id` vary, and so does what is
+computed from them, until an all-reduce or an all-gather makes it equal. A collective under a branch or in a loop whose
+condition varies would run on some replicas only: compiled that hangs or mixes up values, and under `vmap`, where both
+branches are computed, it silently gives another answer.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from workbench import _jax_compat
+from workbench.plan._steps import source_line
+
+_EQUALIZING = ("psum", "pmax", "pmin", "all_gather")
+_COLLECTIVES = (*_EQUALIZING, "reduce_scatter", "all_to_all", "ppermute", "pbroadcast", "pgather", "ragged_all_to_all")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Uneven:
+    """A branch or loop whose condition varies and that holds collectives."""
+
+    kind: str  # cond or while
+    collectives: tuple[str, ...]  # one text per branch
+    place: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What was found: which outputs vary, and every uneven branch or loop."""
+
+    varies: tuple[bool, ...]
+    uneven: tuple[Uneven, ...]
+
+
+def read_order(closed: ClosedJaxpr, varies: Sequence[bool], axis: str) -> Reading:
+    """Reads a step's jaxpr, given which of its inputs may differ between the replicas of `axis`."""
+    walk = _Walk(axis)
+    outputs = walk.run(closed.jaxpr, varies)
+    return Reading(tuple(outputs), tuple(walk.uneven.values()))
+
+
+class _Walk:
+    def __init__(self, axis: str) -> None:
+        self.axis = axis
+        self.uneven: dict[int, Uneven] = {}
+
+    def run(self, jaxpr: Jaxpr, varies: Sequence[bool]) -> list[bool]:
+        known = dict(zip(jaxpr.invars, varies, strict=True))
+
+        def read(atom: Any) -> bool:
+            return not isinstance(atom, Literal) and known.get(atom, False)
+
+        for equation in jaxpr.eqns:
+            inputs = [read(atom) for atom in equation.invars]
+            known.update(zip(equation.outvars, self._outputs(equation, inputs), strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _outputs(self, equation: Any, inputs: list[bool]) -> list[bool]:
+        name = equation.primitive.name
+        if name in ("cond", "scan", "while"):
+            return {"cond": self._cond, "scan": self._scan, "while": self._while}[name](equation, inputs)
+        if self._is_here(equation):
+            varies = not name.startswith(_EQUALIZING) or equation.params.get("axis_index_groups") is not None
+            return [varies] * len(equation.outvars)
+        bodies = _jax_compat.inner_jaxprs(equation)
+        if len(bodies) == 1 and len(bodies[0].invars) == len(inputs) and name != "map_fn":
+            return self.run(bodies[0], inputs)
+        return [any(inputs) or any(self._collectives(body) for body in bodies)] * len(equation.outvars)
+
+    def _is_here(self, equation: Any) -> bool:
+        names = equation.params.get("axis_name", equation.params.get("axes", ()))
+        return self.axis in (names if isinstance(names, tuple) else (names,))
+
+    def _cond(self, equation: Any, inputs: list[bool]) -> list[bool]:
+        which, operands = inputs[0], inputs[1:]
+        bodies = [branch.jaxpr for branch in equation.params["branches"]]
+        if which:
+            self._report(equation, bodies)
+        outputs = [self.run(body, operands) for body in bodies]
+        return [which or any(flags) for flags in zip(*outputs, strict=True)]
+
+    def _scan(self, equation: Any, inputs: list[bool]) -> list[bool]:
+        params = equation.params
+        consts, carries = params["num_consts"], params["num_carry"]
+        fixed, carry, xs = inputs[:consts], inputs[consts : consts + carries], inputs[consts + carries :]
+        while True:
+            outputs = self.run(params["jaxpr"].jaxpr, [*fixed, *carry, *xs])
+            wider = [a or b for a, b in zip(carry, outputs[:carries], strict=True)]
+            if wider == carry:
+                return [*carry, *outputs[carries:]]
+            carry = wider
+
+    def _while(self, equation: Any, inputs: list[bool]) -> list[bool]:
+        params = equation.params
+        conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
+        for_condition, for_body = inputs[:conditions], inputs[conditions : conditions + bodies]
+        carry = inputs[conditions + bodies :]
+        while True:
+            again = self.run(params["cond_jaxpr"].jaxpr, [*for_condition, *carry])[0]
+            outputs = self.run(params["body_jaxpr"].jaxpr, [*for_body, *carry])
+            wider = [a or b or again for a, b in zip(carry, outputs, strict=True)]
+            if wider == carry:
+                break
+            carry = wider
+        if again:
+            self._report(equation, [params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr])
+        return carry
+
+    def _report(self, equation: Any, bodies: Sequence[Jaxpr]) -> None:
+        found = [self._collectives(body) for body in bodies]
+        if not any(found):
+            return
+        line = source_line(equation)
+        place = "" if line is None else f" at {line.file.rsplit('/', 1)[-1]}:{line.line}"
+        texts = tuple(" → ".join(names) or "none" for names in found)
+        self.uneven[id(equation)] = Uneven(equation.primitive.name, texts, place)
+
+    def _collectives(self, jaxpr: Jaxpr) -> list[str]:
+        """The collectives of a jaxpr over the replicas, in order."""
+        names: list[str] = []
+        for equation in jaxpr.eqns:
+            if equation.primitive.name.startswith(_COLLECTIVES) and self._is_here(equation):
+                names.append(equation.primitive.name)
+            for body in _jax_compat.inner_jaxprs(equation):
+                names += self._collectives(body)
+        return names

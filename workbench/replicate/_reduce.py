@@ -1,0 +1,55 @@
+"""Reductions across a named axis that JAX has no derivative, no order of arguments or no name for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def take_from(x: Any, source: int, axis: str) -> Any:
+    """The value of replica `source`, on every replica: one all-reduce, since the others add nothing."""
+    dtype = x.dtype
+    counted = x.astype(jnp.int8) if dtype == jnp.bool_ else x
+    mine = jax.lax.axis_index(axis) == source
+    return jax.lax.psum(jnp.where(mine, counted, jnp.zeros_like(counted)), axis).astype(dtype)
+
+
+def permute(x: Any, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> Any:
+    """`jax.lax.ppermute` that may leave replicas out: under `vmap` JAX 0.10 only has whole permutations."""
+    whole = dict(pairs)
+    silent = [i for i in range(count) if i not in whole]
+    deaf = [i for i in range(count) if i not in whole.values()]
+    whole |= {i: i for i in silent if i in deaf}  # to itself costs nothing
+    rest = zip([i for i in silent if i not in deaf], [i for i in deaf if i not in silent], strict=True)
+    moved = jax.lax.ppermute(x, axis, sorted((whole | dict(rest)).items()))
+    if not deaf:
+        return moved
+    receives = jnp.asarray([i not in deaf for i in range(count)])[jax.lax.axis_index(axis)]
+    return jnp.where(receives, moved, jnp.zeros_like(moved))
+
+
+def extreme(x: Any, axis: str, reduce: Callable) -> Any:
+    """`jax.lax.pmin` or `pmax` with a derivative: that of the replica which holds the extreme, shared among equals."""
+
+    @jax.custom_jvp
+    def call(value: Any) -> Any:
+        return reduce(value, axis)
+
+    @call.defjvp
+    def _jvp(primals: Any, tangents: Any) -> Any:
+        (value,), (tangent,) = primals, tangents
+        result = call(value)
+        holds = (value == result).astype(tangent.dtype)
+        return result, jax.lax.psum(tangent * holds, axis) / jax.lax.psum(holds, axis)
+
+    return call(x)
+
+
+REDUCE: dict[str, Callable[[Any, str], Any]] = {
+    "sum": jax.lax.psum,
+    "mean": jax.lax.pmean,
+    "min": lambda x, axis: extreme(x, axis, jax.lax.pmin),
+    "max": lambda x, axis: extreme(x, axis, jax.lax.pmax),
+    "first": lambda x, axis: take_from(x, 0, axis),
+}

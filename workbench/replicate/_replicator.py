@@ -1,0 +1,172 @@
+"""`Replicator`: runs the code of one replica on all replicas of a mesh, in one program."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import AxisType, Mesh
+
+from workbench._errors import MeshError, PlacementError
+from workbench.plan import jit
+from workbench.primitives import map_fn, program
+from workbench.replicate._context import ReplicaContext
+from workbench.replicate._inputs import ReplicaInputs
+from workbench.replicate._optimizer import wrap_optimizer
+from workbench.replicate._rows import copy_to_replicas, first_rows, place_rows
+from workbench.replicate._step import ReplicaStep
+
+
+class Replicator:
+    """Runs code written for one replica on all of them.
+
+    A replica is a client of the placement `axis`. On a mesh each replica has one position of that axis, and the other
+    axes are its own devices: shard the model over them inside of `step_fn` as without replicas. Without a mesh, all are
+    computed together on one device, with equal results.
+
+    Args:
+        mesh: Mesh with the axis `axis`, of Auto or Explicit type.
+        replicas: Number of replicas. Default: the size of the mesh axis. More than that are shared equally among its
+            positions, and compiled collectives are then chosen by the compiler.
+        axis: Name of the mesh axis of the replicas.
+
+    Raises:
+        MeshError: if the mesh has no such axis, or if the axis does not divide the replicas.
+        PlacementError: if there is neither a mesh nor a positive number of replicas.
+
+    Example:
+        >>> def step(ctx, batch, total):
+        ...     return total + ctx.all_reduce(batch, "sum"), ()
+        >>> replicator = Replicator(replicas=4)
+        >>> total, _ = replicator.run(step, lambda ctx: iter([float(ctx.replica_id)] * 2), 0.0, 2)
+        >>> float(total)  # two steps of 0 + 1 + 2 + 3
+        12.0
+
+    References:
+        Buchlovsky et al., "TF-Replicator: Distributed Machine Learning for Researchers", 2019.
+    """
+
+    def __init__(self, mesh: Mesh | None = None, *, replicas: int | None = None, axis: str = "replicas") -> None:
+        positions = None if mesh is None else _positions(mesh, axis)
+        count = replicas if replicas is not None else positions
+        if count is None or not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
+            message = (
+                f"`Replicator` was given replicas={replicas!r} and mesh={mesh!r}. The number of replicas is a "
+                f"positive int "
+                "known before tracing: pass `replicas=8`, or a mesh whose axis has that size, such as "
+                f"`workbench.make_mesh({axis}=8)`."
+            )
+            raise PlacementError(message)
+        if positions is not None and count % positions:
+            message = (
+                f"`Replicator` was given {count} replicas for the mesh axis {axis!r} of size {positions}, which "
+                f"does not "
+                f"divide {count}. Every position of the axis holds as many replicas: use a multiple of "
+                f"{positions}, or a "
+                f"mesh whose axis {axis!r} divides {count}."
+            )
+            raise MeshError(message)
+        self.mesh, self.num_replicas, self.axis = mesh, int(count), axis
+        self.context = ReplicaContext(self.num_replicas, axis)
+
+    def __repr__(self) -> str:
+        return (
+            f"Replicator({self.axis}={self.num_replicas}, mesh={None if self.mesh is None else dict(self.mesh.shape)})"
+        )
+
+    def step(self, step_fn: Callable, *, check_state: bool = True) -> Callable:
+        """One step of all replicas, as a program for `workbench.jit`, `inspect`, `measure`, `show` and `jax.grad`.
+
+        Args:
+            step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
+            check_state: Whether to check, when it is traced, that the state it returns is equal on all replicas. With
+                False that is what you declare.
+
+        Returns:
+            A function of the batches `[replicas, ...]` and states `[replicas, ...]` (see `replicate`); returns the new
+            states and the metrics, `[replicas, ...]`. It has the collectives that `step_fn` calls, and no others. Use
+            it under `jax.set_mesh(mesh)`.
+
+        Raises:
+            ProgramError: when it is traced: if replicas would call different collectives, if the state may differ
+                between them, or if `step_fn` raises or returns something else.
+        """
+        one = ReplicaStep(step_fn, self.context, check_state)
+
+        @program(placements={self.axis: self.num_replicas})
+        @functools.wraps(step_fn)
+        def replicated(batch: Any, state: Any) -> Any:
+            return map_fn(one, (batch, state), over=self.axis)
+
+        del replicated.__wrapped__  # its arguments are other ones
+        return replicated
+
+    def replicate(self, state: Any) -> Any:
+        """One copy of a state per replica: each leaf `[replicas, ...]`, the rest of its sharding as it was."""
+        return copy_to_replicas(state, self.num_replicas, self.mesh, self.axis)
+
+    def value(self, states: Any) -> Any:
+        """The state that all replicas hold, from what `replicate` or the program of `step` returned; moves nothing."""
+        return first_rows(states, self.mesh, self.axis)
+
+    def run(
+        self, step_fn: Callable, input_fn: Callable, state: Any, steps: int, *, check_state: bool = True
+    ) -> tuple[Any, Any]:
+        """Runs `steps` steps on all replicas; it is compiled once.
+
+        Args:
+            step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
+            input_fn: `input_fn(ctx)` of one replica; returns an iterator of its batches.
+            state: Pytree of arrays that all replicas begin with.
+            steps: Number of steps.
+            check_state: As in `step`.
+
+        Returns:
+            The state after the last step, and the metrics as numpy arrays `[steps, replicas, ...]` (None for no steps).
+
+        Raises:
+            ProgramError: as in `step`, in the first step.
+            DataError: if a replica has no batch for a step, or one unlike the others'.
+        """
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+            message = (
+                f"`run` was given steps={steps!r}. It is the number of steps that all replicas take together, "
+                f"an int of at "
+                "least 0: pass, for example, `steps=100`."
+            )
+            raise PlacementError(message)
+        inputs = ReplicaInputs(input_fn, self.num_replicas)
+        taken = []
+        with contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
+            states = self.replicate(state)
+            call = jit(self.step(step_fn, check_state=check_state))
+            for step in range(steps):
+                batch = place_rows(inputs.next_batch(step, steps), self.mesh, self.axis)
+                states, metrics = call(batch, states)
+                # One step at a time: simulated devices starve when collectives of several steps are under way at once.
+                taken.append(jax.tree.map(np.asarray, metrics))
+                jax.block_until_ready(states)
+            final = self.value(states)
+        return final, (jax.tree.map(lambda *rows: np.stack(rows), *taken) if taken else None)
+
+    def wrap_optimizer(
+        self, optimizer: optax.GradientTransformation, *, accumulate: int = 1
+    ) -> optax.GradientTransformationExtraArgs:
+        """As `workbench.replicate.wrap_optimizer`, for the replicas of this replicator."""
+        return wrap_optimizer(self.context, optimizer, accumulate=accumulate)
+
+
+def _positions(mesh: Mesh, axis: str) -> int:
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if types.get(axis, AxisType.Manual) is AxisType.Manual:
+        message = (
+            f"`Replicator` was given a mesh with the axes {dict(mesh.shape)}, but the axis of the replicas is "
+            f"{axis!r}. "
+            "Replicas live along one Auto or Explicit axis of the mesh: name it with `axis=`, or make one with "
+            f"`workbench.make_mesh({axis}=8)`."
+        )
+        raise MeshError(message)
+    return mesh.shape[axis]

@@ -1,0 +1,44 @@
+"""A state that every replica holds: one row per replica, each on the devices of its replica."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+
+def place_rows(tree: Any, mesh: Mesh | None, axis: str) -> Any:
+    """Rows `[replicas, ...]` of the host as arrays along the mesh axis."""
+    if mesh is None:
+        return jax.tree.map(jax.numpy.asarray, tree)
+    return jax.device_put(tree, NamedSharding(mesh, P(axis)))
+
+
+def copy_to_replicas(tree: Any, replicas: int, mesh: Mesh | None, axis: str) -> Any:
+    """One copy of every array per replica; how an array is sharded over other mesh axes is kept."""
+
+    def copy(x: Any) -> Any:
+        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = copy(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        if mesh is None:
+            return jax.numpy.broadcast_to(x[None], (replicas, *x.shape))
+        sharding = getattr(x, "sharding", None)
+        spec = sharding.spec if isinstance(sharding, NamedSharding) and sharding.mesh == mesh else P()
+        spec = P(*(None if entry == axis else entry for entry in spec))
+        rows = np.broadcast_to(np.asarray(x)[None], (replicas, *x.shape))
+        return jax.make_array_from_callback(rows.shape, NamedSharding(mesh, P(axis, *spec)), lambda index: rows[index])
+
+    return jax.tree.map(lambda x: copy(x if isinstance(x, jax.Array) else jax.numpy.asarray(x)), tree)
+
+
+def first_rows(tree: Any, mesh: Mesh | None, axis: str) -> Any:
+    """The one value that all rows hold. Moves nothing: every device keeps its own copy, as a part of one array."""
+
+    def first(rows: Any) -> Any:
+        return jax.tree.map(lambda x: x[0], rows)
+
+    if mesh is None:
+        return first(tree)
+    own = jax.shard_map(first, mesh=mesh, in_specs=P(axis), out_specs=P(), axis_names={axis}, check_vma=False)
+    return jax.jit(own)(tree)
