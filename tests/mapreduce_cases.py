@@ -1,4 +1,4 @@
-"""Programs with every primitive, each next to the same numbers in plain `jnp`; shared by the tests of several floors."""
+"""Programs with every primitive, each next to the same numbers in plain `jnp`, for the tests of several floors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

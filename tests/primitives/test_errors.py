@@ -27,7 +27,8 @@ def test_wrong_number_of_clients_names_argument_leaf_shapes_and_placement() -> N
     batch = {"images": jnp.ones((5, 2)), "labels": jnp.ones(5), "fine": jnp.ones(3)}
     text = _text(PlacementError, _under(3, lambda: wb.map_fn(lambda row: row, batch)))
     assert text == (
-        "`map_fn` was given args['images'] of shape (5, 2), args['labels'] of shape (5,), but the placement \"clients\" has 3 "
+        "`map_fn` was given args['images'] of shape (5, 2), args['labels'] of shape (5,), but the placement "
+        '"clients" has 3 '
         "clients. A value at the clients has one row per client: its leading axis is 3. Either set the placement to 5 "
         "clients, pad and mask the clients that are missing, or `broadcast` a value that all clients share."
     )
@@ -56,7 +57,8 @@ def test_wrong_number_of_clients_is_found_when_the_primitive_is_called(operation
 def test_unknown_placement_lists_the_active_ones() -> None:
     text = _text(PlacementError, _under(3, lambda: wb.reduce_sum(jnp.ones(3), over="workers")))
     assert text == (
-        '`reduce_sum` was called for the placement "workers", but the placements active here are clients=3. A primitive can '
+        '`reduce_sum` was called for the placement "workers", but the placements active here are clients=3. A '
+        "primitive can "
         'only reach these: use one of their names, or add "workers" to the `placements` of the program.'
     )
 
@@ -65,7 +67,8 @@ def test_ambiguous_placement_asks_which_one() -> None:
     two = wb.program(placements={"pods": 2, "clients": 3})
     text = _text(PlacementError, lambda: two(wb.broadcast)(jnp.ones(1)))
     assert text == (
-        "`broadcast` was called without a placement, but this program has 2: pods=2, clients=3. With several placements each "
+        "`broadcast` was called without a placement, but this program has 2: pods=2, clients=3. With several "
+        "placements each "
         'primitive says which one it means: pass to="clients", for example.'
     )
     assert 'pass over="clients"' in _text(PlacementError, lambda: two(wb.reduce_sum)(jnp.ones((2, 3))))
@@ -74,8 +77,10 @@ def test_ambiguous_placement_asks_which_one() -> None:
 def test_primitive_outside_of_a_program_says_how_to_get_clients() -> None:
     text = _text(PlacementError, lambda: wb.reduce_mean(jnp.ones(3)))
     assert text == (
-        "`reduce_mean` was called outside of a program, so there are no clients. Primitives need a placement: decorate the "
-        "function that calls it with `@workbench.program(clients=64)`, or open `with workbench.program(clients=64):` around "
+        "`reduce_mean` was called outside of a program, so there are no clients. Primitives need a placement: "
+        "decorate the "
+        "function that calls it with `@workbench.program(clients=64)`, or open `with workbench.program(clients=64):` "
+        "around "
         "the call."
     )
 
@@ -131,8 +136,10 @@ def test_keys_out_of_range_are_listed() -> None:
     keys = jnp.array([[0, 7], [-1, 1], [2, 2]])
     text = _text(PlacementError, _under(3, lambda: wb.reduce_by_key(jnp.ones((3, 2)), keys, 3)))
     assert text == (
-        "`reduce_by_key` was given keys[0, 1] = 7, keys[1, 0] = -1, but num_keys=3. A key is the number of a group, from 0 to "
-        "2: raise `num_keys` to 8 or more, or mask the items that belong to no group by giving them the value 0 and any key "
+        "`reduce_by_key` was given keys[0, 1] = 7, keys[1, 0] = -1, but num_keys=3. A key is the number of a group, "
+        "from 0 to "
+        "2: raise `num_keys` to 8 or more, or mask the items that belong to no group by giving them the value 0 and "
+        "any key "
         "in range."
     )
 
@@ -160,7 +167,8 @@ def test_reduce_by_key_rejects_what_it_cannot_group(keys: Any, num_keys: int, op
 def test_weights_of_the_wrong_length() -> None:
     text = _text(PlacementError, _under(4, lambda: wb.reduce_weighted_mean(jnp.ones((4, 2)), jnp.ones(3))))
     assert text == (
-        '`reduce_weighted_mean` was given `x` from 4 clients of "clients" but `weight` of shape (3,). Each client needs exactly '
+        '`reduce_weighted_mean` was given `x` from 4 clients of "clients" but `weight` of shape (3,). Each client '
+        "needs exactly "
         "one weight: pass a `weight` of shape (4,), or use `reduce_mean(x)` to count every client alike."
     )
 

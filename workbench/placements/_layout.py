@@ -83,7 +83,8 @@ def _current_mesh() -> AnyMesh:
 def spread(x: Any, layout: Layout | None) -> Any:
     """Tells the compiler that the leading axis of `x` lies along the layout; other axes stay as they are.
 
-    Under Auto axes this is a constraint that leaves every other dimension open; under Explicit ones it changes the type.
+    Under Auto axes this is a constraint that leaves every other dimension open; under Explicit ones it changes the
+    type.
     """
     if layout is None:
         return x
@@ -103,7 +104,7 @@ def spread(x: Any, layout: Layout | None) -> Any:
 
 @contextlib.contextmanager
 def planned() -> Iterator[None]:
-    """Marks a trace from which a plan is made: a plan shows the mesh itself, and wants no constraints between its stages."""
+    """Marks a trace from which a plan is made: a plan shows the mesh itself, and wants no constraints inside."""
     token = _PLANNED.set(True)
     try:
         yield
@@ -112,7 +113,7 @@ def planned() -> Iterator[None]:
 
 
 def reveal(x: Any, layout: Layout | None) -> Any:
-    """Shows `jax.jit` a mesh that is not the one of `jax.set_mesh`: it chooses its devices by the shardings that it sees.
+    """Shows `jax.jit` a mesh that is not that of `jax.set_mesh`: it chooses devices by the shardings that it sees.
 
     It sees none inside of a primitive; without this, a program with `mesh=` would run on one device.
     """
@@ -124,7 +125,7 @@ def reveal(x: Any, layout: Layout | None) -> Any:
 
 
 def gather(x: Any, layout: Layout | None) -> Any:
-    """Explicitly sharded rows as rows that every device has, where the types leave no other way; other rows as they are."""
+    """Explicitly sharded rows as rows that every device has, where types leave no other way; others as they are."""
     if layout is None or not layout.explicit:
         return x
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))

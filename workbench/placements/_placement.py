@@ -40,7 +40,8 @@ def make_placements(
     """Checks what a user gave to `program` and makes the placements of it."""
     if clients is not None and placements is not None:
         message = (
-            f"`program` was given both `clients={clients}` and `placements={dict(placements)}`. `clients=n` is short for "
+            f"`program` was given both `clients={clients}` and `placements={dict(placements)}`. `clients=n` is short "
+            "for "
             '`placements={"clients": n}`: give one of the two.'
         )
         raise PlacementError(message)
@@ -70,7 +71,7 @@ def make_placements(
 
 
 def _is_count(size: object) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and size >= 1 or _is_numpy_count(size)
+    return (isinstance(size, int) and not isinstance(size, bool) and size >= 1) or _is_numpy_count(size)
 
 
 def _is_numpy_count(size: object) -> bool:
@@ -82,7 +83,7 @@ def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class active:
-    """Makes `scope` the active one in this thread, task or generator step; a class, because it is entered at every call."""
+    """Makes `scope` the active one in this thread, task or generator step; a class, as every call enters it."""
 
     __slots__ = ("_key", "_scope", "_token")
 
@@ -122,7 +123,8 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
     if not available:
         inside = scope.placements[scope.entered - 1].name
         message = (
-            f'`{operation}` was called inside a function of one client of "{inside}", which has no placement inside it. '
+            f'`{operation}` was called inside a function of one client of "{inside}", which has no placement inside '
+            "it. "
             "A client cannot talk to other clients from there: return the value from `map_fn` and reduce it outside, "
             f'or add an inner placement after "{inside}" to the program\'s `placements`.'
         )

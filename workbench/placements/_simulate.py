@@ -42,7 +42,8 @@ def simulate_devices(count: int) -> None:
             return
         message = (
             f"`simulate_devices({count})` came too late: JAX has already started with {have} CPU device(s). "
-            "JAX fixes its devices the first time any of them is used (by an array, `jax.devices()`, `jax.random.key` …). "
+            "JAX fixes its devices the first time any of them is used (by an array, `jax.devices()`, `jax.random.key` "
+            "…). "
             "Restart the kernel and call `simulate_devices` first, right after the imports."
         )
         raise MeshError(message)
@@ -50,9 +51,10 @@ def simulate_devices(count: int) -> None:
     for variable in ("PJRT_NPROC", "NPROC"):
         os.environ[variable] = threads
     jax.config.update("jax_num_cpu_devices", count)
-    if "cpu" not in (jax.config.jax_platforms or "cpu"):
+    platforms = jax.config.read("jax_platforms")
+    if "cpu" not in (platforms or "cpu"):
         warnings.warn(
-            f"`simulate_devices({count})` adds CPU devices, but JAX is set to the platform {jax.config.jax_platforms!r}; "
+            f"`simulate_devices({count})` adds CPU devices, but JAX is set to the platform {platforms!r}; "
             'set `jax.config.update("jax_platforms", "cpu")` first to use them.',
             stacklevel=2,
         )

@@ -93,7 +93,8 @@ class _Flow:
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
-        compared: set[Var] = set()  # made anew, they could differ in the last bit from the extreme that was taken of them
+        # Made anew, these could differ in the last bit from the extreme that was taken of them.
+        compared: set[Var] = set()
         for step in plan.steps:
             if step.equation.params.get("name") == HOLDS:
                 compared.update(step.inputs)

@@ -47,7 +47,8 @@ def broadcast(x: Any, *, to: str | None = None, at: str | None = None, mesh: Any
     placement, outer = resolve("broadcast", to)
     if at is not None and at not in [p.name for p in outer]:
         message = (
-            f'`broadcast` was given at="{at}" and to="{placement.name}", but "{at}" is not outside of "{placement.name}" here. '
+            f'`broadcast` was given at="{at}" and to="{placement.name}", but "{at}" is not outside of '
+            f'"{placement.name}" here. '
             "A value can only go from an outer placement to an inner one: the outer placements are "
             f"{[p.name for p in outer]}; leave `at` out to send a value of the server."
         )

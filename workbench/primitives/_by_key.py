@@ -38,7 +38,8 @@ def reduce_by_key(
 
     Args:
         values: Pytree of arrays `[clients, *items, *shape]`.
-        keys: The group of each item, ints `[clients, *items]`, from 0 to `num_keys - 1`. With `[clients]`: each client's
+        keys: The group of each item, ints `[clients, *items]`, from 0 to `num_keys - 1`. With `[clients]`: each
+        client's
             whole value goes to one group.
         num_keys: Number of groups.
         op: "sum" or "mean".
@@ -46,12 +47,14 @@ def reduce_by_key(
         accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
-        The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. An empty
+        The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. An
+        empty
         group is 0, as a sum and as a mean. Keys out of range that are only known under a trace belong to no group:
         their items are dropped, and so are their gradients.
 
     Raises:
-        PlacementError: if `values` or `keys` has not one row per client, if they do not fit each other, or if keys that are
+        PlacementError: if `values` or `keys` has not one row per client, if they do not fit each other, or if keys
+        that are
             known are out of range.
 
     Example:
@@ -65,7 +68,8 @@ def reduce_by_key(
     placement, outer = resolve("reduce_by_key", over)
     if op not in ("sum", "mean"):
         message = (
-            f"`reduce_by_key` was given op={op!r}. A group is added up or averaged: pass op=\"sum\" or op=\"mean\"; for "
+            f'`reduce_by_key` was given op={op!r}. A group is added up or averaged: pass op="sum" or op="mean"; '
+            "for "
             "other reductions `map_fn` the clients first."
         )
         raise PlacementError(message)
@@ -99,14 +103,16 @@ def _divide(total: Any, counts: Any) -> Any:
 def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placement) -> Any:
     if not isinstance(num_keys, int | np.integer) or isinstance(num_keys, bool) or num_keys < 1:
         message = (
-            f"`reduce_by_key` was given num_keys={num_keys!r}. The number of groups fixes the shape of the result, so it is "
+            f"`reduce_by_key` was given num_keys={num_keys!r}. The number of groups fixes the shape of the result, so "
+            "it is "
             "a positive int that is known before tracing: count the groups first, and pass that number."
         )
         raise PlacementError(message)
     keys = keys if isinstance(keys, jax.Array) else jnp.asarray(keys)
     if not jnp.issubdtype(keys.dtype, jnp.integer):
         message = (
-            f"`reduce_by_key` was given `keys` of dtype {keys.dtype}. A key is the number of a group, an integer from 0 to "
+            f"`reduce_by_key` was given `keys` of dtype {keys.dtype}. A key is the number of a group, an integer from "
+            "0 to "
             f"{num_keys - 1}: convert them with `keys.astype(int)`, or number the groups with `jnp.searchsorted`."
         )
         raise PlacementError(message)
@@ -134,7 +140,8 @@ def _check_range(keys: Any, num_keys: int) -> None:
     more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
     message = (
         f"`reduce_by_key` was given {listed}{more}, but num_keys={num_keys}. A key is the number of a group, from 0 to "
-        f"{num_keys - 1}: raise `num_keys` to {int(known.max()) + 1} or more, or mask the items that belong to no group "
+        f"{num_keys - 1}: raise `num_keys` to {int(known.max()) + 1} or more, or mask the items that belong to no "
+        "group "
         "by giving them the value 0 and any key in range."
     )
     raise PlacementError(message)
@@ -277,7 +284,9 @@ ad.primitive_transposes[by_key_p] = _transpose
 
 
 def _batch(operands: Any, axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
-    (values, keys), (values_axis, keys_axis) = operands, axes
+    values, keys = operands
+    values_axis: Any = axes[0]
+    keys_axis: Any = axes[1]
     size = values.shape[values_axis] if values_axis is not None else keys.shape[keys_axis]
     if keys_axis is None:  # groups are the same: the batch is one more axis of the values
         end = keys.ndim
@@ -302,4 +311,3 @@ def group_rows(keys: Any, mask: Any, num_keys: int) -> Any:
         return keys
     numbers = _group_numbers(keys, num_keys)
     return jnp.where(mask.reshape(mask.shape + (1,) * (keys.ndim - 1)), numbers, jnp.full_like(numbers, num_keys))
-

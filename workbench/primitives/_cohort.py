@@ -36,7 +36,8 @@ def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:
         The same pytree, each leaf `[cohort, *shape]`. Its gradient is a row for every client, 0 for those not selected.
 
     Raises:
-        PlacementError: if a leaf has not one row per client, or if indices that are known are not numbers of clients. Under a
+        PlacementError: if a leaf has not one row per client, or if indices that are known are not numbers of clients.
+        Under a
             trace, indices below or above are taken as the first or the last client.
 
     Example:
@@ -70,8 +71,10 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
     indices = indices if isinstance(indices, jax.Array) else jnp.asarray(indices)
     if not jnp.issubdtype(indices.dtype, jnp.integer) or not 1 <= indices.ndim <= 1 + outer or 0 in indices.shape:
         message = (
-            f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of one or "
-            f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, or turn a '
+            f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of "
+            "one or "
+            f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, '
+            "or turn a "
             "mask into numbers with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
@@ -83,7 +86,8 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
         listed = ", ".join(f"indices{[int(i) for i in at]} = {int(known[tuple(at)])}" for at in outside[:5])
         more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
         message = (
-            f'`select` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. They are '
+            f'`select` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. '
+            "They are "
             f"numbered from 0 to {placement.size - 1}: correct these indices, or draw them with `sample(key, size)`."
         )
         raise PlacementError(message)
@@ -105,7 +109,8 @@ def sample(
     Args:
         key: A PRNG key, `jax.random.key(seed)` or a raw one.
         size: Number of clients to draw, at most the number of clients.
-        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn anew in
+        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn anew
+        in
             each outer one.
         form: "index" for `select`, "mask" for the `where=` of a reduction.
         weights: How likely each client is to be drawn next, `[clients]`, non-negative. Default: all alike. A client of
@@ -138,9 +143,9 @@ def sample(
         )
     _check_sample(size, form, placement)
     with jax.named_scope(f"wb.sample[{placement.name}]"):
-        drawn = jax.random.choice(
-            key, placement.size, (size,), replace=False, p=_chances(weights, placement)
-        ).astype(jnp.int32)
+        drawn = jax.random.choice(key, placement.size, (size,), replace=False, p=_chances(weights, placement)).astype(
+            jnp.int32
+        )
         if form == "index":
             return drawn
         return jnp.zeros(placement.size, bool).at[drawn].set(True)
@@ -149,7 +154,8 @@ def sample(
 def _check_sample(size: int, form: str, placement: Placement) -> None:
     if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= placement.size:
         message = (
-            f'`sample` was given size={size!r}, but the placement "{placement.name}" has {placement.size} clients. A cohort is '
+            f'`sample` was given size={size!r}, but the placement "{placement.name}" has {placement.size} clients. A '
+            "cohort is "
             f"drawn without replacement and its size is known before tracing: pass an int from 1 to {placement.size}."
         )
         raise PlacementError(message)
@@ -168,7 +174,8 @@ def _chances(weights: Any, placement: Placement) -> Any:
     if weights.shape != (placement.size,):
         message = (
             f'`sample` was given `weights` of shape {weights.shape}, but the placement "{placement.name}" has '
-            f"{placement.size} clients. Each client needs exactly one weight: pass a vector of shape ({placement.size},), or "
+            f"{placement.size} clients. Each client needs exactly one weight: pass a vector of shape "
+            f"({placement.size},), or "
             "leave `weights` out to draw all clients alike."
         )
         raise PlacementError(message)

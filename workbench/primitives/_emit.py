@@ -18,7 +18,8 @@ def emit(name: str, value: Any) -> None:
     """Shows `value` to whoever listens to this program, with the identity of the client, round and step it comes from.
 
     Costs nothing when nobody listens: the value is not even computed. Works under jit, map_fn, scan, cond, grad and
-    sharding. Not seen are values inside a `while_loop`, whose length is unknown, and inside a `scan` that is differentiated
+    sharding. Not seen are values inside a `while_loop`, whose length is unknown, and inside a `scan` that is
+    differentiated
     as a whole (JAX drops them there; those of a `value_and_grad` inside the loop are seen).
 
     Args:
@@ -44,7 +45,8 @@ def emit(name: str, value: Any) -> None:
     """
     if not isinstance(name, str) or not is_array(value):
         message = (
-            f"`emit` was given name={name!r} and a value of type {type(value).__name__}. What is emitted is one array with "
+            f"`emit` was given name={name!r} and a value of type {type(value).__name__}. What is emitted is one array "
+            "with "
             'a name: write `emit("loss", loss)`, and call it once per array of a pytree.'
         )
         raise ProgramError(message)

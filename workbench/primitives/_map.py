@@ -89,7 +89,8 @@ class _ClientCall:
         if wrong:
             message = (
                 f"`map_fn` called `{self.name}`, which returned {len(wrong)} leaf/leaves that are not arrays, "
-                f"the first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. What one client returns is stacked over "
+                f"the first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. What one client returns is "
+                "stacked over "
                 f'the {self.placement.size} clients of "{self.placement.name}", so it must be a pytree of arrays and '
                 "numbers: return those, and keep the rest outside of the program."
             )
@@ -101,13 +102,14 @@ class _ClientCall:
         return (
             f'`map_fn` could not call the client function `{self.name}` of the stage over "{self.placement.name}" '
             f"({self.placement.size} clients): it raised {type(error).__name__}: {error}. The function is called once, "
-            f"with one client's values, here ({shapes}), without the leading axis of clients. Correct it for these shapes; "
+            f"with one client's values, here ({shapes}), without the leading axis of clients. Correct it for these "
+            "shapes; "
             "the exception above points to the line."
         )
 
 
 def _client_error(cause: Exception, message: str) -> ProgramError:
-    """A `ProgramError` that `except type(cause)` catches as well: callers handle their own exceptions as they always did."""
+    """A `ProgramError` that `except type(cause)` catches as well: callers handle their exceptions as ever."""
     try:
         mixed = type("ProgramError", (ProgramError, type(cause)), dict(_MIXED))
         error = mixed.__new__(mixed)
@@ -150,7 +152,8 @@ def bind_map_jaxpr(
 
 # Evaluate: every client of a device at once. The plan has a better way: see workbench/plan.
 def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> list[Any]:
-    # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: there every device computes all clients.
+    # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: there every device computes all
+    # clients.
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
     operands = tuple(gather(x, layout) if together else spread(x, layout) for x in operands)
     call = jax.vmap(

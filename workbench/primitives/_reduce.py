@@ -160,7 +160,7 @@ def _fill_absent(operation: str, x: Any, where: Any, absent: Any, placement: Pla
 
     mask = jnp.asarray(where, dtype=bool)
     check_clients(operation, "where", mask, placement)
-    fill = absent(x.dtype) if callable(absent) else jnp.zeros((), x.dtype)
+    fill: Any = absent(x.dtype) if callable(absent) else jnp.zeros((), x.dtype)
     return map_fn(
         lambda row, takes_part: jnp.where(takes_part, row, jnp.full_like(row, fill)), (x, mask), over=placement.name
     )
@@ -198,7 +198,7 @@ def sum_dtype(dtype: Any) -> Any:
 
 
 def _is_small(dtype: Any) -> bool:
-    return dtype == bool or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32)
+    return jnp.dtype(dtype) == jnp.bool_ or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32)
 
 
 def accumulator_of(dtype: Any, wanted: Any) -> Any:
@@ -209,12 +209,24 @@ def accumulator_of(dtype: Any, wanted: Any) -> Any:
 
 def lowest(dtype: Any) -> Any:
     """What an absent client holds for a maximum."""
-    return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else False if dtype == bool else jnp.iinfo(dtype).min
+    return (
+        -jnp.inf
+        if jnp.issubdtype(dtype, jnp.floating)
+        else False
+        if jnp.dtype(dtype) == jnp.bool_
+        else jnp.iinfo(dtype).min
+    )
 
 
 def highest(dtype: Any) -> Any:
     """What an absent client holds for a minimum."""
-    return jnp.inf if jnp.issubdtype(dtype, jnp.floating) else True if dtype == bool else jnp.iinfo(dtype).max
+    return (
+        jnp.inf
+        if jnp.issubdtype(dtype, jnp.floating)
+        else True
+        if jnp.dtype(dtype) == jnp.bool_
+        else jnp.iinfo(dtype).max
+    )
 
 
 def sum_rows(x: Any, accumulator: Any, *, by_product: bool = False) -> Any:

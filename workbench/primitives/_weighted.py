@@ -25,7 +25,8 @@ def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumu
         accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
-        The mean at the server, `[*shape]`, dtype of `x`. Where all weights are zero the mean is 0, and so is its gradient.
+        The mean at the server, `[*shape]`, dtype of `x`. Where all weights are zero the mean is 0, and so is its
+        gradient.
         A client of weight zero is absent: even a NaN of its does not count.
 
     Raises:
@@ -124,7 +125,8 @@ def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> A
         0.6931
 
     References:
-        Blanchard, Higham and Higham, "Accurately computing the log-sum-exp and softmax functions", IMA J. Num. An. 2021.
+        Blanchard, Higham and Higham, "Accurately computing the log-sum-exp and softmax functions", IMA J. Num. An.
+        2021.
     """
     placement, outer = resolve("reduce_logsumexp", over)
     if outer:

@@ -1,0 +1,109 @@
+"""`workbench.jit` as a compiler: exact numbers, flat memory, `jax.jit`'s options, export."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import NamedSharding, PartitionSpec as P
+from mapreduce_cases import inputs
+from mapreduce_meshes import under
+
+import workbench as wb
+from workbench._errors import ProgramError
+
+
+@wb.program(clients=10)
+def fed(w: Any, x: Any) -> Any:
+    rows = wb.map_fn(lambda row: jnp.tanh(row * w), x)
+    grouped = wb.reduce_by_key(rows, np.arange(10, dtype=np.int32) % 3, 3)
+    return wb.reduce_mean(rows), grouped, rows
+
+
+def _temporaries(clients: int, clients_at_once: Any) -> int:
+    step = wb.program(clients=clients)(
+        lambda w, x: wb.reduce_mean(wb.map_fn(lambda row: jax.grad(lambda w: jnp.sum(jnp.tanh(row @ w) ** 2))(w), x))
+    )
+    shapes = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((clients, 4, 64), jnp.float32)
+    compiled = wb.jit(step, clients_at_once=clients_at_once).lower(*shapes).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("clients_at_once", [2, "auto"], ids=["2 at once", "auto"])
+def test_memory_does_not_grow_with_the_clients(clients_at_once: Any) -> None:
+    assert _temporaries(256, clients_at_once) <= 1.3 * _temporaries(16, clients_at_once)
+
+
+def test_all_clients_at_once_take_memory_each() -> None:
+    # Every client's gradient, 64 × 64 float32 = 16 KiB, is live at once.
+    assert _temporaries(256, None) >= 256 * 16 * 1024
+
+
+def test_gradient_of_a_maximum_counts_who_holds_it_although_rows_are_made_again() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        program = wb.program(clients=10)
+        return jnp.sum(jnp.sin(program(lambda w, x: wb.reduce_max(wb.map_fn(lambda r: jnp.tanh(r * w) + r, x)))(w, x)))
+
+    w, x = inputs(10)
+    got = wb.jit(jax.vmap(jax.grad(loss), in_axes=(0, None)), clients_at_once=3)(jnp.stack([w, 2 * w]), x)
+    plain = lambda w, x: jnp.sum(jnp.sin((jnp.tanh(x * w[None]) + x).max(0)))  # noqa: E731
+    expected = jax.vmap(jax.grad(plain), in_axes=(0, None))(jnp.stack([w, 2 * w]), x)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("platforms", [None, ("cpu", "cuda", "tpu")], ids=["here", "three platforms"])
+@pytest.mark.parametrize("how", [jax.jit, lambda fn: wb.jit(fn, clients_at_once=2)._staged], ids=["jax.jit", "wb.jit"])
+def test_exported_program_computes_the_same(how: Any, platforms: Any) -> None:
+    data = export.export(how(fed), platforms=platforms)(*inputs(10)).serialize()
+    for ours, expected in zip(export.deserialize(data).call(*inputs(10)), fed(*inputs(10)), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_program_exported_with_its_gradient() -> None:
+    w, x = inputs(10)
+    again = export.deserialize(export.export(jax.jit(fed))(w, x).serialize(vjp_order=1))
+    slope = jax.grad(lambda w: again.call(w, x)[0].sum())(w)
+    np.testing.assert_allclose(slope, jax.grad(lambda w: fed(w, x)[0].sum())(w), rtol=1e-5)
+
+
+def test_program_exported_under_a_mesh() -> None:
+    program = wb.program(clients=16)(lambda w, x: wb.reduce_mean(wb.map_fn(lambda row: row * w, x)))
+    w, x = jnp.arange(3.0), jnp.arange(48.0).reshape(16, 3)
+    with under("Auto"):
+        at = jax.sharding.get_mesh()
+        placed = jax.device_put(w, NamedSharding(at, P())), jax.device_put(x, NamedSharding(at, P("clients")))
+        again = export.deserialize(export.export(jax.jit(program))(*placed).serialize())
+        np.testing.assert_allclose(again.call(*placed), w * x.mean(0), rtol=1e-6)
+    assert again.nr_devices == 8
+
+
+@pytest.mark.parametrize("clients_at_once", [None, 2, "auto"], ids=str)
+def test_donated_buffers_are_used(clients_at_once: Any) -> None:
+    step = wb.program(clients=10)(lambda w, x: (w + wb.reduce_mean(x), wb.map_fn(lambda row: row + 1, x)))
+    w, x = inputs(10)
+    expected = step(w, x)
+    given = jnp.array(w), jnp.array(x)
+    got = wb.jit(step, clients_at_once=clients_at_once, donate_argnums=(0, 1))(*given)
+    assert all(array.is_deleted() for array in given)
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_static_and_keyword_arguments() -> None:
+    @wb.program(clients=10)
+    def step(x: Any, times: int, *, offset: Any, mode: str) -> Any:
+        assert type(times) is int
+        return wb.reduce_mean(wb.map_fn(lambda row: row * times if mode == "scale" else row, x)) + offset
+
+    jitted = wb.jit(step, static_argnums=(1,), static_argnames=("mode",))
+    x = inputs(10)[1]
+    np.testing.assert_allclose(jitted(x, 3, offset=jnp.ones(3), mode="scale"), 3 * x.mean(0) + 1, rtol=1e-5)
+    np.testing.assert_allclose(jitted(x, 3, offset=jnp.ones(3), mode="keep"), x.mean(0) + 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("clients_at_once", [0, -1, 1.5, True, "all"], ids=str)
+def test_jit_rejects_what_is_no_number_of_clients(clients_at_once: Any) -> None:
+    with pytest.raises(ProgramError, match=r"`jit` was given clients_at_once=.*pass a positive int"):
+        wb.jit(fed, clients_at_once=clients_at_once)
