@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench import inspectors
+from workbench import _jax_compat, inspectors
 from workbench._errors import InspectionError
 from workbench.cost import estimate_cost, known_chip
 from workbench.plan import (
@@ -164,6 +164,7 @@ class Compilation:
     mesh: MeshRecord | None
     module: ModuleRecord | None
     platform: str
+    devices: Mesh | None
 
 
 class Inspection:
@@ -192,7 +193,8 @@ class Inspection:
             compiled = None if isinstance(current, AbstractMesh) else lowered.compile()
         record = _mesh_record(current, described)
         module = None if compiled is None else inspectors.inspect_module(compiled, mesh=record)
-        return Compilation(described, lowered, compiled, record, module, platform)
+        devices = current if isinstance(current, Mesh) else None
+        return Compilation(described, lowered, compiled, record, module, platform, devices)
 
     def here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
         """The record on a mesh of this machine, or planned on an abstract one."""
@@ -204,10 +206,10 @@ class Inspection:
             target=f"here: {made.platform} x {devices}" if made.compiled is not None else f"planned: {devices} devices",
             plan=made.plan,
             mesh=made.mesh,
-            inputs=_shardings(self.args, known),
+            inputs=_shardings(self.args, known, made.devices),
             outputs=None
             if made.compiled is None
-            else _shardings(made.lowered.out_info, made.compiled.output_shardings),
+            else _shardings(made.lowered.out_info, made.compiled.output_shardings, made.devices),
             propagation=inspectors.propagate_shardings(made.lowered) if made.mesh is not None else None,
             module=made.module,
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
@@ -307,15 +309,21 @@ def _abstract(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jax.numpy.shape(x), jax.numpy.result_type(x)), tree)
 
 
-def _shardings(tree: Any, shardings: Any) -> ShardingRecord:
+def _shardings(tree: Any, shardings: Any, mesh: Mesh | None = None) -> ShardingRecord:
     if shardings is None:
         return inspectors.inspect_sharding(tree)
     leaves, structure = jax.tree.flatten(tree)
     known = jax.tree.leaves(shardings, is_leaf=lambda s: isinstance(s, jax.sharding.Sharding))
     if len(known) != len(leaves):  # arguments that the program does not read have no sharding
         return inspectors.inspect_sharding(tree)
-    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s) for x, s in zip(leaves, known, strict=True)]
+    named = [_jax_compat.named_sharding(sharding, mesh) for sharding in known]
+    pairs = zip(leaves, named, strict=True)
+    structs = [jax.ShapeDtypeStruct(jax.numpy.shape(x), _dtype(x), sharding=sharding) for x, sharding in pairs]
     return inspectors.inspect_sharding(jax.tree.unflatten(structure, structs))
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if hasattr(x, "dtype") else jax.numpy.result_type(x)
 
 
 def _joined_memory(module: ModuleRecord, told: Any) -> Any:

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench import inspectors, views
 from workbench._errors import InspectionError
 from workbench._inspect import inspect
+from workbench.live import DeviceMonitor, Run
 from workbench.records import ProgramRecord, Record
 
 
@@ -34,6 +35,9 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         >>> show(jnp.ones((4, 2)))  # doctest: +ELLIPSIS
         1 array...
     """
+    if isinstance(x, DeviceMonitor | Run):
+        _show_live(x)
+        return
     record = _record_of(x, args, options)
     if not in_notebook():
         print(views.render_text(record))
@@ -69,6 +73,17 @@ def explore(fn: Callable, *args: Any, **options: Any) -> Any:
         )
         raise InspectionError(message)
     return widgets.Explorer(record)
+
+
+def _show_live(x: DeviceMonitor | Run) -> None:
+    if not in_notebook():
+        print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
+        return
+    from IPython.display import display
+
+    import widgets
+
+    display(widgets.RunView(x) if isinstance(x, Run) else widgets.DevicesView(x))
 
 
 def in_notebook() -> bool:

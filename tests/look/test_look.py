@@ -1,0 +1,134 @@
+"""`plan`, `inspect`, `measure`, `show`, `explore`: one call each, and what they say to bad input."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench._errors import InspectionError, MeshError
+from workbench.records import ProgramRecord
+
+
+@wb.program(clients=16)
+def local_sgd(weights, rows):
+    def train(local, row):
+        def step(value, x):
+            return value - 0.1 * jax.grad(lambda v: jnp.sum((x @ v) ** 2))(value), None
+
+        return jax.lax.scan(step, local, row)[0] - local
+
+    return weights + wb.reduce_mean(wb.map_fn(train, (wb.broadcast(weights), rows)))
+
+
+WEIGHTS, ROWS = jnp.ones((4, 2)), jnp.ones((16, 3, 5, 4))
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line and "line_of" not in line)
+
+
+@pytest.fixture(scope="module")
+def record() -> ProgramRecord:
+    return wb.inspect(local_sgd, WEIGHTS, ROWS, mesh=wb.make_mesh(clients=4, model=2))
+
+
+def test_inspect_tells_stages_in_order(record: ProgramRecord):
+    kinds = [(stage.kind, stage.name) for stage in record.plan.stages]
+    assert kinds == [("broadcast", "broadcast"), ("clients", "train"), ("reduce", "reduce_mean"), ("server", "server")]
+
+
+def test_inspect_finds_the_one_promised_collective_and_its_line(record: ProgramRecord):
+    assert record.module is not None
+    (found,) = record.module.collectives
+    assert (found.kind, found.axes, found.stages, found.times) == ("all-reduce", ("clients",), ("2",), 1)
+    assert found.payload_bytes == 4 * 2 * 4  # float32 [4, 2]
+    assert [source.line for source in found.sources] == [line_of("return weights + wb.reduce_mean")]
+
+
+def test_flops_of_the_plan_and_of_the_compiled_module_agree_with_a_count_by_hand(record: ProgramRecord):
+    # One step of one client: x @ v and x.T @ g, each 2·5·4·2 FLOPs; 3 steps.
+    per_client = 3 * 2 * (2 * 5 * 4 * 2)
+    assert record.plan.stages[1].flops_per_client == per_client
+    assert record.module is not None
+    assert record.module.flops == 16 / 4 * per_client  # four of the sixteen clients per device
+
+
+def test_inspect_names_the_shardings_of_inputs(record: ProgramRecord):
+    assert record.inputs is not None
+    assert [leaf.spec for leaf in record.inputs.leaves] == [((), ()), (("clients",), (), (), ())]
+
+
+def test_an_abstract_mesh_of_thousands_is_planned():
+    mesh = jax.sharding.AbstractMesh((16, 64), ("clients", "model"))
+    planned = wb.inspect(local_sgd, WEIGHTS, ROWS, mesh=mesh)
+    assert planned.module is None
+    assert "nothing was compiled" in planned.notes[0]
+    assert planned.propagation is not None
+    assert {(c.kind, c.axes) for c in planned.propagation.collectives} == {("all-reduce", ("clients",))}
+    assert planned.mesh is not None
+    assert len(planned.mesh.devices) == 1024
+
+
+def test_records_survive_json(record: ProgramRecord):
+    import json
+
+    assert json.loads(record.to_json())["plan"]["stages"][1]["name"] == "train"
+
+
+@pytest.mark.parametrize("clients", ["together", "probe"])
+def test_measure_returns_the_result_and_where_the_time_went(clients):
+    run = wb.measure(local_sgd, WEIGHTS, ROWS, rounds=1, clients=clients, mesh=wb.make_mesh(clients=8))
+    np.testing.assert_allclose(run.results, local_sgd(WEIGHTS, ROWS), rtol=1e-5)
+    assert {stage.stage for stage in run.stages} >= {"1", "2"}
+    assert run.attributed_seconds is not None
+    assert run.attributed_seconds > 0.95
+    if clients == "probe":
+        assert sorted(c.client for c in run.clients if c.stage == "1") == list(range(16))
+        assert all(c.seconds and c.seconds > 0 for c in run.clients if c.stage == "1")
+
+
+def test_show_prints_text_in_a_terminal(capsys: pytest.CaptureFixture[str]):
+    wb.show(local_sgd, WEIGHTS, ROWS)
+    said = capsys.readouterr().out
+    assert "clients train; 16 clients" in said
+    wb.show(wb.make_mesh(clients=8))
+    assert "clients=8" in capsys.readouterr().out
+    wb.show({"weights": WEIGHTS})
+    assert "f32[4,2]" in capsys.readouterr().out
+
+
+def test_showing_something_unknown_says_what_can_be_shown():
+    with pytest.raises(InspectionError, match=r"`show` was given a str, which it does not know\. It shows programs"):
+        wb.show("fedavg")
+
+
+def test_inspecting_what_is_no_function_says_what_to_use():
+    with pytest.raises(InspectionError, match=r"`inspect` was given a int, .* use `inspect_sharding` for arrays"):
+        wb.inspect(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_exploring_an_array_says_to_show_it():
+    with pytest.raises(InspectionError, match=r"`explore` was given a .*, which is not a program\. .* use `show`"):
+        wb.explore(WEIGHTS)
+
+
+def test_measuring_clients_in_an_unknown_way_names_the_ways():
+    with pytest.raises(InspectionError, match=r"clients='one by one'.*pass \"together\" or \"probe\""):
+        wb.measure(local_sgd, WEIGHTS, ROWS, clients="one by one")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_unknown_target_is_named_with_its_neighbours():
+    with pytest.raises(MeshError, match="tpu7x"):
+        wb.inspect(local_sgd, WEIGHTS, ROWS, target="v7x:4x4x4")
+
+
+def test_changing_two_things_is_compared():
+    before = wb.inspect(local_sgd, WEIGHTS, ROWS)
+    after = wb.inspect(jax.grad(lambda w, r: local_sgd(w, r).sum()), WEIGHTS, ROWS)
+    compared = wb.compare(before, after)
+    assert compared.to_dict()["record"] == "ComparisonRecord"
+    assert "stages: 4 → 6" in str(compared)
