@@ -51,7 +51,7 @@ def simulate_devices(count: int) -> None:
     for variable in ("PJRT_NPROC", "NPROC"):
         os.environ[variable] = threads
     jax.config.update("jax_num_cpu_devices", count)
-    platforms = jax.config.read("jax_platforms")
+    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
     if "cpu" not in (platforms or "cpu"):
         warnings.warn(
             f"`simulate_devices({count})` adds CPU devices, but JAX is set to the platform {platforms!r}; "
