@@ -228,7 +228,7 @@ def source_text(file: str, line: int) -> str:
     """A place in the code as its author knows it: the file's name without its folders.
 
     Example:
-        >>> source_text("/home/me/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
+        >>> source_text("lab/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
         ('fedavg.py:12', 'notebook cell:3')
     """
     # A notebook cell's file name is a temporary path with a hash in it, which says nothing to its author.
