@@ -14,6 +14,7 @@ from engine_contract import EngineContract, by_key, client_data, fedavg, rounds,
 import workbench as wb
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
 from workbench.engines import Beam, Engine
+from workbench.engines._beam_child import Child
 
 try:
     import apache_beam
@@ -144,6 +145,14 @@ def test_runner_that_cannot_start_names_the_stage(tmp_path: Path):
     with pytest.raises(EngineError, match=r"ended with its Beam pipeline on beam \(NoSuchRunner\)") as caught:
         Beam(runner="nowhere.NoSuchRunner").run(fedavg, start(), client_data())
     assert caught.value.stage is not None
+
+
+def test_pipelines_whose_process_ended_say_so():
+    child = Child()
+    child._process.kill()
+    with pytest.raises(RuntimeError, match="the process of the Beam pipelines ended with exit status -9"):
+        child.run("nowhere", 1, "none", [], lambda: None)
+    child.close()
 
 
 def test_missing_beam_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

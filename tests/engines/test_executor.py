@@ -56,19 +56,20 @@ class TestLoky(EngineContract):
         return Executor(loky.get_reusable_executor(2, timeout=60, env={"JAX_PLATFORMS": "cpu"}), clients_per_task=2)
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", silence_logs=50
+        ) as started,
+        distributed.Client(started) as client,
+    ):
+        yield client
+
+
 @pytest.mark.slow
 class TestDask(EngineContract):
-    @pytest.fixture(scope="class")
-    def cluster(self) -> Iterator[Any]:
-        distributed = pytest.importorskip("distributed")
-        with (
-            distributed.LocalCluster(
-                n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-            ) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            yield client
-
     @pytest.fixture
     def engine(self, cluster: Any) -> Engine:
         return Executor(cluster.get_executor(), clients_per_task=2)

@@ -1,3 +1,4 @@
+import concurrent.futures
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ from engine_contract import CLIENTS, EngineContract, client_data, fedavg, start
 
 import workbench as wb
 from workbench._errors import EngineError, ProgramError
-from workbench.engines import ClientReader, Engine, Observed, Sequential
+from workbench.engines import ClientReader, Engine, Mesh, Observed, Sequential
 
 
 class TestSequential(EngineContract):
@@ -157,6 +158,33 @@ def test_emitted_values_are_heard_and_cost_nothing_else():
     np.testing.assert_allclose(run.results, again.results)
     # Nobody listens: 3 float32 leave each client and no fourth.
     assert {client.sent_bytes for client in again.clients} == {12}
+
+
+@pytest.mark.parametrize("make", [Sequential, Mesh], ids=["sequential", "mesh"])
+def test_second_run_traces_and_compiles_nothing(make: Any):
+    traces: list[int] = []
+
+    @wb.program(clients=3)
+    def counted(x: Any) -> Any:
+        traces.append(0)
+        return wb.reduce_sum(wb.map_fn(lambda row: row + 1, x))
+
+    engine = make()
+    first, second = engine.run(counted, BAD), engine.run(counted, BAD + 1)
+    assert len(traces) == 1
+    assert (float(first.results), float(second.results)) == (3.0, 6.0)
+    engine.run(counted, np.ones((3, 2), np.float32))
+    assert len(traces) == 2
+
+
+def test_engine_serves_two_threads_at_once():
+    engine = Sequential()
+    expected = wb.jit(fedavg)(start(), client_data())[0]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda _: engine.run(fedavg, start(), client_data()), range(4)))
+    for run in runs:
+        np.testing.assert_allclose(run.results[0], expected, rtol=1e-5, atol=1e-6)
+        assert len(run.clients) == CLIENTS
 
 
 def test_mesh_of_the_kernel_does_not_matter():

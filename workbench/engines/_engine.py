@@ -1,6 +1,8 @@
 """What every engine does: trace a call, make its plan, walk it, and record what happened."""
 
 import abc
+import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +16,13 @@ from workbench.engines._ledger import Ledger, Progress
 from workbench.engines._pass import Pass
 from workbench.engines._stage import is_key
 from workbench.engines._walk import Run, Walk
-from workbench.plan import Jitted, Plan
+from workbench.plan import Jitted, Plan, Traced
 from workbench.plan._jit import trace_listening
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._steps import plan_jaxpr
 from workbench.records import RunRecord
+
+KEPT_PLANS = 8
 
 
 class Engine(abc.ABC):
@@ -26,8 +30,15 @@ class Engine(abc.ABC):
 
     name = ""
 
+    @functools.cached_property
+    def _known(self) -> dict[Any, tuple[Traced, Walk]]:
+        """Plans with what is compiled for them, by program and shapes, the newest last."""
+        return {}
+
     def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
         """Runs a program by its plan: the server's stages here, the clients' where this engine puts them.
+
+        The second run of the same function with the same shapes traces and compiles nothing.
 
         Args:
             fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
@@ -38,7 +49,7 @@ class Engine(abc.ABC):
 
         Returns:
             What happened: seconds and bytes per stage and client, where each ran. `results` is what `fn` returns.
-            Compiling counts as `warmup_seconds`.
+            Tracing and compiling stages counts as `warmup_seconds`.
 
         Raises:
             ProgramError: if `fn` is not a function.
@@ -63,22 +74,36 @@ class Engine(abc.ABC):
             lambda x: x.struct if isinstance(x, ClientReader) else _struct(x), args, is_leaf=_is_reader
         )
         values = jax.tree.map(lambda x: x.rows if isinstance(x, ClientReader) else x, args, is_leaf=_is_reader)
-        traced = trace_listening(fn, shapes, {})
+        heard = bool(listeners())
+        key = (fn, heard, jax.tree.structure(shapes), *map(str, jax.tree.leaves(shapes)))
+        started = time.perf_counter()
+        # Taken out while it runs, so that two threads never share the walk of one run.
+        traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, heard)
+        walk.shared_run.ledger, walk.shared_run.loops = ledger, 0
+        ledger.warmup_seconds += time.perf_counter() - started
         count = traced.out_tree.num_leaves
-        heard = bool(traced.emissions) and bool(listeners())
-        plan = traced.plan if heard or not traced.emissions else _without_emissions(traced.plan, count)
-        run = Run(self._compute, ledger)
         try:
-            inputs = map(_as_input, jax.tree.leaves(values), plan.closed.in_avals)
-            outputs = Walk(plan, "", run).evaluate(list(inputs))
+            inputs = map(_as_input, jax.tree.leaves(values), walk.plan.closed.in_avals)
+            outputs = walk.evaluate(list(inputs))
         except EngineError as error:
             ledger.errors.append(str(error))
             error.run = ledger.record(ledger.carried)
             raise
-        if heard:
+        finally:
+            self._known[key] = traced, walk
+            while len(self._known) > KEPT_PLANS:
+                self._known.pop(next(iter(self._known)))
+        if heard and traced.emissions:
             deliver(ledger.name, Emitted(traced.emissions, tuple(outputs[count:])))
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
         return ledger.record(jax.tree.unflatten(traced.out_tree, results))
+
+    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
+        traced = trace_listening(fn, shapes, {})
+        plan = traced.plan
+        if traced.emissions and not heard:
+            plan = _without_emissions(plan, traced.out_tree.num_leaves)
+        return traced, Walk(plan, "", Run(self._compute, Ledger(plan.name, self.name, None, None)))
 
     @abc.abstractmethod
     def _compute(self, work: Pass) -> None:

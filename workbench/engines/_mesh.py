@@ -8,12 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from workbench import _jax_compat
 from workbench._errors import EngineError, WorkbenchError
 from workbench.engines._clients import ClientReader
-from workbench.engines._engine import Engine
+from workbench.engines._engine import KEPT_PLANS, Engine
 from workbench.engines._ledger import Ledger, tell
 from workbench.engines._pass import Pass
 from workbench.plan import AtOnce, jit
+from workbench.plan._listen import listeners
 from workbench.records import RunRecord
 
 
@@ -41,6 +43,8 @@ class Mesh(Engine):
     def __init__(self, mesh: jax.sharding.Mesh | None = None, *, clients_at_once: AtOnce = "auto") -> None:
         self.mesh = mesh
         self.clients_at_once: AtOnce = clients_at_once
+        self._programs: dict[Any, Callable] = {}
+        self._jitted: dict[Callable, Callable] = {}
 
     def run(self, fn: Callable, *args: Any, progress: Any = None, cancel: Any = None) -> RunRecord:
         """As every engine's `run`; progress is told, and `cancel` looked at, before and after the computation only."""
@@ -50,7 +54,7 @@ class Mesh(Engine):
             whole = jax.tree.map(_read_all, args, is_leaf=lambda x: isinstance(x, ClientReader))
             with jax.set_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext():
                 started = time.perf_counter()
-                compiled = jit(fn, clients_at_once=self.clients_at_once).lower(*whole).compile()
+                compiled = self._compiled(fn, whole)
                 ledger.warmup_seconds = time.perf_counter() - started
                 started = time.perf_counter()
                 results = jax.block_until_ready(compiled(*whole))
@@ -68,6 +72,19 @@ class Mesh(Engine):
         ledger.check("", 1.0)
         ledger.note("one computation: `workbench.measure` tells the seconds of each stage")
         return ledger.record(results)
+
+    def _compiled(self, fn: Callable, args: Any) -> Callable:
+        """The compiled program, kept by function, shapes and mesh; who listens needs the program that tells."""
+        if listeners():
+            return self._jitted.setdefault(fn, jit(fn, clients_at_once=self.clients_at_once))
+        shapes = [str(_jax_compat.aval_of(x)) for x in jax.tree.leaves(args)]
+        shardings = [getattr(x, "sharding", None) for x in jax.tree.leaves(args)]
+        key = (fn, jax.tree.structure(args), *shapes, *shardings, jax.sharding.get_mesh())
+        if key not in self._programs:
+            while len(self._programs) >= KEPT_PLANS:
+                self._programs.pop(next(iter(self._programs)))
+            self._programs[key] = jit(fn, clients_at_once=self.clients_at_once).lower(*args).compile()
+        return self._programs[key]
 
     def _compute(self, work: Pass) -> None:
         raise AssertionError(work)  # run does not walk the plan

@@ -11,7 +11,7 @@ import numpy as np
 from workbench._errors import EngineError
 from workbench.engines._clients import Batch, batches
 from workbench.engines._ledger import Ledger, find_nan, tell
-from workbench.engines._stage import BatchFunction, finish_totals, to_host
+from workbench.engines._stage import BatchFunction, Totals, to_host
 from workbench.plan._phases import Phase
 
 
@@ -24,13 +24,13 @@ class Pass:
         rows: Sequence[Any],
         shared: Sequence[Any],
         functions: Callable[[int], BatchFunction],
-        merge: Callable,
+        reduced: Totals,
         ledger: Ledger,
     ) -> None:
         self.phase, self.ledger = phase, ledger
         self.rows, self.shared = list(rows), [to_host(x) for x in shared]
         self.clients = phase.placement.size
-        self._functions, self._merge = functools.cache(functions), merge
+        self._functions, self._reduction = functools.cache(functions), reduced
         self.stage = self.function(1).stage
         self.name = self.function(1).name
         self._kept: list[np.ndarray] | None = None
@@ -91,7 +91,7 @@ class Pass:
         for all_rows, some in zip(self._kept, kept, strict=True):
             all_rows[self._done : self._done + clients] = some[:clients]
         if totals:
-            self._totals = totals if self._totals is None else self._merge(self._totals, totals)
+            self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
         sent = sum(x.nbytes for x in outputs) if sent is None else sent
         self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
         self._done += clients
@@ -111,7 +111,7 @@ class Pass:
     def results(self) -> tuple[list[np.ndarray], list[Any]]:
         """The rows that are kept and the reductions' results."""
         assert self._kept is not None
-        return self._kept, jax.block_until_ready(finish_totals(self.phase, self._totals or []))
+        return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
 
     def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
         """The error that names stage and clients; raise it from `error`."""

@@ -113,18 +113,16 @@ def leading(phase: Phase) -> Step:
     return next(iter(own), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
 
 
-def merge_totals(phase: Phase) -> Any:
-    """A compiled function that merges two lists of partial results."""
-    merges = [REDUCTION_OF[step.equation.primitive].merge for step in phase.reductions]
-    return jax.jit(lambda a, b: [merge(x, y) for merge, x, y in zip(merges, a, b, strict=True)])
+class Totals:
+    """The server's side of a phase's reductions, compiled: `merge` two lists of partial results, and `finish` one."""
 
-
-def finish_totals(phase: Phase, totals: Sequence[Any]) -> list[Any]:
-    """The reductions' results from their merged partial results."""
-    return [
-        REDUCTION_OF[step.equation.primitive].finish(step.equation, jnp.asarray(total))
-        for step, total in zip(phase.reductions, totals, strict=True)
-    ]
+    def __init__(self, phase: Phase) -> None:
+        equations = [step.equation for step in phase.reductions]
+        reductions = [REDUCTION_OF[equation.primitive] for equation in equations]
+        self.merge = jax.jit(lambda a, b: [r.merge(x, y) for r, x, y in zip(reductions, a, b, strict=True)])
+        self.finish = jax.jit(
+            lambda totals: [r.finish(e, total) for r, e, total in zip(reductions, equations, totals, strict=True)]
+        )
 
 
 def _plain(aval: Any) -> jax.ShapeDtypeStruct:

@@ -15,7 +15,7 @@ from workbench._errors import EngineError
 from workbench.engines._clients import ReadRows
 from workbench.engines._ledger import Ledger, tell
 from workbench.engines._pass import Pass
-from workbench.engines._stage import BatchFunction, WholeFunction, dtype_of, from_edge, merge_totals, to_host
+from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
 from workbench.plan._evaluate import bind_here
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._steps import Plan, Step, plan_jaxpr
@@ -40,7 +40,7 @@ class Walk:
         self._servers: dict[int, _Server] = {}
         self._bodies: dict[tuple[int, str], Walk] = {}
         self._functions: dict[tuple[int, int], BatchFunction] = {}
-        self._merges: dict[int, Any] = {}
+        self._totals: dict[int, Totals] = {}
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
         """The plan's outputs for one value per input."""
@@ -114,7 +114,7 @@ class Walk:
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
         rows = [x if isinstance(x, ReadRows) else to_host(x) for x in rows]
         shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
-        work = Pass(phase, rows, shared, lambda size: self._function(phase, size), self._merge(phase), ledger)
+        work = Pass(phase, rows, shared, lambda size: self._function(phase, size), self._reduction(phase), ledger)
         if phase.divisible:
             self.shared_run.compute(work)
         else:
@@ -153,10 +153,10 @@ class Walk:
                 self._functions[key] = WholeFunction(self.plan, phase, self.path)
         return self._functions[key]
 
-    def _merge(self, phase: Phase) -> Any:
-        if id(phase) not in self._merges:
-            self._merges[id(phase)] = merge_totals(phase)
-        return self._merges[id(phase)]
+    def _reduction(self, phase: Phase) -> Totals:
+        if id(phase) not in self._totals:
+            self._totals[id(phase)] = Totals(phase)
+        return self._totals[id(phase)]
 
     def body(self, step: Step, closed: ClosedJaxpr, suffix: str = "") -> "Walk":
         """The walk of a loop's body, made once."""

@@ -1,0 +1,186 @@
+"""What an engine costs beside a hand-written pipeline on the same executor: `python -m benchmarks.engines`.
+
+The same client function (a few steps of a small network), the same batches, interleaved in one run: milliseconds per
+client and round, medians over repetitions, and the median of the ratios. `--beam` adds the in-process Beam runner
+beside a pipeline written by hand, and `--clients 10000 --reader` reads the clients one by one and tells the peak of the
+memory.
+"""
+
+# pyright: reportMissingImports=false
+
+import argparse
+import importlib
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor as Pool, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import workbench as wb
+from workbench.engines import Beam, ClientReader, Executor, Mesh, Sequential
+
+FEATURES, HIDDEN, EXAMPLES, STEPS = 64, 128, 32, 5
+
+
+def start() -> Any:
+    random = np.random.default_rng(0)
+    return {
+        "in": (0.1 * random.normal(size=(FEATURES, HIDDEN))).astype(np.float32),
+        "out": (0.1 * random.normal(size=HIDDEN)).astype(np.float32),
+    }
+
+
+def client(i: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(i).normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
+    return x, np.tanh(x[:, 0])
+
+
+def train(w: Any, x: Any, y: Any) -> Any:
+    def loss(w: Any) -> Any:
+        return jnp.mean((jnp.tanh(x @ w["in"]) @ w["out"] - y) ** 2)
+
+    def step(w: Any, _: Any) -> Any:
+        return jax.tree.map(lambda v, g: v - 0.1 * g, w, jax.grad(loss)(w)), None
+
+    return jax.tree.map(jnp.subtract, jax.lax.scan(step, w, None, length=STEPS)[0], w)
+
+
+def make_round(clients: int) -> Callable:
+    @wb.program(clients=clients)
+    def one_round(w: Any, data: Any) -> Any:
+        delta = wb.map_fn(train, (wb.broadcast(w), *data))
+        return jax.tree.map(jnp.add, w, wb.reduce_mean(delta))
+
+    return one_round
+
+
+def _some(w: Any, x: Any, y: Any) -> Any:
+    return jax.tree.map(lambda rows: rows.sum(0), jax.vmap(train, in_axes=(None, 0, 0))(w, x, y))
+
+
+some = jax.jit(_some)
+
+
+def task(w: Any, x: Any, y: Any) -> Any:
+    return jax.tree.map(np.asarray, some(w, x, y))
+
+
+def by_hand(pool: Pool | None, size: int) -> Callable:
+    def run(w: Any, data: Any) -> Any:
+        x, y = data
+        batches = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+        if pool is None:
+            sums = [task(w, *batch) for batch in batches]
+        else:
+            # By its name, so that a worker process compiles it once: what stands in `__main__` is pickled anew.
+            call = importlib.import_module("benchmarks.engines").task
+            sums = [future.result() for future in [pool.submit(call, w, *batch) for batch in batches]]
+        return jax.tree.map(lambda v, *parts: v + sum(parts) / len(x), w, *sums)
+
+    return run
+
+
+def beam_by_hand(size: int) -> Callable:
+    """The rows in one file, their numbers in the pipeline, the partial sums combined: as one would write it once."""
+    import tempfile
+    from pathlib import Path
+
+    import apache_beam as beam
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    def compute(first: int, w: Any, folder: str) -> Any:
+        x, y = (np.load(Path(folder) / f"{name}.npy", mmap_mode="r") for name in "xy")
+        return jax.tree.leaves(task(w, np.array(x[first : first + size]), np.array(y[first : first + size])))
+
+    def add(parts: Any) -> Any:
+        parts = [p for p in parts if p]
+        return [np.sum(leaves, axis=0) for leaves in zip(*parts, strict=True)] if parts else []
+
+    def run(w: Any, data: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, rows in zip("xy", data, strict=True):
+                np.save(Path(folder) / f"{name}.npy", rows)
+            with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+                server = pipeline | "server" >> beam.Create([w])
+                _ = (
+                    pipeline
+                    | "batches" >> beam.Create(range(0, len(data[0]), size))
+                    | "spread" >> beam.Reshuffle()
+                    | "clients" >> beam.Map(compute, beam.pvalue.AsSingleton(server), folder)
+                    | "add" >> beam.CombineGlobally(add)
+                    | "write" >> beam.Map(lambda sums: np.savez(Path(folder) / "sums.npz", *sums))
+                )
+            with np.load(Path(folder) / "sums.npz") as sums:
+                parts = [sums[name] for name in sums.files]
+        leaves, tree = jax.tree.flatten(w)
+        return jax.tree.unflatten(tree, [v + s / len(data[0]) for v, s in zip(leaves, parts, strict=True)])
+
+    return run
+
+
+def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitions: int) -> None:
+    """Both in turn, after a call of each that compiles."""
+    w, data = start(), tuple(np.stack(rows) for rows in zip(*map(client, range(clients)), strict=True))
+    expected, one_round = theirs(w, data), make_round(clients)
+    ours(one_round, w, data)
+    seconds: list[tuple[float, float]] = []
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        record = ours(one_round, w, data)
+        between = time.perf_counter()
+        theirs(w, data)
+        seconds.append((between - began, time.perf_counter() - between))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), record.results, expected)
+    mine, hand = (1e3 / clients * statistics.median(column) for column in zip(*seconds, strict=True))
+    ratio = statistics.median(a / b for a, b in seconds)
+    print(f"{name:28} {mine:8.3f} ms {hand:10.3f} ms {ratio:8.2f}")
+
+
+def read_many(engine: Any, clients: int) -> None:
+    def pairs() -> Iterator[Any]:
+        return ((i, client(i)) for i in range(clients))
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    record = engine.run(make_round(clients), start(), ClientReader(pairs, clients=clients))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    data = clients * sum(x.nbytes for x in client(0)) / 2**20
+    print(
+        f"{record.engine}: {clients} clients of {data:.0f} MiB in {record.seconds:.1f} s, "
+        f"peak memory grew by {grown:.0f} MiB, {sum('was compiled' in note for note in record.notes)} compilation(s)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=256)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--beam", action="store_true")
+    parser.add_argument("--reader", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.reader:
+        read_many(Beam(clients_per_batch=32) if chosen.beam else Sequential(), chosen.clients)
+        return
+    print(f"{'engine':28} {'ours':>11} {'by hand':>13} {'ratio':>8}")
+    sizes = (chosen.clients, chosen.repetitions)
+    compare("sequential", Sequential().run, by_hand(None, 1), *sizes)
+    compare("mesh", Mesh(clients_at_once=None).run, by_hand(None, chosen.clients), *sizes)
+    with ThreadPoolExecutor(2) as pool:
+        compare("2 threads, 32 a task", Executor(pool, clients_per_task=32).run, by_hand(pool, 32), *sizes)
+    try:
+        from loky import get_reusable_executor
+    except ImportError:
+        print("loky is not installed")
+    else:
+        pool = get_reusable_executor(2)
+        compare("2 loky processes, 32 a task", Executor(pool, clients_per_task=32).run, by_hand(pool, 32), *sizes)
+    if chosen.beam:
+        compare("Beam in process, 32 a batch", Beam(clients_per_batch=32).run, beam_by_hand(32), *sizes)
+
+
+if __name__ == "__main__":
+    main()
