@@ -63,7 +63,7 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
     @program(clients=clients)
     def scaffold_round(state: ScaffoldState, client_batches: Any) -> tuple[ScaffoldState, dict[str, jax.Array]]:
         batches, weight = split_weight(client_batches, clients)
-        present = map_fn(lambda w: w > 0, (weight,))
+        present = map_fn(_is_present, (weight,))
         shared = broadcast((state.params, state.control))
         results, change, took_part = map_fn(train, (shared, state.client_controls, present, batches))
         moved, value, drift = reduce_mean(results, where=took_part)
@@ -79,3 +79,7 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         return ScaffoldState(params, zeros, broadcast(zeros))
 
     return Algorithm(name="SCAFFOLD", init=init, round=scaffold_round)
+
+
+def _is_present(weight: jax.Array) -> jax.Array:
+    return weight > 0
