@@ -1,7 +1,7 @@
 """A placement: a named group of clients, and which ones are active where the code runs now."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 
 import jax
@@ -119,7 +119,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
             "or open `with workbench.program(clients=64):` around the call."
         )
         raise PlacementError(message)
-    available = scope.placements[scope.entered :]
+    available: Sequence[Placement] = scope.placements[scope.entered :]
     if not available:
         inside = scope.placements[scope.entered - 1].name
         message = (
@@ -140,7 +140,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
         return available[0], ()
     for position, placement in enumerate(available):
         if placement.name == name:
-            return placement, available[:position]
+            return placement, tuple(available[:position])
     message = (
         f'`{operation}` was called for the placement "{name}", but the placements active here are '
         f"{', '.join(map(repr, available))}. A primitive can only reach these: use one of their names, or add "

@@ -16,7 +16,7 @@ from workbench.placements import Layout
 from workbench.plan._inline import uses_primitives
 from workbench.plan._phases import Phase
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._replay import replay
+from workbench.plan._replay import replay, sharding_here
 from workbench.plan._steps import Step
 
 
@@ -75,7 +75,7 @@ class _Share:
     def run(self, rows: Sequence[Any], shared: Sequence[Any], share_index: Any) -> tuple[list[Any], list[Any]]:
         """Kept rows and totals of this share; totals are merged over `axes` by the caller."""
         chunks = self.per_share // self.at_once
-        starts = tuple(REDUCTION_OF[s.equation.primitive].start(s.equation) for s in self.phase.reductions)
+        starts = tuple(_start(step.equation) for step in self.phase.reductions)
         first_seat = jnp.int32(0) if share_index is None else share_index.astype(jnp.int32) * self.per_share
         if chunks == 1:
             totals, kept = self._chunk(starts, rows, shared, first_seat)
@@ -133,6 +133,15 @@ class _Share:
 
     def _as_rows(self, x: Any, batched: bool) -> Any:
         return x if batched else jnp.broadcast_to(x[None], (self.at_once, *x.shape))
+
+
+def _start(equation: Any) -> Any:
+    """An empty accumulator, explicitly sharded as the result will be: a loop keeps the types of what it carries."""
+    start = REDUCTION_OF[equation.primitive].start(equation)
+    sharding = sharding_here(equation.outvars[0].aval.sharding)
+    if sharding.mesh.empty or not any(sharding.spec):
+        return start
+    return jax.sharding.reshard(start, sharding)
 
 
 def _read(values: dict[Var, tuple[Any, bool]], atom: Any) -> tuple[Any, bool]:

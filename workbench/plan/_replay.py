@@ -41,13 +41,13 @@ def replay_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    params = {key: _here(value) for key, value in equation.params.items()}
+    params = {key: sharding_here(value) for key, value in equation.params.items()}
     if "layout" in params and "placement" in params:  # a sharding constraint has a `layout` of another kind
         params["layout"] = find_layout(params["placement"])
     return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
 
 
-def _here(value: Any) -> Any:
+def sharding_here(value: Any) -> Any:
     """A sharding of the traced mesh as one of the mesh of this place; axes that are manual here say nothing."""
     if not isinstance(value, NamedSharding):
         return value

@@ -285,12 +285,11 @@ ad.primitive_transposes[by_key_p] = _transpose
 
 def _batch(operands: Any, axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
     values, keys = operands
-    values_axis: Any = axes[0]
-    keys_axis: Any = axes[1]
-    size = values.shape[values_axis] if values_axis is not None else keys.shape[keys_axis]
+    values_axis, keys_axis = axes
+    size = keys.shape[keys_axis] if values_axis is None else values.shape[values_axis]
     if keys_axis is None:  # groups are the same: the batch is one more axis of the values
         end = keys.ndim
-        total = bind_by_key(jnp.moveaxis(values, values_axis, end), keys, batch_dims=batch_dims, **params)
+        total = bind_by_key(jnp.moveaxis(values, values_axis or 0, end), keys, batch_dims=batch_dims, **params)
         return total, batch_dims + 1
     if values_axis is None:
         placement, layout = params["placement"], params["layout"]
