@@ -23,6 +23,7 @@ class Pass:
         phase: Phase,
         rows: Sequence[Any],
         shared: Sequence[Any],
+        *,
         functions: Callable[[int], BatchFunction],
         reduced: Totals,
         ledger: Ledger,

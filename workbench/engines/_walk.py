@@ -1,6 +1,7 @@
 """Walks a plan in Python: server stages compiled, loops as Python loops, each pass over clients by an engine."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -114,7 +115,8 @@ class Walk:
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
         rows = [x if isinstance(x, ReadRows) else to_host(x) for x in rows]
         shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
-        work = Pass(phase, rows, shared, lambda size: self._function(phase, size), self._reduction(phase), ledger)
+        functions = functools.partial(self._function, phase)
+        work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), ledger=ledger)
         if phase.divisible:
             self.shared_run.compute(work)
         else:
