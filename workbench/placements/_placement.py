@@ -137,7 +137,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
                 f'pass {_keyword(operation)}="{available[-1].name}", for example.'
             )
             raise PlacementError(message)
-        return available[0], ()
+        return next(iter(available)), ()
     for position, placement in enumerate(available):
         if placement.name == name:
             return placement, tuple(available[:position])
