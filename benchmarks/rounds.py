@@ -1,7 +1,8 @@
 """A round of federated averaging against drjax, `jit(vmap)` and `shard_map`: time, memory, tracing, compiling.
 
 Every row is one program on one number of clients and devices; the peers run interleaved in one process, and times are
-medians. Ratios are to drjax (`pip install --no-deps drjax==0.2.1` first); temporary memory is the compiler's, per device.
+medians. Ratios are to drjax (`pip install --no-deps drjax==0.2.1` first); temporary memory is the compiler's, for one
+device.
 
     python -m benchmarks.rounds                       # the table of the README (about 10 minutes on two cores)
     python -m benchmarks.rounds --clients 64 --devices 1 --model mlp

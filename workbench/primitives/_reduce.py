@@ -255,6 +255,19 @@ def _extreme(x: Any, *, placement: Placement, layout: Layout | None, reduction: 
     return reduction(spread(x, layout), axis=0)
 
 
+def _compiled_once(rule: Callable) -> Callable:
+    """Eager evaluation in one call of a compiled function instead of one per operation; not under a mesh."""
+
+    @functools.lru_cache(maxsize=256)
+    def compiled(**params: Any) -> Callable:
+        return jax.jit(functools.partial(rule, **params))
+
+    def run(x: Any, **params: Any) -> Any:
+        return rule(x, **params) if params["layout"] is not None else compiled(**params)(x)
+
+    return run
+
+
 def _type(x: Any, **_: Any) -> Any:
     return _jax_compat.drop_leading_axis(x).update(weak_type=False)
 
@@ -271,7 +284,7 @@ for _primitive, _rule in (
     (max_p, functools.partial(_extreme, reduction=jnp.max)),
     (min_p, functools.partial(_extreme, reduction=jnp.min)),
 ):
-    _primitive.def_impl(_rule)
+    _primitive.def_impl(_compiled_once(_rule))
     _primitive.def_abstract_eval(_type)
     mlir.register_lowering(_primitive, mlir.lower_fun(_rule, multiple_results=False))
     batching.primitive_batchers[_primitive] = functools.partial(_batch, _primitive)
