@@ -115,7 +115,7 @@ def run_interleaved(compiled: dict[str, Any], args: Any, calls: int, rows: dict[
 
 def programs(train: Callable, clients: int) -> dict[str, Callable]:
     """The same round, five times: `fn(params, data)` → mean change."""
-    import drjax
+    import drjax  # pyright: ignore[reportMissingImports]
     import jax
 
     import workbench as wb

@@ -47,7 +47,7 @@ def load_tff_hdf5(
         tensorflow_federated, `simulation.datasets`, its HDF5 layout.
     """
     try:
-        import h5py
+        import h5py  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
         raise MissingDependencyError("h5py", extra="data", needed_for="`load_tff_hdf5`") from missing
     source = Source(loader="load_tff_hdf5", path=Path(path), allow_empty=allow_empty, allow_nan=allow_nan)
@@ -91,7 +91,7 @@ def _choose(source: Source, there: list[str], clients: int | Sequence[str] | Non
 
 
 def _read(dataset: Any) -> np.ndarray:
-    import h5py
+    import h5py  # pyright: ignore[reportMissingImports]
 
     if h5py.check_string_dtype(dataset.dtype):
         # Python bytes are stored as "ascii" whatever they hold; UTF-8 reads both.

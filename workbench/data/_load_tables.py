@@ -42,8 +42,8 @@ def load_parquet(
         ClientData('visits', 12 clients, ...)
     """
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
         raise MissingDependencyError("pyarrow", extra="data", needed_for="`load_parquet`") from missing
     source = Source(loader="load_parquet", path=Path(path), allow_nan=allow_nan)
@@ -165,7 +165,7 @@ class _BadRowError(Exception):
 
 
 def _as_array(column: Any) -> np.ndarray:
-    import pyarrow as pa
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
