@@ -35,6 +35,7 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         >>> show(jnp.ones((4, 2)))  # doctest: +ELLIPSIS
         1 array...
     """
+    views.register_treescope()  # if somebody has loaded it: our records then fold out there too
     if isinstance(x, DeviceMonitor | Run):
         _show_live(x)
         return

@@ -132,3 +132,10 @@ def test_changing_two_things_is_compared():
     compared = wb.compare(before, after)
     assert compared.to_dict()["record"] == "ComparisonRecord"
     assert "stages: 4 → 6" in str(compared)
+
+
+def test_treescope_shows_records_once_something_was_shown(record: ProgramRecord):
+    import treescope
+
+    wb.show(record)
+    assert "local_sgd" in treescope.render_to_text(record)
