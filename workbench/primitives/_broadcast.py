@@ -1,5 +1,6 @@
 """`broadcast`: a value at the server becomes one row per client."""
 
+import functools
 from typing import Any
 
 import jax
@@ -88,10 +89,21 @@ def typed(x: Any, layout: Layout | None) -> Any:
     return x if len(spec) and spec[0] == layout.entry else spread(x, layout)
 
 
-@broadcast_p.def_impl
 def _evaluate(x: Any, *, placement: Placement, layout: Layout | None) -> Any:
     x = x if isinstance(x, jax.Array) else jax.numpy.asarray(x)
     return spread(jax.numpy.broadcast_to(x[None], (placement.size, *x.shape)), layout)
+
+
+@broadcast_p.def_impl
+def _now(x: Any, *, placement: Placement, layout: Layout | None) -> Any:
+    if layout is not None:
+        return _evaluate(x, placement=placement, layout=layout)
+    return _compiled(x, placement)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _compiled(x: Any, placement: Placement) -> Any:
+    return _evaluate(x, placement=placement, layout=None)
 
 
 @broadcast_p.def_abstract_eval

@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from workbench import _jax_compat
 from workbench._errors import PlacementError
-from workbench.placements import Placement, resolve
+from workbench.placements import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
 from workbench.primitives._reduce import reduce_max, reduce_sum
@@ -50,8 +51,11 @@ def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumu
     leaves, structure = as_arrays("reduce_weighted_mean", "x", x)
     check_clients("reduce_weighted_mean", "x", jax.tree.unflatten(structure, leaves), placement)
     weights = _weights_of_leaves(x, weight, placement)
-    with jax.named_scope("reduce_weighted_mean"):
-        means = _means(leaves, weights, placement, accumulator)
+    unique = list({id(w): w for w in weights}.values())
+    index = tuple(next(i for i, w in enumerate(unique) if w is own) for own in weights)
+    # Eagerly, each of the small steps would be dispatched alone.
+    alone = _jax_compat.at_top_level() and find_layout(placement) is None
+    means = (_compiled_means if alone else _means)(leaves, unique, index, placement, accumulator)
     return jax.tree.unflatten(structure, means)
 
 
@@ -77,24 +81,31 @@ def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
         raise PlacementError(message) from error
 
 
-def _means(leaves: list[Any], weights: list[Any], placement: Placement, accumulator: Any) -> list[Any]:
+def _means(
+    leaves: list[Any], vectors: list[Any], index: tuple[int, ...], placement: Placement, accumulator: Any
+) -> Any:
+    """Means of the leaves, each weighted by the vector at its `index`."""
     dtypes = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
-    kinds = {(id(w), dtype): w.astype(dtype) for w, dtype in zip(weights, dtypes, strict=True)}
-
+    kinds = {(i, dtype): vectors[i].astype(dtype) for i, dtype in zip(index, dtypes, strict=True)}
     keys = list(kinds)
 
     def weigh(rows: list[Any], *counts: Any) -> list[Any]:
         count_of = dict(zip(keys, counts, strict=True))
         weighed = []
-        for row, w, dtype in zip(rows, weights, dtypes, strict=True):
-            count = count_of[id(w), dtype]
+        for row, i, dtype in zip(rows, index, dtypes, strict=True):
+            count = count_of[i, dtype]
             weighed.append(jnp.where(count == 0, jnp.zeros_like(row, dtype), row.astype(dtype) * count))
         return weighed
 
-    weighed = map_fn(weigh, (leaves, *kinds.values()), over=placement.name)
-    totals = reduce_sum(weighed, over=placement.name, accumulator=accumulator)
-    whole = dict(zip(keys, reduce_sum([*kinds.values()], over=placement.name, accumulator=accumulator), strict=True))
-    return [_divide(total, whole[id(w), dtype]) for total, w, dtype in zip(totals, weights, dtypes, strict=True)]
+    with jax.named_scope("reduce_weighted_mean"):
+        weighed = map_fn(weigh, (leaves, *kinds.values()), over=placement.name)
+        totals = reduce_sum(weighed, over=placement.name, accumulator=accumulator)
+        sums = reduce_sum([*kinds.values()], over=placement.name, accumulator=accumulator)
+        whole = dict(zip(keys, sums, strict=True))
+        return [_divide(total, whole[i, dtype]) for total, i, dtype in zip(totals, index, dtypes, strict=True)]
+
+
+_compiled_means = jax.jit(_means, static_argnums=(2, 3, 4))
 
 
 def _divide(total: Any, weights: Any) -> Any:
