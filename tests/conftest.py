@@ -1,6 +1,7 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
 import os
+import signal
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see workbench/placements/_simulate.py
@@ -8,6 +9,8 @@ os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see
 import jax
 import pytest
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C would reach nobody
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

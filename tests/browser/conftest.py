@@ -11,7 +11,8 @@ from lab import run_lab
 from playwright.sync_api import Browser, Page
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of the session: while Playwright is open its event loop runs, and no other test could start one.
+@pytest.fixture(scope="module")
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     if find_browser() is None:
         (pytest.fail if request.config.getoption("--require-browser") else pytest.skip)(MISSING)
@@ -31,13 +32,13 @@ def harness(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harne
     assert not [url for url in made.requests if not url.startswith(("about:", "blob:", "data:"))]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that JupyterLab serves; a test puts its notebook there."""
     return tmp_path_factory.mktemp("notebooks")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(browser: Browser, lab_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with run_lab(lab_root, tmp_path_factory.mktemp("home")) as address:
         yield address
