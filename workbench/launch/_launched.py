@@ -275,7 +275,11 @@ class Launched:
 
     def _restart_due(self) -> None:
         now = time.monotonic()
-        for entry in [entry for entry in self._due if entry[0] <= now and entry[1].ended()]:
+        ready = [entry for entry in self._due if entry[0] <= now and entry[1].ended()]
+        # The end of an attempt must not be taken for that of the next one: hear of it before starting that.
+        while ready and not self._events.empty():
+            self._take(*self._events.get_nowait())
+        for entry in ready:
             self._due.remove(entry)
             attempt = max(self._nodes[spec.label].restarts for spec in entry[1].specs)
             self._start(entry[1], attempt)

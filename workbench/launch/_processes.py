@@ -180,8 +180,8 @@ class ProcessHost:
             time.sleep(0.005)
         with self._sending:
             pipe.close()
-        self._exited.set()
         emit(self.specs[0].label, "exited", process.exitcode)
+        self._exited.set()  # after the news of it, so that nobody starts the next attempt before having heard
 
     def _log_text(self, last_bytes: int | None) -> tuple[str, ...]:
         try:
