@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat, inspectors
@@ -27,6 +28,8 @@ from workbench.records import ChipRecord, MeshRecord, ModuleRecord, PlanRecord, 
 from workbench.targets import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 
 _AS_GIVEN: Any = object()
+
+Arrays = jax.Array | jax.ShapeDtypeStruct | np.ndarray | dict | list | tuple
 
 
 def plan(fn: Callable, *args: Any, **kwargs: Any) -> PlanRecord:
@@ -58,6 +61,11 @@ def plan(fn: Callable, *args: Any, **kwargs: Any) -> PlanRecord:
     return _described(traced, at_once)
 
 
+@overload
+def inspect(fn: Mesh | AbstractMesh) -> MeshRecord: ...
+@overload
+def inspect(fn: Arrays) -> ShardingRecord: ...
+@overload
 def inspect(
     fn: Callable,
     *args: Any,
@@ -72,13 +80,30 @@ def inspect(
     cancel: Any = None,
     timeout_seconds: float | None = None,
     **kwargs: Any,
-) -> ProgramRecord:
+) -> ProgramRecord: ...
+def inspect(
+    fn: Any,
+    *args: Any,
+    mesh: Mesh | AbstractMesh | None = None,
+    target: str | None = None,
+    chip: str | None = None,
+    clients_at_once: AtOnce = _AS_GIVEN,
+    examples_per_client: Sequence[int] | None = None,
+    order: Literal["topology", "naive"] = "topology",
+    force: bool = False,
+    progress: Callable[[str, float], None] | None = None,
+    cancel: Any = None,
+    timeout_seconds: float | None = None,
+    **kwargs: Any,
+) -> Any:
     """Everything that can be known of a program without running it: stages, shardings, collectives, memory, cost.
 
     Traces and compiles `fn` for the devices of `mesh` (or of `jax.set_mesh`), or for hardware that is not here.
+    Given a mesh, or arrays, it reads those: where devices and shards are.
 
     Args:
-        fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
+        fn: A program, any function that calls programs, a derivative of one, or what `jit` returned; or, alone, a
+            mesh, an array or a pytree of arrays.
         *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
         mesh: Mesh to inspect it on. An `AbstractMesh` is only planned, since nothing can be compiled for it.
         target: Hardware that is not here, such as "v5e:16x16" or "h100:8"; see `targets`.
@@ -93,10 +118,11 @@ def inspect(
         **kwargs: Keyword arguments of `fn`.
 
     Returns:
-        The record; `show` draws it. What could not be found out is missing and said in `notes`.
+        The record; `show` draws it. What could not be found out is missing and said in `notes`. For a mesh a
+        `MeshRecord`, for arrays a `ShardingRecord`.
 
     Raises:
-        InspectionError: if `fn` is not a function.
+        InspectionError: if `fn` is neither a function nor a mesh nor arrays.
         MeshError: for an unknown target or one that the mesh does not fit.
         MissingDependencyError: if the compiler of the target is not installed.
         EngineError: if the compiler of the target died, was cancelled or took too long.
@@ -108,7 +134,13 @@ def inspect(
         ...     return reduce_mean(map_fn(lambda row: row**2, x))
         >>> inspect(mean_square, jax.numpy.ones(8)).module.devices
         1
+        >>> inspect(jax.numpy.ones((4, 2))).leaves[0].shape
+        (4, 2)
     """
+    if isinstance(fn, Mesh | AbstractMesh):
+        return inspectors.inspect_mesh(fn)
+    if are_arrays(fn):
+        return inspectors.inspect_sharding(fn)
     fn, given = opened(fn, "auto")
     at_once = given if clients_at_once is _AS_GIVEN else clients_at_once
     inspection = Inspection(fn, args, kwargs, at_once, examples_per_client)
@@ -124,14 +156,19 @@ def inspect(
     return inspection.here(mesh, chip)
 
 
+def are_arrays(x: Any) -> bool:
+    """Whether `x` is an array or a pytree with arrays alone for its leaves."""
+    leaves = () if callable(x) and not isinstance(x, jax.Array) else jax.tree.leaves(x)
+    return bool(leaves) and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves)
+
+
 def opened(fn: Any, default: AtOnce) -> tuple[Callable, AtOnce]:
     if isinstance(fn, Jitted):
         return fn.fn, fn.clients_at_once
     if not callable(fn):
         message = (
             f"`inspect` was given a {type(fn).__name__}, which is not a function. It reads a program and the arguments "
-            "to call it with: pass `inspect(fn, *args)`, or use `inspect_sharding` for arrays and `inspect_mesh` for "
-            "meshes."
+            "to call it with, or a mesh, or arrays: pass `inspect(fn, *args)`, `inspect(mesh)` or `inspect(arrays)`."
         )
         raise InspectionError(message)
     return fn, default

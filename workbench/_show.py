@@ -7,9 +7,9 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench import inspectors, views
+from workbench import views
 from workbench._errors import InspectionError
-from workbench._inspect import inspect
+from workbench._inspect import are_arrays, inspect
 from workbench.live import DeviceMonitor, Run
 from workbench.records import ProgramRecord, Record
 
@@ -24,8 +24,7 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         x: A program (with its arguments behind it), a mesh, an array, a pytree of arrays, or any record.
         *args: Arguments of the program.
         view: Which view of it: "program", "clients", "mesh", "sharding", "hlo", "cost", "devices" or "run". Default:
-            what
-            suits best.
+            what suits best.
         **options: With a program, options of `inspect`: `mesh=`, `target="v5e:16x16"`, …
 
     Raises:
@@ -111,14 +110,13 @@ def _record_of(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Record
     if isinstance(x, Record):
         return x
     if isinstance(x, Mesh | AbstractMesh):
-        return inspectors.inspect_mesh(x)
+        return inspect(x)
     if hasattr(x, "record") and isinstance(x.record, Record):
         return x.record
     if callable(x) and not isinstance(x, jax.Array):
         return inspect(x, *args, **options)
-    leaves = jax.tree.leaves(x)
-    if leaves and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
-        return inspectors.inspect_sharding(x)
+    if are_arrays(x):
+        return inspect(x)
     message = (
         f"`show` was given a {type(x).__name__}, which it does not know. It shows programs with their "
         f"arguments, meshes, "

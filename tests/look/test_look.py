@@ -107,7 +107,7 @@ def test_showing_something_unknown_says_what_can_be_shown():
 
 
 def test_inspecting_what_is_no_function_says_what_to_use():
-    with pytest.raises(InspectionError, match=r"`inspect` was given a int, .* use `inspect_sharding` for arrays"):
+    with pytest.raises(InspectionError, match=r"`inspect` was given a int, .*, or a mesh, or arrays: pass `inspect"):
         wb.inspect(3)  # pyright: ignore[reportArgumentType]
 
 
@@ -139,3 +139,9 @@ def test_treescope_shows_records_once_something_was_shown(record: ProgramRecord)
 
     wb.show(record)
     assert "local_sgd" in treescope.render_to_text(record)
+
+
+def test_a_mesh_and_arrays_are_inspected_for_themselves():
+    mesh = wb.make_mesh(clients=8)
+    assert [axis.name for axis in wb.inspect(mesh).axes] == ["clients"]
+    assert [leaf.shape for leaf in wb.inspect({"weights": WEIGHTS}).leaves] == [WEIGHTS.shape]
