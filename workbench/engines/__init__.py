@@ -4,6 +4,7 @@ from workbench.engines._artifact import pack as pack, read_header as read_header
 from workbench.engines._beam import Beam as Beam
 from workbench.engines._clients import ClientReader as ClientReader
 from workbench.engines._debug import Observed as Observed
+from workbench.engines._drjax import from_drjax as from_drjax
 from workbench.engines._engine import Engine as Engine
 from workbench.engines._executor import Executor as Executor
 from workbench.engines._mesh import Mesh as Mesh

@@ -1,0 +1,124 @@
+"""Imports programs that were written against DrJAX, so that the plan sees their clients one by one."""
+
+import contextvars
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workbench import primitives
+from workbench._errors import MissingDependencyError, ProgramError
+from workbench.plan import Jitted
+
+_FUNCTIONS = ("broadcast", "map_fn", "reduce_mean", "reduce_sum", "reduce_weighted_mean")
+_LOCK = threading.Lock()
+
+
+class _Importing:
+    """One call of an imported function: counts the DrJAX programs that were entered."""
+
+    programs = 0
+
+
+_importing: contextvars.ContextVar[_Importing | None] = contextvars.ContextVar("importing from DrJAX", default=None)
+
+
+def from_drjax(fn: Callable) -> Callable:
+    """A program written against DrJAX as one of ours: for every engine, `workbench.jit`, `plan` and `inspect`.
+
+    DrJAX inlines its map, so that its jaxpr no longer says what one client does, and tracing it anew for one client
+    gives wrong gradients without a word. Here the function is traced as it stands, with each of DrJAX's five
+    operations bound to the same primitive of ours; files that import DrJAX need no edit.
+
+    Args:
+        fn: A `drjax.program`, or any function that calls some, also a derivative of one. What `jax.jit` made of it is
+            traced without that `jit`; inside of `fn` no DrJAX program may be compiled on its own.
+
+    Returns:
+        A function with the same arguments and results. What it computes on placed values outside `map_fn` is done by
+        the server on the rows of all clients.
+
+    Raises:
+        MissingDependencyError: if DrJAX is not installed.
+        ProgramError: if `fn` is not a function; when called, if it enters no DrJAX program.
+
+    Example:
+        >>> import drjax
+        >>> import workbench as wb
+        >>> @drjax.program(placements={"clients": 3})
+        ... def mean_square(x):
+        ...     return drjax.reduce_mean(drjax.map_fn(lambda row: row**2, x))
+        >>> [stage.kind for stage in wb.plan(from_drjax(mean_square), np.ones(3, np.float32)).stages]
+        ['clients', 'reduce']
+
+    Source: Rush et al., "DrJAX: Scalable and Differentiable MapReduce Primitives in JAX", arXiv 2403.07128.
+    """
+    if not callable(fn):
+        message = (
+            f"`from_drjax` was given {fn!r}, of type {type(fn).__name__}. It imports a function that calls DrJAX "
+            "programs: pass the decorated function itself, then call what comes back with its arguments."
+        )
+        raise ProgramError(message)
+    _install()
+    plain = _without_jit(fn)
+
+    @functools.wraps(plain)
+    def imported(*args: Any, **kwargs: Any) -> Any:
+        call = _Importing()
+        token = _importing.set(call)
+        try:
+            result = plain(*args, **kwargs)
+        finally:
+            _importing.reset(token)
+        if not call.programs:
+            name = getattr(plain, "__name__", type(plain).__name__)
+            message = (
+                f"`{name}` entered no DrJAX program while it was traced. Either it calls none, or the ones that it "
+                "calls stand under a `jax.jit` of their own that had traced them before: pass functions decorated by "
+                "`drjax.program`, and compile the whole with `workbench.jit(from_drjax(fn))` instead."
+            )
+            raise ProgramError(message)
+        return result
+
+    return imported
+
+
+def _without_jit(fn: Any) -> Callable:
+    """The function itself: what `jax.jit` had traced before stands in its cache, bound to DrJAX's operations."""
+    while isinstance(fn, Jitted) or (hasattr(fn, "lower") and hasattr(fn, "__wrapped__")):
+        fn = fn.fn if isinstance(fn, Jitted) else fn.__wrapped__
+    return fn
+
+
+def _install() -> None:
+    """Teaches DrJAX, once, to bind its operations to ours in the calls that ask for it, and in no others."""
+    try:
+        from drjax._src import api  # noqa: PLC2701 - its operations are bound nowhere else; versions are pinned
+    except ImportError as missing:
+        raise MissingDependencyError("drjax", extra="drjax", needed_for="`workbench.engines.from_drjax`") from missing
+    with _LOCK:
+        if getattr(api._replace_api, "binds_workbench", False):
+            return
+        theirs = api._replace_api
+
+        @functools.wraps(theirs)
+        def bind(module: Any, placed: Any, primitive_functions: Any, *, placement: str) -> Any:
+            call = _importing.get()
+            if call is None:
+                return theirs(module, placed, primitive_functions, placement=placement)
+            call.programs += 1
+            for name in _FUNCTIONS:
+                setattr(module, name, _inside(getattr(primitives, name), dict(placed._placements_to_n_elements)))
+            return module
+
+        bind.binds_workbench = True  # pyright: ignore[reportAttributeAccessIssue]
+        api._replace_api = bind
+
+
+def _inside(operation: Callable, placements: dict[str, int]) -> Callable:
+    @functools.wraps(operation)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with primitives.program(placements=placements):
+            return operation(*args, **kwargs)
+
+    return call
