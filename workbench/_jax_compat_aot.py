@@ -33,11 +33,13 @@ def jaxlib_version() -> str:
 
 
 def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> list[Any]:
-    """The devices of a topology that is not here, in the compiler's order.
+    """The devices of a topology that is not here, in the compiler's order; for "cpu", as many as `arguments` says.
 
     Raises:
         NoSuchTopologyError: if the compiler does not know it.
     """
+    if platform == "cpu":  # a client of its own, with as many devices as wanted: only to compile for
+        return list(_xla.make_cpu_client(num_devices=arguments["devices"]).devices())
     try:
         return list(topologies.get_topology_desc(topology, platform, **arguments).devices)
     except (_jax.JaxRuntimeError, NotImplementedError, RuntimeError) as error:
@@ -83,9 +85,10 @@ def compile_for_devices(
     try:
         with _mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)
-            executable = devices[0].client.compile(
-                module, _jax.DeviceList(tuple(devices)), _compile_options(devices, options)
-            )
+            client = devices[0].client
+            # jaxlib 0.10 registers no compiler of its own for "cpu": only a client's loads what it compiles.
+            make = client.compile_and_load if devices[0].platform == "cpu" else client.compile
+            executable = make(module, _jax.DeviceList(tuple(devices)), _compile_options(devices, options))
     except (_jax.JaxRuntimeError, ir.MLIRError, RuntimeError, ValueError) as error:
         message = str(error)
         if "RESOURCE_EXHAUSTED" in message or "Ran out of memory" in message:

@@ -26,6 +26,8 @@ from workbench.records._hardware import (
 )
 from workbench.records._launch import (
     EdgeRecord as EdgeRecord,
+    LaunchedRecord as LaunchedRecord,
+    LaunchStatus as LaunchStatus,
     NodeKind as NodeKind,
     NodeRecord as NodeRecord,
     NodeStateName as NodeStateName,
@@ -71,3 +73,4 @@ from workbench.records._target import (
     TargetCompilation as TargetCompilation,
     TargetRecord as TargetRecord,
 )
+from workbench.records._what_if import TrafficRecord as TrafficRecord, WhatIfRecord as WhatIfRecord

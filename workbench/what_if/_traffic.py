@@ -1,0 +1,89 @@
+"""Puts the collectives of two versions of a program side by side, by kind, mesh axes and stage."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from workbench.records import (
+    CollectiveRecord,
+    PlannedCollectiveRecord,
+    SourceLine,
+    TrafficRecord,
+)
+
+Key = tuple[str, tuple[str, ...], str | None]
+
+
+@dataclasses.dataclass
+class _Sum:
+    runs: float | None = 0.0
+    size_bytes: float | None = 0.0
+    source: SourceLine | None = None
+
+    def add(self, runs: float | None, each_bytes: float, source: SourceLine | None) -> None:
+        if runs is None or self.runs is None or self.size_bytes is None:
+            self.runs = self.size_bytes = None  # a loop of unknown length: nothing can be added up any more
+        else:
+            self.runs += runs
+            self.size_bytes += runs * each_bytes
+        self.source = self.source or source
+
+
+def compare_compiled(
+    before: Iterable[CollectiveRecord], after: Iterable[CollectiveRecord], stages: Mapping[str, str]
+) -> tuple[TrafficRecord, ...]:
+    """Compiled collectives; one that the compiler combined from several stages counts in each with its share."""
+    return _compare(_compiled(before), _compiled(after), stages)
+
+
+def compare_planned(
+    before: Iterable[PlannedCollectiveRecord], after: Iterable[PlannedCollectiveRecord], stages: Mapping[str, str]
+) -> tuple[TrafficRecord, ...]:
+    """Planned collectives: sites in the program, of which one in a loop counts once."""
+    return _compare(_planned(before), _planned(after), stages)
+
+
+def _compiled(found: Iterable[CollectiveRecord]) -> dict[Key, _Sum]:
+    sums: dict[Key, _Sum] = collections.defaultdict(_Sum)
+    for each in found:
+        only = each.stages[0] if each.stages else None
+        shares: dict[str | None, float] = {**each.stage_shares} if len(each.stage_shares) > 1 else {only: 1.0}
+        for stage, share in shares.items():
+            source = each.sources[0] if each.sources else None
+            sums[each.kind, each.axes, stage].add(each.times, each.payload_bytes * share, source)
+    return sums
+
+
+def _planned(found: Iterable[PlannedCollectiveRecord]) -> dict[Key, _Sum]:
+    sums: dict[Key, _Sum] = collections.defaultdict(_Sum)
+    for each in found:
+        held = each.device_bytes if each.device_bytes is not None else each.size_bytes
+        sums[each.kind, each.axes, each.stage].add(1.0, held, each.source)
+    return sums
+
+
+def _compare(
+    before: Mapping[Key, _Sum], after: Mapping[Key, _Sum], stages: Mapping[str, str]
+) -> tuple[TrafficRecord, ...]:
+    rows = []
+    for key in sorted({*before, *after}, key=lambda key: (_place(key[2]), key[1], key[0])):
+        kind, axes, stage = key
+        old, new = before.get(key, _Sum()), after.get(key, _Sum())
+        rows.append(
+            TrafficRecord(
+                kind=kind,
+                axes=axes,
+                stage=stage,
+                stage_name=stages.get(stage or "", ""),
+                runs_before=old.runs,
+                runs_after=new.runs,
+                before_bytes=old.size_bytes,
+                after_bytes=new.size_bytes,
+                source=new.source or old.source,
+            )
+        )
+    return tuple(rows)
+
+
+def _place(stage: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in stage.split(".") if part.isdigit()) if stage else (1 << 30,)
