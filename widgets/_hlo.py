@@ -1,7 +1,6 @@
 """The HLO view: the user's source, StableHLO and the compiled module, linked by line."""
 
 import linecache
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,20 @@ from typing import Any
 import workbench
 from widgets._base import WorkbenchWidget
 from widgets._clients_state import Arrays, floats
-from widgets._graph_layout import lay_out_graph
+from widgets._scopes import kind_of, read_scopes
 from widgets._stablehlo import read_stablehlo
-from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord, SourceLine
-from workbench.views import GLOSSARY, axes_text, bytes_text, count_text, flops_text, source_text
+from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, PlanRecord, ProgramRecord, SourceLine
+from workbench.views import (
+    GLOSSARY,
+    Markup,
+    axes_text,
+    bytes_text,
+    count_text,
+    describe_memory,
+    flops_text,
+    render_hlo_svg,
+    source_text,
+)
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
@@ -33,6 +42,10 @@ class HloView(WorkbenchWidget):
         self.record = record
         data, arrays = hlo_state(record)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)
+
+    def static_svg(self) -> Markup | None:
+        """The collectives by the bytes that they send, the work of every stage, memory over the schedule."""
+        return None if self.record.module is None else render_hlo_svg(self.record.module)
 
     def text(self) -> str:
         """The module in one line, its collectives below."""
@@ -71,7 +84,8 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
-    graph = _graph(found, collectives)
+    graph, graph_arrays = _graph(found, collectives, record.plan)
+    memory, memory_arrays = _memory(module, found)
     state = {
         "count": len(found),
         "names": "\n".join(each.name for each in found),
@@ -86,11 +100,12 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "axes": sorted({axis for each in (module.collectives if module is not None else ()) for axis in each.axes}),
         "stable": [line for line, _ in listing],
         "code": _code(sources),
-        "graph": bool(graph),
+        "graph": graph,
+        "memory": memory,
         "sentence": _sentence(module, record.name),
         "missing": "This record holds neither a compiled module nor StableHLO: inspect the program to compile it.",
     }
-    return state, arrays | graph
+    return state, arrays | graph_arrays | memory_arrays
 
 
 def _sentence(module: ModuleRecord | None, name: str) -> str:
@@ -105,6 +120,7 @@ def _sentence(module: ModuleRecord | None, name: str) -> str:
 
 
 def _collective(each: CollectiveRecord) -> dict[str, Any]:
+    """What is said of a collective, and its rank: the bytes that one device sends for it in one call."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
         ["devices", f"{count_text(each.groups)} groups of {count_text(each.group_size)}"],
@@ -114,8 +130,22 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
         ["stages", ", ".join(each.stages) or "unknown"],
         ["source", ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown"],
     ]
-    axes = axes_text(each.axes)
-    return {"axes": axes, "axis_names": list(each.axes), "payload": bytes_text(each.payload_bytes), "rows": rows}
+    return {
+        "name": each.name,
+        "kind": each.kind,
+        "axes": axes_text(each.axes),
+        "axis_names": list(each.axes),
+        "payload": bytes_text(each.payload_bytes),
+        "times": "unknown" if each.times is None else count_text(each.times),
+        "sent": (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.times or 1),
+        "stages": list(each.stages),
+        "lines": [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in each.sources],
+        "rows": rows,
+    }
+
+
+def _code_at(source: SourceLine) -> str:
+    return linecache.getline(source.file, source.line).strip()
 
 
 def _place(source: SourceLine | None, place: dict[tuple[str, int], int]) -> int:
@@ -141,19 +171,42 @@ def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
     return code
 
 
-def _graph(found: Sequence[InstructionRecord], collectives: dict[str, int]) -> Arrays:
+def _graph(
+    found: Sequence[InstructionRecord], collectives: dict[str, int], plan: PlanRecord
+) -> tuple[dict[str, Any] | None, Arrays]:
+    """The groups of the graph, and where everything stands inside its group."""
     if not found:
-        return {}
+        return None, {}
+    tree = read_scopes(found, plan)
+    kinds = [group.kind for group in tree.groups]
+    kinds += ["collective" if each.name in collectives else kind_of(each) for each in found]
+    arrays = {
+        "hlo.parent": floats(tree.parent),
+        "hlo.place": floats(tree.places.ravel()),
+        "hlo.edges": floats(tree.edges.ravel()),
+        "hlo.kind": floats([KINDS.index(kind if kind in KINDS else "") for kind in kinds]),
+    }
+    return {"groups": [[group.title, group.instruction] for group in tree.groups], "kinds": KINDS}, arrays
+
+
+def _memory(module: ModuleRecord | None, found: Sequence[InstructionRecord]) -> tuple[dict[str, Any] | None, Arrays]:
+    """Live bytes over the schedule, and the buffers alive at the peak."""
+    if module is None or len(module.memory.timeline) < 2:
+        return None, {}
     number = {each.name: i for i, each in enumerate(found)}
-    edges = [(number[o], i) for i, each in enumerate(found) for o in each.operands if o in number and number[o] != i]
-    places = lay_out_graph(len(found), edges)
-    kinds = []
-    for each in found:
-        scope = re.findall(r"wb:[\d.]+:(\w+)", each.op_name)
-        kind = "collective" if each.name in collectives else scope[-1] if scope else ""
-        kinds.append(KINDS.index(kind) if kind in KINDS else KINDS.index(""))
-    flat = [end for edge in edges for end in edge]
-    return {"hlo.xy": floats(places.ravel()), "hlo.edges": floats(flat), "hlo.kind": floats(kinds)}
+    arrays = {
+        "hlo.live": floats([size for _, size in module.memory.timeline]),
+        "hlo.moment": floats([number.get(name, -1) for name, _ in module.memory.timeline]),
+    }
+    buffers = [
+        [each.name, bytes_text(each.size_bytes), each.shape, _place_text(each.source), each.op_name]
+        for each in module.memory.largest
+    ]
+    return {"sentence": describe_memory(module.memory), "buffers": buffers, "notes": list(module.memory.notes)}, arrays
+
+
+def _place_text(source: SourceLine | None) -> str:
+    return "" if source is None else source_text(source.file, source.line)
 
 
 def _counted(count: int, noun: str) -> str:

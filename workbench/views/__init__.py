@@ -20,8 +20,22 @@ from workbench.views._cost import (
 )
 from workbench.views._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
 from workbench.views._glossary import GLOSSARY as GLOSSARY, explain as explain
-from workbench.views._graph import describe_graph as describe_graph, render_graph_svg as render_graph_svg
+from workbench.views._graph import node_glyph as node_glyph, render_graph_svg as render_graph_svg
+from workbench.views._hlo import describe_hlo as describe_hlo, render_hlo_svg as render_hlo_svg
 from workbench.views._html import figure as figure, page as page, section as section
+from workbench.views._launch import (
+    KINDS as NODE_KINDS,
+    STATE_HUES as STATE_HUES,
+    STATE_SIGNS as STATE_SIGNS,
+    count_states as count_states,
+    describe_graph as describe_graph,
+    describe_launched as describe_launched,
+    groups_of as groups_of,
+    load_text as load_text,
+    render_graph_text as render_graph_text,
+    render_launched_text as render_launched_text,
+    worst_hue as worst_hue,
+)
 from workbench.views._live import (
     compare_with_prediction as compare_with_prediction,
     describe_run as describe_run,
@@ -63,6 +77,14 @@ from workbench.views._program_details import (
     table as table,
 )
 from workbench.views._program_layout import device_groups as device_groups
+from workbench.views._propagation import (
+    ROWS_AT_MOST as ROWS_AT_MOST,
+    Playback as Playback,
+    describe_propagation as describe_propagation,
+    play_back as play_back,
+    render_propagation_steps as render_propagation_steps,
+    render_propagation_svg as render_propagation_svg,
+)
 from workbench.views._sharding import (
     describe_leaf as describe_leaf,
     describe_sharding as describe_sharding,
@@ -97,6 +119,16 @@ from workbench.views._theme import (
     sequential as sequential,
     svg_style as svg_style,
 )
-from workbench.views._treescope import register_treescope as register_treescope
+from workbench.views._treescope import (
+    register_treescope as register_treescope,
+    render_tap_html as render_tap_html,
+    render_tap_text as render_tap_text,
+)
+from workbench.views._what_if import (
+    change_sign as change_sign,
+    describe_what_if as describe_what_if,
+    render_what_if_text as render_what_if_text,
+    what_if_amounts as what_if_amounts,
+)
 
 print_records_with(render_text)
