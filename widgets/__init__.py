@@ -7,6 +7,7 @@ from widgets._devices import DevicesView as DevicesView
 from widgets._explorer import Explorer as Explorer
 from widgets._export import to_html as to_html
 from widgets._hlo import HloView as HloView
+from widgets._launch import LaunchView as LaunchView
 from widgets._mesh import MeshView as MeshView
 from widgets._picture import PictureView as PictureView
 from widgets._program import ProgramView as ProgramView

@@ -15,7 +15,7 @@ from widgets._outbox import Outbox
 from workbench.views import Markup, figure
 
 Selection = dict[str, Any]
-SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf")
+SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf", "node")
 
 
 class WorkbenchWidget(anywidget.AnyWidget):
@@ -25,7 +25,7 @@ class WorkbenchWidget(anywidget.AnyWidget):
     stands in for them where nothing runs.
 
     Attributes:
-        selection: What is chosen, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`.
+        selection: What is chosen, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`, `node`.
         settings: How the view is set up: the open tab, sorting, filters.
         problem: The last error of a callback, shown in the view.
     """

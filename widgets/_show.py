@@ -6,16 +6,20 @@ from typing import Any
 from widgets._base import WorkbenchWidget
 from widgets._clients import ClientsView
 from widgets._cost import CostView
+from widgets._cost_desk import CompileFor
 from widgets._explorer import Explorer
 from widgets._hlo import HloView
+from widgets._launch import LaunchView
 from widgets._mesh import MeshView
 from widgets._picture import PictureView
 from widgets._program import ProgramView
 from widgets._sharding import ShardingView
 from workbench.records import (
+    LaunchedRecord,
     LeafShardingRecord,
     MeshRecord,
     PlanRecord,
+    ProgramGraphRecord,
     ProgramRecord,
     Record,
     RunRecord,
@@ -33,14 +37,17 @@ _PROGRAM: dict[str, Callable[[Any], WorkbenchWidget]] = {
     "sharding": lambda record: ShardingView(_part(record, "inputs")),
 }
 
+_COMPILING: dict[str, Callable[..., WorkbenchWidget]] = {"explorer": Explorer, "cost": CostView}
 
-def show_record(record: Record, view: str | None = None) -> WorkbenchWidget:
+
+def show_record(record: Record, view: str | None = None, *, compile_for: CompileFor | None = None) -> WorkbenchWidget:
     """The live view of a record.
 
     Args:
         record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
         view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo` or
             `cost`.
+        compile_for: Compiles the program for a target that is chosen in the view.
 
     Returns:
         A widget; the last value of a cell shows it.
@@ -64,6 +71,8 @@ def show_record(record: Record, view: str | None = None) -> WorkbenchWidget:
             "Pass one of these, or leave `view` out."
         )
         raise ValueError(message)
+    if compile_for is not None and wanted in _COMPILING and isinstance(record, ProgramRecord):
+        return _COMPILING[wanted](record, compile_for=compile_for)
     return views[wanted](record)
 
 
@@ -75,12 +84,14 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[[Any], WorkbenchWid
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
         return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    if isinstance(record, ProgramGraphRecord | LaunchedRecord):
+        return {"launch": LaunchView}, "launch"
     if isinstance(record, RunRecord | TimelineRecord):
         return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
-        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, RunRecord or TimelineRecord; `workbench.views` "
-        "draws the others."
+        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, RunRecord, TimelineRecord, ProgramGraphRecord or "
+        "LaunchedRecord; `workbench.views` draws the others."
     )
     raise TypeError(message)
 

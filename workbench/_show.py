@@ -1,5 +1,6 @@
 """`show` and `explore`: pick the inspector, pick the view."""
 
+import contextvars
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -7,21 +8,22 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench import views
+from workbench import launch, views
 from workbench._errors import InspectionError
-from workbench._inspect import are_arrays, inspect
+from workbench._inspect import are_arrays, current_mesh, inspect
 from workbench.live import DeviceMonitor, Run
 from workbench.records import ProgramRecord, Record
 
 
 def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
-    """Displays a program, mesh, array, pytree or record: live in a notebook, as text in a terminal.
+    """Displays a program, mesh, array, pytree, record or launched program: live in a notebook, as text in a terminal.
 
     A display never ends the cell: if the live view cannot be made, the static picture or the text is shown with the
     reason.
 
     Args:
-        x: A program (with its arguments behind it), a mesh, an array, a pytree of arrays, or any record.
+        x: A program (with its arguments behind it), a mesh, an array, a pytree of arrays, any record, a program of
+            nodes before launch, or what `launch` returned.
         *args: Arguments of the program.
         view: Which view of it: "program", "clients", "mesh", "sharding", "hlo", "cost", "devices" or "run". Default:
             what suits best.
@@ -35,7 +37,7 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         1 array...
     """
     views.register_treescope()  # if somebody has loaded it: our records then fold out there too
-    if isinstance(x, DeviceMonitor | Run):
+    if isinstance(x, DeviceMonitor | Run | launch.Launched):
         _show_live(x)
         return
     record = _record_of(x, args, options)
@@ -44,7 +46,7 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         return
     from IPython.display import display
 
-    widget = _widget(record, view)
+    widget = _widget(record, view, _elsewhere(x, args, options))
     if widget is not None:
         display(widget)
 
@@ -72,18 +74,24 @@ def explore(fn: Callable, *args: Any, **options: Any) -> Any:
             "arguments, or a `ProgramRecord`: use `show` for meshes, arrays and other records."
         )
         raise InspectionError(message)
-    return widgets.Explorer(record)
+    return widgets.Explorer(record, compile_for=_elsewhere(fn, args, options))
 
 
-def _show_live(x: DeviceMonitor | Run) -> None:
+def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:
     if not in_notebook():
-        print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
+        if isinstance(x, launch.Launched):
+            print(views.render_text(x.record))
+        else:
+            print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
         return
     from IPython.display import display
 
     import widgets
 
-    display(widgets.RunView(x) if isinstance(x, Run) else widgets.DevicesView(x))
+    if isinstance(x, launch.Launched):
+        display(widgets.LaunchView(x))
+    else:
+        display(widgets.RunView(x) if isinstance(x, Run) else widgets.DevicesView(x))
 
 
 def in_notebook() -> bool:
@@ -93,11 +101,33 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def _widget(record: Record, view: str | None) -> Any:
+def _elsewhere(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., ProgramRecord] | None:
+    """The program to be compiled for targets that a view names, in any thread; None for what is not a program.
+
+    Remembers the shapes of arguments, not the arrays, and the mesh of now: another thread has none.
+    """
+    if not callable(x) or isinstance(x, jax.Array) or hasattr(x, "record"):
+        return None
+    shapes = jax.tree.map(_shape, args)
+    remembered = {"mesh": current_mesh(), **jax.tree.map(_shape, options)}
+    remembered = {name: value for name, value in remembered.items() if name not in ("target", "chip")}
+    context = contextvars.copy_context()
+
+    def compile_for(target: str, **waiting: Any) -> ProgramRecord:
+        return context.copy().run(inspect, x, *shapes, **{**remembered, **waiting, "target": target})
+
+    return compile_for
+
+
+def _shape(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else x
+
+
+def _widget(record: Record, view: str | None, compile_for: Any) -> Any:
     try:
         import widgets
 
-        return widgets.show_record(record, view=view)
+        return widgets.show_record(record, view=view, compile_for=compile_for)
     except InspectionError:
         raise
     except Exception as error:  # a display never ends the cell

@@ -16,7 +16,7 @@ from workbench.launch._engine import Engine, Host
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
-from workbench.records import NodeStateName, NodeStateRecord
+from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
 
 _TICK_SECONDS = 0.25
 _RATE_SECONDS = 2.0  # calls and processor time are averaged over so long
@@ -45,6 +45,7 @@ class Launched:
         self._events: queue.SimpleQueue[tuple[str, str, Any]] = queue.SimpleQueue()
         self._changed = threading.Condition(threading.RLock())
         self._stopping = self._stopped = False
+        self._began_at, self._ended_at = time.monotonic(), None
         self._due: list[tuple[float, Host]] = []
         self._rated_at = time.monotonic()
         self._lines: dict[str, Line] = {}
@@ -115,6 +116,26 @@ class Launched:
         """What each node does now."""
         return tuple(self._state_of(label, life) for label, life in self._nodes.items())
 
+    @property
+    def status(self) -> LaunchStatus:
+        """How the program stands: "running" as long as anything of it runs and nobody stopped it."""
+        if self._stopping and not self._stopped:
+            return "stopping"
+        if self.alive:
+            return "running"
+        return "failed" if self.failures else "stopped" if self._stopping else "finished"
+
+    @property
+    def record(self) -> LaunchedRecord:
+        """The graph and what each node does now, as plain data; `workbench.show` draws it."""
+        return LaunchedRecord(
+            graph=self.program.graph(),
+            engine=self.engine,
+            status=self.status,
+            elapsed_seconds=(self._ended_at or time.monotonic()) - self._began_at,
+            states=self.state(),
+        )
+
     def logs(self, node: Handle | str) -> tuple[str, ...]:
         """A node's log: what it logged and, in a process, what it printed there."""
         label = node if isinstance(node, str) else node.label
@@ -170,10 +191,11 @@ class Launched:
         return f"<{self.program.name} on {self.engine}: {counted}>"
 
     def _repr_html_(self) -> str:
-        from workbench.views import describe_graph, figure, render_graph_svg
+        from workbench.views import describe_graph, describe_launched, figure, render_graph_svg
 
-        graph = self.program.graph()
-        return figure(render_graph_svg(graph, states=self.state()), f"{self!r} {describe_graph(graph)}")
+        record = self.record
+        picture = render_graph_svg(record.graph, states=record.states)
+        return figure(picture, f"{describe_launched(record)} {describe_graph(record.graph)}")
 
     def _start(self, host: Host, attempt: int) -> None:
         for spec in host.specs:
@@ -316,7 +338,7 @@ class Launched:
             for line in self._lines.values():
                 line.close()
             self._engine.close()
-            self._stopped = True
+            self._stopped, self._ended_at = True, time.monotonic()
             self._changed.notify_all()
 
     def _at_work(self) -> bool:

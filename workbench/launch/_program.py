@@ -171,6 +171,11 @@ class Program:
         )
         return ProgramGraphRecord(name=self.name, nodes=nodes, edges=tuple(self._edges()))
 
+    @property
+    def record(self) -> ProgramGraphRecord:
+        """The same as `graph()`, under the name by which `workbench.show` finds it."""
+        return self.graph()
+
     def _edges(self) -> Iterator[EdgeRecord]:
         for spec in self.specs:
             targets = dict.fromkeys(handle.label for handle in handles_in((spec.args, spec.kwargs)))

@@ -109,8 +109,8 @@ class NodeRunner:
         try:
             code = self._work(context, closing)
             event, detail = ("stopped", None) if context.stop_requested and code == 0 else ("finished", code)
-        except BaseException:  # whatever ends the node is reported, not lost with its thread
-            text = traceback.format_exc()
+        except BaseException as error:  # whatever ends the node is reported, not lost with its thread
+            text = _traceback_of(error)
             context.log(text)
             event, detail = ("stopped", None) if context.stop_requested else ("raised", text)
         if context.attempt >= 0:
@@ -139,3 +139,10 @@ class NodeRunner:
         except SystemExit as leave:
             return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
         return 0
+
+
+def _traceback_of(error: BaseException) -> str:
+    where = error.__traceback__
+    while where is not None and where.tb_frame.f_code.co_filename == __file__:
+        where = where.tb_next  # the node's author did not write these lines
+    return "".join(traceback.format_exception(type(error), error, where or error.__traceback__))

@@ -44,6 +44,8 @@ from workbench.records._live import (
     RoundRecord as RoundRecord,
     SampleRecord as SampleRecord,
     SpanRecord as SpanRecord,
+    TapRecord as TapRecord,
+    TappedValueRecord as TappedValueRecord,
     TimelineRecord as TimelineRecord,
 )
 from workbench.records._program import (
@@ -60,6 +62,7 @@ from workbench.records._run import (
     StageRunRecord as StageRunRecord,
 )
 from workbench.records._sharding import (
+    AxisArrivalRecord as AxisArrivalRecord,
     LeafShardingRecord as LeafShardingRecord,
     PlannedCollectiveRecord as PlannedCollectiveRecord,
     PlannedValueRecord as PlannedValueRecord,

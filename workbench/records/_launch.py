@@ -12,6 +12,9 @@ NodeStateName = Literal[
 ]
 
 
+LaunchStatus = Literal["running", "stopping", "finished", "stopped", "failed"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord(Record):
     """One node: a function that runs once, an object with a `run` loop, or a service whose methods others call."""
@@ -65,3 +68,14 @@ class NodeStateRecord(Record):
     exit_code: int | None = None  # 0 finished, 1 raised, -9 killed by signal 9, None while it runs
     log_tail: tuple[str, ...] = ()
     error: str | None = None  # traceback, or what is known of the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedRecord(Record):
+    """A launched program at one moment."""
+
+    graph: ProgramGraphRecord
+    engine: str  # "threads", "processes", "dask", "ray"
+    status: LaunchStatus
+    elapsed_seconds: float  # since launch; until it ended, if it has
+    states: tuple[NodeStateRecord, ...]

@@ -8,23 +8,30 @@ from typing import Any
 from workbench.records import (
     ComparisonRecord,
     CostRecord,
+    LaunchedRecord,
     LeafShardingRecord,
     MemoryRecord,
     MeshRecord,
     ModuleRecord,
     PlanRecord,
+    ProgramGraphRecord,
     ProgramRecord,
     PropagationRecord,
     Record,
     ShardingRecord,
+    TapRecord,
+    WhatIfRecord,
 )
 from workbench.views._compare import render_comparison_text
 from workbench.views._cost import collective_bytes, render_cost_text
+from workbench.views._launch import render_graph_text, render_launched_text
 from workbench.views._memory import render_memory_text
 from workbench.views._mesh import render_mesh_text
 from workbench.views._program import axes_text, render_program_text
 from workbench.views._sharding import render_propagation_text, render_sharding_text
 from workbench.views._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.views._treescope import render_tap_text
+from workbench.views._what_if import render_what_if_text
 
 _SHOWN = 12
 
@@ -78,14 +85,18 @@ def render_module_text(module: ModuleRecord) -> str:
 for _kind, _writer in (
     (ComparisonRecord, render_comparison_text),
     (CostRecord, render_cost_text),
+    (LaunchedRecord, render_launched_text),
     (LeafShardingRecord, render_sharding_text),
     (MemoryRecord, render_memory_text),
     (MeshRecord, render_mesh_text),
     (ModuleRecord, render_module_text),
     (PlanRecord, render_plan_text),
+    (ProgramGraphRecord, render_graph_text),
     (ProgramRecord, render_program_text),
     (PropagationRecord, render_propagation_text),
     (ShardingRecord, render_sharding_text),
+    (TapRecord, render_tap_text),
+    (WhatIfRecord, render_what_if_text),
 ):
     render_text.register(_kind, _writer)
 
