@@ -7,6 +7,7 @@ from workbench._export import export as export, load as load
 from workbench._inspect import inspect as inspect, plan as plan
 from workbench._measure import measure as measure
 from workbench._show import explore as explore, show as show
+from workbench.engines import tap as tap
 from workbench.inspectors import compare as compare
 from workbench.live import Run as Run, run_rounds as run_rounds, watch_devices as watch_devices
 from workbench.placements import make_mesh as make_mesh, simulate_devices as simulate_devices

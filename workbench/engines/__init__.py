@@ -9,3 +9,4 @@ from workbench.engines._engine import Engine as Engine
 from workbench.engines._executor import Executor as Executor
 from workbench.engines._mesh import Mesh as Mesh
 from workbench.engines._sequential import Sequential as Sequential
+from workbench.engines._tap import tap as tap

@@ -21,7 +21,10 @@ from workbench.records import SourceLine
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """One operation of one client with its values; an inner client's name follows that of its outer client: `2/0`."""
+    """One operation of one client with its values; an inner client's name follows that of its outer client: `2/0`.
+
+    `steps` are the turns of the client's own loops that it is in, the outermost first.
+    """
 
     stage: str
     client: Any
@@ -29,12 +32,17 @@ class Observed:
     line: SourceLine | None
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
+    steps: tuple[int, ...] = ()
 
 
 def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] | None, check_nan: bool) -> list[Any]:
     """The outputs of the pass's function for the single client of `batch`, computed operation by operation."""
-    phase = work.phase
-    client = _Client(work.stage, work.name, batch.clients[0], watch, check_nan)
+    return walk_client(work, batch, TracedClient(work.stage, work.name, batch.clients[0], watch, check_nan))
+
+
+def walk_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
+    """As `trace_client`, by a `client` of one's own."""
+    phase, path = work.phase, work.function(1).path
     values: dict[Any, Any] = {}
     for v, rows in zip(phase.rows, batch.rows, strict=True):
         values[v] = from_edge(jnp.asarray(rows[0]), dtype_of(v))
@@ -46,6 +54,7 @@ def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] 
         operands = [jnp.asarray(a.val) if isinstance(a, Literal) else values[a] for a in atoms]
         if step.kind == "clients":
             assert step.jaxpr is not None
+            client.enter(f"{path}{step.stage}", work.function(1).plan.stages[step.stage].name)
             values.update(zip(step.outputs, client.evaluate(step.jaxpr, operands), strict=True))
         else:
             reduction = REDUCTION_OF[step.equation.primitive]
@@ -54,11 +63,26 @@ def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] 
     return [*(to_edge(values[v])[None] for v in phase.kept), *totals]
 
 
-class _Client:
+class TracedClient:
+    """Evaluates the jaxprs of one client, an operation at a time."""
+
     def __init__(
         self, stage: str, name: str, client: Any, watch: Callable[[Observed], None] | None, check_nan: bool
     ) -> None:
         self.stage, self.name, self.client, self.watch, self.check_nan = stage, name, client, watch, check_nan
+        self.steps: tuple[int, ...] = ()
+
+    def enter(self, stage: str, name: str) -> None:
+        """The stage whose function comes next."""
+        self.stage, self.name = stage, name
+
+    def turn(self, number: int, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        """One turn of a loop of the client's own."""
+        self.steps = (*self.steps, number)
+        try:
+            return self.evaluate(closed, operands)
+        finally:
+            self.steps = self.steps[:-1]
 
     def evaluate(self, closed: ClosedJaxpr | Jaxpr, operands: Sequence[Any]) -> list[Any]:
         consts = closed.consts if isinstance(closed, ClosedJaxpr) else ()
@@ -84,7 +108,7 @@ class _Client:
         if self.watch is not None:
             line = source_line(equation)
             name = equation.primitive.name
-            self.watch(Observed(self.stage, self.client, name, line, tuple(operands), tuple(results)))
+            self.watch(Observed(self.stage, self.client, name, line, tuple(operands), tuple(results), self.steps))
         if self.check_nan and find_nan([to_edge(x) for x in results], [""] * len(results)) is not None:
             raise self._error(equation, operands, "made a NaN")
         return results
@@ -104,23 +128,27 @@ class _Client:
         """An inner placement: its clients one after the other as well."""
         outputs = []
         for index in range(params["placement"].size):
-            inner = _Client(
-                self.stage, f"{self.name}.{params['name']}", f"{self.client}/{index}", self.watch, self.check_nan
-            )
+            inner = self.inner(f"{self.name}.{params['name']}", f"{self.client}/{index}")
             outputs.append(inner.evaluate(params["jaxpr"], [x[index] for x in operands]))
         return [jnp.stack(column) for column in zip(*outputs, strict=True)]
+
+    def inner(self, name: str, client: str) -> "TracedClient":
+        """A client inside this one."""
+        made = TracedClient(self.stage, name, client, self.watch, self.check_nan)
+        made.steps = self.steps
+        return made
 
 
 def _call(key: str) -> Callable:
     return lambda client, params, operands: client.evaluate(params[key], operands)
 
 
-def _scan(client: _Client, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+def _scan(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
     consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
     fixed, carry, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
     turns = []
     for turn in reversed(range(length)) if params["reverse"] else range(length):
-        results = client.evaluate(params["jaxpr"], [*fixed, *carry, *(x[turn] for x in xs)])
+        results = client.turn(turn, params["jaxpr"], [*fixed, *carry, *(x[turn] for x in xs)])
         carry = results[:carries]
         turns.append(results[carries:])
     turns = turns[::-1] if params["reverse"] else turns
@@ -129,21 +157,23 @@ def _scan(client: _Client, params: dict[str, Any], operands: Sequence[Any]) -> l
     return [*carry, *(jnp.stack(column) for column in zip(*turns, strict=True))]
 
 
-def _while(client: _Client, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+def _while(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
     conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
     for_condition, for_body = operands[:conditions], operands[conditions : conditions + bodies]
     carry = list(operands[conditions + bodies :])
+    turns = 0
     while bool(client.evaluate(params["cond_jaxpr"], [*for_condition, *carry])[0]):
-        carry = client.evaluate(params["body_jaxpr"], [*for_body, *carry])
+        carry = client.turn(turns, params["body_jaxpr"], [*for_body, *carry])
+        turns += 1
     return carry
 
 
-def _cond(client: _Client, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+def _cond(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
     branches = params["branches"]
     return client.evaluate(branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:])
 
 
-def _map(client: _Client, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+def _map(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
     return client.map_clients(params, operands)
 
 

@@ -258,7 +258,7 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
 def source_line(equation: Any) -> SourceLine | None:
     """The innermost line of the user's own code that made an equation."""
     for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
-        if not _is_own(file):
+        if is_user_file(file):
             return SourceLine(
                 file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function
             )
@@ -269,8 +269,9 @@ _PACKAGE = __file__.rsplit("plan", 1)[0]
 _TAUGHT = (f"{_PACKAGE}algorithms", f"{_PACKAGE}_cli")  # programs that come with the package are a user's programs
 
 
-def _is_own(file: str) -> bool:
-    return file.startswith(_PACKAGE) and not file.startswith(_TAUGHT)
+def is_user_file(file: str) -> bool:
+    """Whether a line of that file is shown to users as theirs."""
+    return not file.startswith(_PACKAGE) or file.startswith(_TAUGHT)
 
 
 def client_count(placement: Placement | None) -> int:

@@ -44,8 +44,8 @@ from workbench.records._live import (
     RoundRecord as RoundRecord,
     SampleRecord as SampleRecord,
     SpanRecord as SpanRecord,
-    TapRecord as TapRecord,
     TappedValueRecord as TappedValueRecord,
+    TapRecord as TapRecord,
     TimelineRecord as TimelineRecord,
 )
 from workbench.records._program import (

@@ -1,7 +1,7 @@
 """Records of the measured side: device samples, arrays in memory, rounds, and the virtual time line of a round."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from workbench.records._base import Record
 from workbench.records._program import SourceLine
@@ -144,3 +144,98 @@ class TimelineRecord(Record):
             return 0.0
         busy = sum(span.seconds for span in self.spans)
         return 1.0 - busy / (self.seconds * len(self.outcomes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TappedValueRecord(Record):
+    """A value that one client computed; `value` is the array itself and stays out of JSON.
+
+    `name` is the variable that the user's line assigns it to, or else the expression as it is written. The figures are
+    of its finite numbers; None where it has none.
+    """
+
+    stage: str  # path of the stage
+    name: str
+    operation: str  # the primitive that made it, "emit" where the program handed it out, "input" where it came in
+    shape: tuple[int, ...]
+    dtype: str
+    round: int = 0  # which execution of the stage, where the program loops over rounds
+    steps: tuple[int, ...] = ()  # turns of the client's own loops, the outermost first
+    client: str = ""  # "3", or "2/0" for client 0 inside client 2
+    source: SourceLine | None = None
+    least: float | None = None
+    mean: float | None = None
+    most: float | None = None
+    nonfinite: int = 0
+    value: Any = field(default=None, repr=False, compare=False)  # None where there were too many bytes to keep
+
+    @property
+    def figures(self) -> str:
+        """Type and range in words."""
+        shape = ", ".join(map(str, self.shape))
+        said = f"{self.dtype}[{shape}]" if self.shape else self.dtype
+        if self.least is not None and self.shape:
+            said += f" from {self.least:.4g} to {self.most:.4g}, mean {self.mean:.4g}"
+        elif self.mean is not None:
+            said += f" {self.mean:.6g}"
+        return said + (f", {self.nonfinite} not finite" if self.nonfinite else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapRecord(Record):
+    """Every named value of one client in one evaluation of a program, in order; `results` are the program's."""
+
+    name: str
+    client: tuple[int, ...]
+    stages: dict[str, str]  # path -> name of the client's function
+    values: tuple[TappedValueRecord, ...]
+    notes: tuple[str, ...] = ()
+    results: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the values, in order of appearance."""
+        return tuple(dict.fromkeys(value.name for value in self.values))
+
+    @property
+    def first_nonfinite(self) -> TappedValueRecord | None:
+        """The first value that is not finite: where a NaN comes from."""
+        return next((value for value in self.values if value.nonfinite), None)
+
+    def find(self, name: str, **where: Any) -> tuple[TappedValueRecord, ...]:
+        """All values of that name, one per round and step; `where` narrows it down by `stage`, `round` or `steps`."""
+        return tuple(
+            value
+            for value in self.values
+            if value.name == name and all(getattr(value, key) == wanted for key, wanted in where.items())
+        )
+
+    def to_tree(self) -> dict[str, Any]:
+        """Nested dictionaries, stage → round → step → name → array, leaving out levels that there is only one of."""
+        rounds = {value.round for value in self.values}
+        tree: dict[str, Any] = {}
+        for value in self.values:
+            node = tree.setdefault(f"stage {value.stage}: {self.stages.get(value.stage, '')}".rstrip(": "), {})
+            place = [f"round {value.round}"] if len(rounds) > 1 else []
+            place += [f"client {value.client}"] if "/" in value.client and len(self.client) == 1 else []
+            for key in [*place, *(f"step {step}" for step in value.steps)]:
+                node = node.setdefault(key, {})
+            node[_unused(node, value.name)] = value.figures if value.value is None else value.value
+        return tree
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record without its arrays."""
+        bare = tuple(value.replace(value=None) for value in self.values)
+        plain = Record.to_dict(self.replace(results=None, values=bare))
+        del plain["results"]
+        return plain
+
+
+def _unused(node: dict[str, Any], name: str) -> str:
+    """The name, counted where a value of that name stands there already."""
+    count = 2
+    found = name
+    while found in node:
+        found = f"{name} ({count})"
+        count += 1
+    return found

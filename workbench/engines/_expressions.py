@@ -1,0 +1,147 @@
+"""Which values of a jaxpr a reader would call by a name: those that leave the expression that made them."""
+
+import ast
+import functools
+import linecache
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jax.extend.core import Jaxpr, Literal
+
+from workbench import _jax_compat
+from workbench.plan._steps import is_user_file
+
+_LONGEST = 60
+_NAMED_CALLS = ("jit", "pjit")
+_OPAQUE = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+
+
+class Span(NamedTuple):
+    """A piece of the user's source."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    function: str
+
+
+def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
+    """Names of the outputs of every equation (by `id`), None for those that only serve the expression they stand in.
+
+    Derivatives keep the lines of the function that they are of; so what a line saves for its own derivative stays
+    inside, and what its derivative hands on to other lines is called "backward of" it.
+    """
+    flow = _Flow(jaxpr)
+    leaving: dict[tuple[Span, bool], list[tuple[int, int]]] = {}
+    for equation in jaxpr.eqns:
+        for place, v in enumerate(equation.outvars):
+            left = flow.left(equation, v)
+            if left is not None:
+                leaving.setdefault(left, []).append((id(equation), place))
+    names: dict[int, list[str | None]] = {id(equation): [None] * len(equation.outvars) for equation in jaxpr.eqns}
+    for (span, backward), members in leaving.items():
+        inner = [flow.spans[equation][0] for equation, _ in members]
+        for (equation, place), name in zip(members, _names(span, inner), strict=True):
+            names[equation][place] = f"backward of {name}" if backward else name
+    return {key: tuple(found) for key, found in names.items()}
+
+
+class _Flow:
+    """Who reads what in a jaxpr, and from which expressions of the source."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.spans = {id(equation): _spans(equation) for equation in jaxpr.eqns}
+        self.readers: dict[Any, list[Any]] = {}
+        for equation in jaxpr.eqns:
+            for atom in equation.invars:
+                if not isinstance(atom, Literal):
+                    self.readers.setdefault(atom, []).append(equation)
+        self.results = {atom for atom in jaxpr.outvars if not isinstance(atom, Literal)}
+        several = len(set(self.spans.values())) > 1
+        self.around = set.intersection(*map(set, self.spans.values())) if several else set()
+
+    def left(self, equation: Any, v: Any) -> tuple[Span, bool] | None:
+        """The widest expression that a value leaves, None if it stays in all, and whether it leaves it backward."""
+        own, readers = self.spans[id(equation)], self.readers.get(v, [])
+        if not own:
+            return None
+        wide = [span for span in own if any(span not in self.spans[id(reader)] for reader in readers)]
+        if v in self.results or not readers:
+            wide = [span for span in own if span not in self.around] or [own[0]]
+        if not wide:
+            return None
+        forward_reader = any(not _is_backward(reader) for reader in readers)
+        whole = v in self.results and wide[-1] != own[0]
+        return wide[-1], _is_backward(equation) and not forward_reader and not whole
+
+
+def is_opaque(equation: Any) -> bool:
+    """Whether an equation calls a library's function, of which only the result concerns the user."""
+    if equation.primitive.name in _OPAQUE:
+        return True
+    if equation.primitive.name not in _NAMED_CALLS:
+        return False
+    inside = [span for inner in equation.params["jaxpr"].eqns for span in _spans(inner)[:1]]
+    return not any(span.function == equation.params.get("name") for span in inside)
+
+
+def _spans(equation: Any) -> tuple[Span, ...]:
+    """The user's frames of an equation, the innermost first."""
+    return tuple(Span(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0]))
+
+
+def _is_backward(equation: Any) -> bool:
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
+def _names(span: Span, inner: Sequence[Span]) -> list[str]:
+    """A name for each value that leaves an expression; `inner` are the expressions inside it that made them."""
+    targets = _targets(span)
+    if len(targets) == len(inner):
+        return targets
+    if len(inner) == 1:
+        return [", ".join(targets) if targets else _text(span)]
+    names = [", ".join(_targets(each)) or _text(each) for each in inner]
+    return [
+        f"{name} [{names[:place].count(name)}]" if names.count(name) > 1 else name for place, name in enumerate(names)
+    ]
+
+
+def _targets(span: Span) -> list[str]:
+    """The variables that the expression is assigned to."""
+    known = _assignments("".join(linecache.getlines(span.file))).get(span[1:5], ())
+    return [name for name in known if name != "_"]
+
+
+@functools.lru_cache(maxsize=32)
+def _assignments(source: str) -> dict[tuple[int, int, int, int], tuple[str, ...]]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a cell with magics
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) or value is None:
+            continue
+        assert target is not None
+        names = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        place = node if isinstance(node, ast.AugAssign) else value
+        key = (place.lineno, place.col_offset, place.end_lineno or 0, place.end_col_offset or 0)
+        found[key] = tuple(map(ast.unparse, names))
+    return found
+
+
+def _text(span: Span) -> str:
+    """The expression as it is written, on one line."""
+    lines = [linecache.getline(span.file, number) for number in range(span.line, span.end_line + 1)]
+    if not lines or not lines[0]:
+        return f"{span.function}, line {span.line}"
+    pieces = [line.encode() for line in lines]
+    pieces[-1] = pieces[-1][: span.end_column]
+    pieces[0] = pieces[0][span.column :]
+    text = " ".join(b" ".join(pieces).decode(errors="replace").split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,263 @@
+"""`tap`: what one client really computes, value by value."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._errors import InspectionError
+from workbench.engines._clients import Batch
+from workbench.engines._debug import TracedClient, walk_client
+from workbench.engines._engine import Engine
+from workbench.engines._expressions import is_opaque, named_values
+from workbench.engines._pass import Pass
+from workbench.engines._stage import is_key
+from workbench.engines._walk import Run, Walk
+from workbench.plan import Traced, trace
+from workbench.plan._steps import source_line
+from workbench.records import TappedValueRecord, TapRecord
+
+_TOGETHER = 256  # clients beside the tapped one that are computed at once
+_EMIT = "emit"
+
+
+def tap(
+    fn: Callable,
+    *args: Any,
+    client: int | tuple[int, ...] = 0,
+    most_values: int = 10_000,
+    most_bytes: int = 64 << 20,
+) -> TapRecord:
+    """Runs a program once and returns every value that one client computes on the way, under the user's own names.
+
+    All other clients are computed as fast as can be; the tapped one runs operation by operation, outside of `jit`. A
+    value is called by the variable that its line is assigned to, or by the expression as it is written, and what the
+    program hands out with `emit` by that name. Works for derivatives of programs, loops over rounds and loops inside a
+    client, whose turns are told apart. Costs one evaluation of the program by its plan in this process.
+
+    Args:
+        fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
+        *args: Its arguments.
+        client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
+        most_values: How many values to keep; the first ones.
+        most_bytes: How many bytes of arrays to keep; of later ones only their figures.
+
+    Returns:
+        The values in order, with stage, round, step, source line, and how many of their numbers are not finite;
+        `first_nonfinite` says where a NaN comes from. Show it with `show`, or through treescope.
+
+    Raises:
+        InspectionError: if no clients of the program go by that number.
+        ProgramError: if `fn` is not a function.
+        EngineError: if a stage fails; `stage` and `client` say where.
+
+    Example:
+        >>> import workbench as wb
+        >>> @wb.program(clients=4)
+        ... def total(x):
+        ...     def square(row):
+        ...         doubled = 2 * row
+        ...         return doubled**2
+        ...     return wb.reduce_sum(wb.map_fn(square, x))
+        >>> record = tap(total, np.arange(4, dtype=np.float32), client=3)
+        >>> float(record.find("doubled")[0].value), float(record.results)
+        (6.0, 56.0)
+    """
+    wanted = (client,) if isinstance(client, int | np.integer) else tuple(client)
+    engine = _Tap(tuple(map(int, wanted)), most_values, most_bytes)
+    run = engine.run(fn, *args)
+    if not engine.reached:
+        message = (
+            f"`tap` was given client={client!r}, but {run.name} has {engine.known()}. Clients are counted from 0, "
+            "those inside others by two numbers: pass one of these, such as `client=0`."
+        )
+        raise InspectionError(message)
+    return TapRecord(
+        name=run.name,
+        client=engine.client,
+        stages=engine.stages,
+        values=tuple(engine.values),
+        notes=(*run.notes, *engine.notes()),
+        results=run.results,
+    )
+
+
+class _Tap(Engine):
+    """Everybody's results, and one client's values."""
+
+    name = "tap"
+
+    def __init__(self, client: tuple[int, ...], most_values: int, most_bytes: int) -> None:
+        self.client, self.most_values, self.most_bytes = client, most_values, most_bytes
+        self.values: list[TappedValueRecord] = []
+        self.stages: dict[str, str] = {}
+        self.reached = False
+        self.left_out = self.kept_bytes = self.without_array = 0
+        self._sizes: dict[str, int] = {}
+        self._passes: Counter[int] = Counter()
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
+        """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
+        from workbench.engines._ledger import Ledger
+
+        traced = trace(fn, *shapes)
+        return traced, Walk(traced.plan, "", Run(self._compute, Ledger(traced.plan.name, self.name, None, None)))
+
+    def _compute(self, work: Pass) -> None:
+        size = min(work.clients, _TOGETHER)
+        compiled, chosen = work.compiled(size), self.client[0]
+        self._sizes[work.phase.placement.name] = work.clients
+        for batch in work.batches(size):
+            outputs = jax.block_until_ready(compiled(*work.operands(batch)))
+            first = batch.index * size
+            if first <= chosen < first + len(batch.clients):
+                self._trace(work, batch, chosen - first)
+            work.add(batch, outputs, seconds=0.0, where="this process")
+
+    def _trace(self, work: Pass, batch: Batch, row: int) -> None:
+        tapped = _TappedClient(work, batch.clients[row], self, round=self._passes[id(work.phase)])
+        self._passes[id(work.phase)] += 1
+        alone = Batch(batch.index, batch.clients[row : row + 1], [rows[row : row + 1] for rows in batch.rows])
+        walk_client(work, alone, tapped)
+
+    def is_first(self, stage: str, round: int, phase: int) -> bool:
+        """Whether this pass is the one that shows a stage: a later pass may compute it again for its own needs."""
+        return self._seen.setdefault((stage, round), phase) == phase
+
+    def take(self, value: Any, **described: Any) -> None:
+        """Keeps a value, as far as there is room."""
+        self.reached = True
+        if len(self.values) >= self.most_values:
+            self.left_out += 1
+            return
+        array = np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
+        if described["operation"] == _EMIT and self._is_known(array, described):
+            return
+        kept = self.kept_bytes + array.nbytes <= self.most_bytes
+        self.kept_bytes += array.nbytes if kept else 0
+        self.without_array += not kept
+        self.values.append(
+            TappedValueRecord(
+                shape=tuple(value.shape),
+                dtype=str(value.dtype),
+                value=array if kept else None,
+                **_figures(array),
+                **described,
+            )
+        )
+
+    def _is_known(self, array: np.ndarray, described: dict[str, Any]) -> bool:
+        """Whether what the program emits has just been taken under the same name, as the variable that it is."""
+        place = ("stage", "round", "steps", "client", "name")
+        for value in reversed(self.values):
+            if any(getattr(value, key) != described[key] for key in place[:-1]):
+                return False
+            if value.name == described["name"]:
+                return value.value is not None and np.array_equal(value.value, array, equal_nan=True)
+        return False
+
+    def known(self) -> str:
+        """The clients that there are, in words."""
+        listed = [f"{size} clients of {name!r}" for name, size in self._sizes.items()]
+        return " and ".join(listed) or "no clients that can be computed apart from the others"
+
+    def notes(self) -> list[str]:
+        """What was left out."""
+        said = []
+        if self.left_out:
+            said.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
+        if self.without_array:
+            said.append(f"Of {self.without_array} values only the figures are kept (most_bytes={self.most_bytes}).")
+        return said
+
+
+class _TappedClient(TracedClient):
+    """Hands every named value to the tap."""
+
+    def __init__(self, work: Pass, client: Any, owner: _Tap, *, round: int) -> None:
+        super().__init__(work.stage, work.name, client, None, False)
+        self.owner, self.round, self.phase = owner, round, id(work.phase)
+        self.chain: tuple[int, ...] = owner.client[:1]
+        self._names: dict[int, dict[int, tuple[str | None, ...]]] = {}
+        self._current: dict[int, tuple[str | None, ...]] = {}
+        self._quiet = 0
+        self._repeated = self._at_entry = False
+
+    def enter(self, stage: str, name: str) -> None:
+        super().enter(stage, name)
+        self.owner.stages[stage] = name
+        self._repeated = not self.owner.is_first(stage, self.round, self.phase)
+        self._at_entry = not self._repeated
+
+    def evaluate(self, closed: Any, operands: Sequence[Any]) -> list[Any]:
+        jaxpr = closed.jaxpr if hasattr(closed, "jaxpr") else closed
+        if id(jaxpr) not in self._names:
+            self._names[id(jaxpr)] = named_values(jaxpr)
+        if self._at_entry:
+            self._at_entry = False
+            for place, value in enumerate(operands):
+                self._take(None, f"input {place}", value)
+        around, self._current = self._current, self._names[id(jaxpr)]
+        try:
+            return super().evaluate(closed, operands)
+        finally:
+            self._current = around
+
+    def _equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+        opaque = is_opaque(equation)
+        self._quiet += opaque
+        try:
+            results = super()._equation(equation, operands)
+        finally:
+            self._quiet -= opaque
+        if self._quiet or self._repeated or not self._is_wanted:
+            return results
+        if equation.primitive.name == _EMIT:
+            self._take(equation, equation.params["name"], operands[0])
+        for name, value in zip(self._current[id(equation)], results, strict=True):
+            if name is not None:
+                self._take(equation, name, value)
+        return results
+
+    @property
+    def _is_wanted(self) -> bool:
+        wanted = self.owner.client
+        return self.chain == wanted[: len(self.chain)] or self.chain[: len(wanted)] == wanted
+
+    def _take(self, equation: Any, name: str, value: Any) -> None:
+        self.owner.take(
+            value,
+            stage=self.stage,
+            name=name,
+            operation="input" if equation is None else equation.primitive.name,
+            round=self.round,
+            steps=self.steps,
+            client=str(self.client),
+            source=None if equation is None else source_line(equation),
+        )
+
+    def inner(self, name: str, client: str) -> TracedClient:
+        made: _TappedClient = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.name, made.client, made._current = name, client, {}
+        made.chain = (*self.chain, int(client.rpartition("/")[2]))
+        return made
+
+
+def _figures(array: np.ndarray) -> dict[str, Any]:
+    try:
+        numbers = np.asarray(array, np.float64).ravel()
+    except (TypeError, ValueError):  # complex numbers and the like have no order
+        return {}
+    finite = numbers[np.isfinite(numbers)]
+    if not finite.size:
+        return {"nonfinite": int(numbers.size)}
+    return {
+        "least": float(finite.min()),
+        "mean": float(finite.mean()),
+        "most": float(finite.max()),
+        "nonfinite": int(numbers.size - finite.size),
+    }
