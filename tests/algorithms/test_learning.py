@@ -139,25 +139,3 @@ def test_a_listener_hears_each_client_at_each_step() -> None:
     assert heard.latest("client loss").shape == (3, STEPS)
     np.testing.assert_allclose(heard.latest("client loss")[:, 0], 0.5 * CURVATURE * CENTRE**2, rtol=1e-6)
     assert heard.latest("client drift").shape == (3,)
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedopt", "scaffold"])
-def test_the_derivative_of_a_round_communicates_by_our_primitives_alone(
-    name: str, clients: int, hidden_communication: Any
-) -> None:
-    sgd = optax.sgd(ETA)
-    algorithm = {
-        "fedavg": lambda: algorithms.fedavg(squared, clients=clients, client_optimizer=sgd),
-        "fedprox": lambda: algorithms.fedprox(squared, clients=clients, client_optimizer=sgd, mu=0.5),
-        "fedopt": lambda: algorithms.fedopt(
-            squared, clients=clients, client_optimizer=sgd, server_optimizer=optax.adam(ETA)
-        ),
-        "scaffold": lambda: algorithms.scaffold(squared, clients=clients, learning_rate=ETA),
-    }[name]()
-    batches = regression(clients, steps=2)
-
-    def after_two_rounds(w: Any) -> Any:
-        state, _ = algorithm.round(algorithm.init(w), batches)
-        return algorithm.round(state, batches)[1]["loss"]
-
-    assert hidden_communication(jax.grad(after_two_rounds), jnp.ones(2)) == []

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import optax
 
+from workbench.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.algorithms._local import Trained, split_weight, train_locally
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
@@ -17,6 +18,7 @@ def fedavg(
     client_optimizer: optax.GradientTransformation,
     server_optimizer: optax.GradientTransformation | None = None,
     proximal: float = 0.0,
+    aggregator: Aggregator | None = None,
 ) -> Algorithm:
     """Federated averaging; with one step per client, FedSGD.
 
@@ -28,6 +30,8 @@ def fedavg(
         client_optimizer: Of the clients; `optax.sgd` in the paper.
         server_optimizer: Takes the mean movement as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of a pull towards the server's parameters; see `fedprox`.
+        aggregator: How the movements become one: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
+            `top_k_mean(...)`, `quantized_mean(...)`. Default: the mean by weight.
 
     Returns:
         The algorithm. Its round takes batches `[clients, steps, ...]` (a dictionary may hold `mask`
@@ -45,6 +49,7 @@ def fedavg(
         Algorithm 1 (arXiv 1602.05629).
     """
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
 
     def train(params: Any, batches: Any) -> Trained:
         def pulled(local: Any, gradient: Any) -> Any:
@@ -57,11 +62,12 @@ def fedavg(
         batches, weight = split_weight(client_batches, clients)
         trained = map_fn(train, (broadcast(state.params), batches))
         squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
-        moved, value, drift = reduce_weighted_mean((trained.moved, trained.loss, squared_drift), weight)
-        return server_step(server, state, moved), {"loss": value, "squared_drift": drift}
+        moved, aggregation = combiner.combine(trained.moved, weight, state.aggregation)
+        value, drift = reduce_weighted_mean((trained.loss, squared_drift), weight)
+        return server_step(server, state, moved, aggregation), {"loss": value, "squared_drift": drift}
 
     name = "FedProx" if proximal else "FedAvg"
-    return Algorithm(name=name, init=with_server_optimizer(server), round=fedavg_round)
+    return Algorithm(name=name, init=with_server_optimizer(server, combiner, clients), round=fedavg_round)
 
 
 def _as_it_is(params: Any, gradient: Any) -> Any:
@@ -75,6 +81,7 @@ def fedprox(
     client_optimizer: optax.GradientTransformation,
     mu: float,
     server_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
 ) -> Algorithm:
     """FedAvg whose clients are pulled back towards the server's parameters while they train.
 
@@ -86,6 +93,7 @@ def fedprox(
         client_optimizer: Of the clients.
         mu: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
         server_optimizer: As in `fedavg`.
+        aggregator: As in `fedavg`.
 
     Returns:
         The algorithm, with the round and metrics of `fedavg`.
@@ -100,7 +108,12 @@ def fedprox(
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127), equation 2.
     """
     return fedavg(
-        loss, clients=clients, client_optimizer=client_optimizer, server_optimizer=server_optimizer, proximal=mu
+        loss,
+        clients=clients,
+        client_optimizer=client_optimizer,
+        server_optimizer=server_optimizer,
+        proximal=mu,
+        aggregator=aggregator,
     )
 
 
@@ -110,6 +123,7 @@ def fedopt(
     clients: int,
     client_optimizer: optax.GradientTransformation,
     server_optimizer: optax.GradientTransformation,
+    aggregator: Aggregator | None = None,
 ) -> Algorithm:
     """FedAvg with an adaptive optimiser at the server: FedAdam, FedYogi, FedAdagrad.
 
@@ -122,6 +136,7 @@ def fedopt(
         client_optimizer: Of the clients; `optax.sgd` in the paper.
         server_optimizer: `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)`, `optax.adagrad(lr)`, …; its `eps` is the
             paper's degree of adaptivity τ.
+        aggregator: As in `fedavg`.
 
     Returns:
         The algorithm, with the round and metrics of `fedavg`.
@@ -136,4 +151,10 @@ def fedopt(
     References:
         Reddi et al., "Adaptive Federated Optimization", ICLR 2021 (arXiv 2003.00295), Algorithms 1 and 2.
     """
-    return fedavg(loss, clients=clients, client_optimizer=client_optimizer, server_optimizer=server_optimizer)
+    return fedavg(
+        loss,
+        clients=clients,
+        client_optimizer=client_optimizer,
+        server_optimizer=server_optimizer,
+        aggregator=aggregator,
+    )

@@ -13,11 +13,15 @@ from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
-    """What a client hands back: how far it moved, its mean loss along the way, and how many steps were no padding."""
+    """What a client hands back: how far it moved, its mean loss along the way, and how many steps were no padding.
+
+    `optimizer` is the state of its optimiser, where it was given one to go on with.
+    """
 
     moved: Any
     loss: Float[Array, ""]
     steps: Float[Array, ""]
+    optimizer: Any = ()
 
     @property
     def squared_drift(self) -> Float[Array, ""]:
@@ -32,6 +36,8 @@ def train_locally(
     params: Any,
     batches: Any,
     adjust: Callable[[Any, Any], Any] = lambda params, gradient: gradient,
+    *,
+    optimizer_state: Any = None,
 ) -> Trained:
     """Takes one optimiser step per batch, starting at the server's parameters.
 
@@ -39,11 +45,12 @@ def train_locally(
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        optimizer: The client's; its state starts anew in every round.
+        optimizer: The client's.
         params: The server's parameters.
         batches: Pytree `[steps, ...]`. If it is a dictionary with `mask` `[steps, batch]`, steps without any example
             (how a small client is padded) change nothing and do not count.
         adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
+        optimizer_state: To go on with. Default: the optimiser starts anew, and its state is not handed back.
 
     Returns:
         The movement and the mean loss; 0 of both for a client without examples.
@@ -58,10 +65,12 @@ def train_locally(
         kept = jax.tree.map(lambda new, old: jnp.where(real, new, old), stepped, carry)
         return kept, (jnp.where(real, value, jnp.zeros_like(value)), real.astype(value.dtype))
 
-    (local, _), (losses, real) = jax.lax.scan(step, (params, optimizer.init(params)), batches)
+    started = optimizer.init(params) if optimizer_state is None else optimizer_state
+    (local, ended), (losses, real) = jax.lax.scan(step, (params, started), batches)
     steps = real.sum()
     moved = jax.tree.map(jnp.subtract, local, params)
-    trained = Trained(moved, losses.sum() / jnp.maximum(steps, jnp.ones_like(steps)), steps)
+    handed_on = () if optimizer_state is None else ended
+    trained = Trained(moved, losses.sum() / jnp.maximum(steps, jnp.ones_like(steps)), steps, handed_on)
     emit("client drift", jnp.sqrt(trained.squared_drift))
     return trained
 

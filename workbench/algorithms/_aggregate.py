@@ -1,0 +1,63 @@
+"""How the movements of many clients become one: what an algorithm's last step may be replaced by."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from workbench.primitives import broadcast, program, reduce_by_key, reduce_weighted_mean
+
+
+class Aggregator(NamedTuple):
+    """A reduction with a memory: what `optax.GradientTransformation` is to gradients.
+
+    Both functions run inside a program. Clients of weight 0 are absent from the round.
+
+    Attributes:
+        name: What it is called.
+        init: `init(params)` makes the state before the first round.
+        combine: `combine(moved, weight, state)` takes one movement per client (leaves `[clients, ...]`) and one weight
+            per client, and returns one movement at the server and the next state.
+        bounded: Whether no client adds a larger norm than that of its own movement, whatever the others hold; what
+            `gaussian_mean` asks of what it is put around.
+    """
+
+    name: str
+    init: Callable[[Any], Any]
+    combine: Callable[[Any, jax.Array, Any], tuple[Any, Any]]
+    bounded: bool = False
+
+
+def weighted_mean() -> Aggregator:
+    """Every client counts by its weight: plain federated averaging.
+
+    Example:
+        >>> with program(clients=2):
+        ...     moved, _ = weighted_mean().combine(jnp.array([1.0, 4.0]), jnp.array([3.0, 1.0]), ())
+        >>> float(moved)
+        1.75
+
+    References:
+        McMahan et al., AISTATS 2017, Algorithm 1.
+    """
+    return Aggregator("mean", lambda params: (), _weighted, bounded=True)
+
+
+def _weighted(moved: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    return reduce_weighted_mean(moved, weight), state
+
+
+def gather_rows(rows: Any, clients: int) -> Any:
+    """Every client's own value at the server, `[clients, ...]`: for what is not a sum, such as a median.
+
+    As a reduction it is a sum by key, in which each client is a key of its own. It moves the same bytes from each
+    client as a mean does, but the server holds them all, and between devices it costs `clients` times as much.
+    """
+    return reduce_by_key(rows, jnp.arange(clients, dtype=jnp.int32), clients)
+
+
+def at_every_client(value: Any, clients: int) -> Any:
+    """The same value at every client, also outside of a program."""
+    with program(clients=clients):
+        return broadcast(value)
