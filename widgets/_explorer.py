@@ -4,10 +4,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from widgets._base import WorkbenchWidget
 from widgets._clients import clients_view_state
 from widgets._clients_state import Arrays
-from widgets._cost import cost_state
+from widgets._cost_desk import CompileFor, CostDesk
+from widgets._cost_state import cost_state
 from widgets._devices import Monitor, devices_state
 from widgets._hlo import hlo_state
 from widgets._mesh import mesh_state
@@ -27,7 +27,7 @@ TITLES = {
 }
 
 
-class Explorer(WorkbenchWidget):
+class Explorer(CostDesk):
     """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
 
     Args:
@@ -37,9 +37,11 @@ class Explorer(WorkbenchWidget):
         run: A measured run, which adds measured seconds per client and a time line per device.
         monitor: Samples of the devices, such as `workbench.live.watch_devices()` takes.
         view: The tab to open first.
+        compile_for: Compiles the program for a target that is chosen in the cost view.
     """
 
     module_name = "explorer.js"
+    _place = "cost/"
 
     def __init__(
         self,
@@ -50,9 +52,10 @@ class Explorer(WorkbenchWidget):
         run: RunRecord | None = None,
         monitor: Monitor | None = None,
         view: str | None = None,
+        compile_for: CompileFor | None = None,
     ) -> None:
         self.record, self.gradient, self.monitor = record, gradient, monitor
-        parts, arrays = _parts(record, gradient, others, run)
+        parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
         live: dict[str, Any] = {}
         if monitor is not None:
             timeline = None if run is None or not run.events else str(render_run_svg(run))
@@ -68,7 +71,9 @@ class Explorer(WorkbenchWidget):
         settings = {} if view is None else {"view": view}
         data = {**parts, "views": views, "glossary": GLOSSARY}
         label = describe_program(record)
-        super().__init__(data=data, arrays=arrays, label=label, live=live, settings=settings)
+        super().__init__(
+            compile_for=compile_for, data=data, arrays=arrays, label=label, live=live, settings=settings
+        )
         self._unsubscribe = None if monitor is None else self._listen(monitor)
 
     def _listen(self, monitor: Monitor) -> Any:
@@ -100,7 +105,11 @@ class Explorer(WorkbenchWidget):
 
 
 def _parts(
-    record: ProgramRecord, gradient: ProgramRecord | None, others: Sequence[ProgramRecord], run: RunRecord | None
+    record: ProgramRecord,
+    gradient: ProgramRecord | None,
+    others: Sequence[ProgramRecord],
+    run: RunRecord | None,
+    can_compile: bool,
 ) -> tuple[dict[str, Any], Arrays]:
     """The state of every view that the record has something for."""
     parts: dict[str, Any] = {}
@@ -123,7 +132,7 @@ def _parts(
     if record.module is not None or record.stablehlo:
         add("hlo", hlo_state(record))
     if record.cost is not None or record.module is not None:
-        parts["cost"] = cost_state(record, others)
+        parts["cost"] = cost_state(record, others, can_compile=can_compile)
     return parts, arrays
 
 

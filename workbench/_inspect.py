@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
@@ -24,7 +25,15 @@ from workbench.plan import (
     find_phases,
     trace,
 )
-from workbench.records import ChipRecord, MeshRecord, ModuleRecord, PlanRecord, ProgramRecord, ShardingRecord
+from workbench.records import (
+    ChipRecord,
+    MeshRecord,
+    ModuleRecord,
+    PlanRecord,
+    ProgramRecord,
+    ShardingRecord,
+    TargetCompilation,
+)
 from workbench.targets import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 
 _AS_GIVEN: Any = object()
@@ -221,17 +230,21 @@ class Inspection:
 
     def compile(self, mesh: Mesh | AbstractMesh | None) -> "Compilation":
         """Traces, plans, lowers and, where there are devices, compiles the program on a mesh."""
-        with _on(mesh):
-            current = mesh if mesh is not None else _current_mesh()
+        with on_mesh(mesh):
+            current = mesh if mesh is not None else current_mesh()
             described = _described(trace(self.fn, *self.args, **self.kwargs), self.at_once)
-            platform = jax.default_backend() if not isinstance(current, Mesh) else current.devices.flat[0].platform
-            staged = jax.jit(self.staged(self.at_once))
-            lowered = staged.trace(*self.args, **self.kwargs).lower(lowering_platforms=(platform,))
+            lowered, platform = self.lower(current)
             compiled = None if isinstance(current, AbstractMesh) else lowered.compile()
-        record = _mesh_record(current, described)
+        record = mesh_record(current, described)
         module = None if compiled is None else inspectors.inspect_module(compiled, mesh=record)
         devices = current if isinstance(current, Mesh) else None
         return Compilation(described, lowered, compiled, record, module, platform, devices)
+
+    def lower(self, current: Mesh | AbstractMesh | None, **options: Any) -> tuple[Any, str]:
+        """The program as StableHLO, inside the mesh that is current, and the platform that it is for."""
+        platform = jax.default_backend() if not isinstance(current, Mesh) else current.devices.flat[0].platform
+        staged = jax.jit(self.staged(self.at_once), **options)
+        return staged.trace(*self.args, **self.kwargs).lower(lowering_platforms=(platform,)), platform
 
     def here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
         """The record on a mesh of this machine, or planned on an abstract one."""
@@ -258,9 +271,12 @@ class Inspection:
         self, target: str, mesh: Any, *, chip: str | None, order: Any, force: bool, waiting: dict[str, Any]
     ) -> ProgramRecord:
         machine = parse_target(target, force=force)
-        current = mesh if mesh is not None else _current_mesh()
-        axes = dict(current.shape) if current is not None else self._default_axes(machine.devices)
-        there = target_mesh(machine, *_axes_of(fit_axes(machine, axes)), order=order, axis_types=_types(current))
+        current = mesh if mesh is not None else current_mesh()
+        placements = trace(self.fn, *_abstract(self.args), **_abstract(self.kwargs)).plan.placements
+        axes = {placements[0].name if placements else "devices": 1} if current is None else dict(current.shape)
+        if math.prod(axes.values()) != machine.devices:
+            axes = fit_axes(machine, axes, {placement.name: placement.size for placement in placements})
+        there = target_mesh(machine, tuple(axes.values()), tuple(axes), order=order, axis_types=_types(current))
         at_once = self.at_once
         if at_once == "auto":
             at_once = functools.partial(
@@ -271,7 +287,7 @@ class Inspection:
         text = lower_for_target(self._with_keywords(at_once), self.args, there)
         compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, **waiting)
         placed = _place_all(compilation.mesh, described)
-        notes = compilation.notes + ((compilation.error,) if compilation.error else ())
+        notes = (_compiled_by(compilation), *compilation.notes, *filter(None, (compilation.error,)))
         module = None
         if compilation.hlo:
             module = inspectors.inspect_module(
@@ -297,10 +313,6 @@ class Inspection:
             return staged
         return functools.wraps(self.fn)(lambda *args: staged(*args, **self.kwargs))
 
-    def _default_axes(self, devices: int) -> dict[str, int]:
-        placements = trace(self.fn, *_abstract(self.args), **_abstract(self.kwargs)).plan.placements
-        return {placements[0].name if placements else "devices": devices}
-
     def _cost(
         self, module: ModuleRecord | None, described: PlanRecord, mesh: MeshRecord | None, chip: ChipRecord | None
     ) -> Any:
@@ -310,13 +322,14 @@ class Inspection:
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
 
 
-def _on(mesh: Mesh | AbstractMesh | None) -> Any:
+def on_mesh(mesh: Mesh | AbstractMesh | None) -> Any:
     if mesh is None:
         return contextlib.nullcontext()
     return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
 
 
-def _current_mesh() -> Mesh | AbstractMesh | None:
+def current_mesh() -> Mesh | AbstractMesh | None:
+    """The mesh of `jax.set_mesh`, or the abstract one of `use_abstract_mesh`; None without either."""
     concrete = jax.sharding.get_mesh()
     if not concrete.empty:
         return concrete
@@ -324,7 +337,7 @@ def _current_mesh() -> Mesh | AbstractMesh | None:
     return None if abstract.empty else abstract
 
 
-def _mesh_record(mesh: Mesh | AbstractMesh | None, described: PlanRecord) -> MeshRecord | None:
+def mesh_record(mesh: Mesh | AbstractMesh | None, described: PlanRecord) -> MeshRecord | None:
     return None if mesh is None else _place_all(inspectors.inspect_mesh(mesh), described)
 
 
@@ -332,10 +345,6 @@ def _place_all(mesh: MeshRecord, described: PlanRecord) -> MeshRecord:
     for placement in described.placements:
         mesh = inspectors.place_clients(mesh, placement)
     return mesh
-
-
-def _axes_of(axes: dict[str, int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    return tuple(axes.values()), tuple(axes)
 
 
 def _types(mesh: Any) -> Any:
@@ -363,10 +372,18 @@ def _dtype(x: Any) -> Any:
     return x.dtype if hasattr(x, "dtype") else jax.numpy.result_type(x)
 
 
+def _compiled_by(compilation: TargetCompilation) -> str:
+    order = "the order that its topology prefers" if compilation.order == "topology" else "the order as they come"
+    return f"compiled by {compilation.versions['compiler']} for devices in {order}; nothing was run"
+
+
 def _joined_memory(module: ModuleRecord, told: Any) -> Any:
     """What the compiler of the target told, and where it told nothing what its module shows."""
+    if not told.largest:
+        told = told.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
+    else:
+        told = inspectors.with_padding(told)
     return told.replace(
-        largest=told.largest or module.memory.largest,
         timeline=told.timeline or module.memory.timeline,
         peak_bytes=told.peak_bytes if told.peak_bytes is not None else module.memory.peak_bytes,
     )

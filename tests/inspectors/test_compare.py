@@ -147,6 +147,24 @@ def test_meshes_platforms_and_predictions_are_compared():
     assert seconds.ratio == 0.5
 
 
+def test_memory_and_strategies_of_targets_stand_beside_each_other():
+    ring = all_reduce(("clients",)).replace(algorithm="UniDirection1DRingStrategy")
+    gib = 2**30
+    here = program(module=module(all_reduce(("clients",))))
+    small = module(ring).replace(
+        memory=MemoryRecord(peak_bytes=24 * gib, available_bytes=16 * gib, fits=False, padding_bytes=512)
+    )
+    large = module(ring).replace(memory=MemoryRecord(peak_bytes=24 * gib, available_bytes=32 * gib, fits=True))
+    comparison = compare(here, program(module=small), program(module=large))
+    assert rows(comparison, "collective strategy") == {
+        "all-reduce over clients": ((None, *["UniDirection1DRingStrategy"] * 2), "unknown")
+    }
+    device = rows(comparison, "per device")
+    assert device["fits"][0] == (None, "no: 8.00 GiB too much", "yes")
+    assert device["memory available"][0] == (None, 16 * gib, 32 * gib)
+    assert device["layout padding at the peak"][0] == (None, 512, None)
+
+
 def test_several_programs_make_one_table():
     comparison = compare(
         *[program(name=name, module=module(flops=flops)) for name, flops in (("a", 1.0), ("b", 2.0), ("c", 3.0))]

@@ -48,6 +48,24 @@ def test_first_axis_takes_what_the_others_leave(target, axes, fitted):
     assert fit_axes(target, axes) == fitted
 
 
+@pytest.mark.parametrize(
+    ("clients", "fitted"),
+    [
+        # 256 devices: 128 places for clients beside 2 for the model
+        (16, {"clients": 16, "model": 16}),
+        (256, {"clients": 128, "model": 2}),
+        (96, {"clients": 32, "model": 8}),  # 32 is what 128 and 96 share
+    ],
+    ids=["fewer-than-places", "more", "shared-factor"],
+)
+def test_clients_axis_is_not_grown_beyond_what_divides_its_clients(clients, fitted):
+    assert fit_axes("v5e:16x16", {"clients": 4, "model": 2}, {"clients": clients}) == fitted
+
+
+def test_clients_axis_that_is_alone_takes_all_devices():
+    assert fit_axes("v5e:4x4", {"clients": 4}, {"clients": 6}) == {"clients": 16}
+
+
 def test_axes_that_do_not_divide_the_target_are_refused():
     with pytest.raises(MeshError) as caught:
         fit_axes("v5e:4x4", {"clients": 4, "model": 3})
@@ -95,6 +113,18 @@ def test_every_sharding_over_an_axis_that_the_target_lacks_is_reported(mesh):
     assert "args[0]['b']: " in message
     assert "'pods'" in message
     assert "names of their axes" in message
+
+
+def test_every_argument_that_cannot_be_cut_evenly_is_reported(mesh):
+    here = AbstractMesh((2, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)
+    uneven = jax.ShapeDtypeStruct((6, 4), jnp.float32, sharding=NamedSharding(here, P("clients")))
+    even = jax.ShapeDtypeStruct((16, 4), jnp.float32, sharding=NamedSharding(here, P("clients")))
+    with pytest.raises(MeshError) as caught:
+        lower_for_target(lambda d: d["a"], ({"a": uneven, "b": even, "c": uneven},), mesh)
+    message = str(caught.value)
+    assert f"{mesh.axes['clients']} parts of a dimension of 6" in message
+    assert ("args[0]['a']" in message, "args[0]['b']" in message, "args[0]['c']" in message) == (True, False, True)
+    assert "mesh=jax.sharding.AbstractMesh(sizes, names)" in message
 
 
 def test_abstract_mesh_needs_a_platform(mesh):

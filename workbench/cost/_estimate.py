@@ -202,12 +202,23 @@ def _priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: f
     bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
     memory = None if stage.accessed_bytes is None else stage.accessed_bytes / bandwidth
     collective = _sum_or_none([_seconds(one, share, chip) for one, share in sent])
+    by_axis: dict[str, float] = {}
+    for one, share in sent:
+        if seconds := _seconds(one, share, chip):
+            axis = "+".join(one.axes) or UNNAMED
+            by_axis[axis] = by_axis.get(axis, 0.0) + seconds
     parts = {"compute": compute, "memory": memory, "collective": collective}
     known = {name: seconds for name, seconds in parts.items() if seconds is not None}
     slowest = (
         max(known, key=lambda name: known[name]) if len(known) == len(parts) and any(known.values()) else "unknown"
     )
-    return stage.replace(compute_seconds=compute, memory_seconds=memory, collective_seconds=collective, bound=slowest)
+    return stage.replace(
+        compute_seconds=compute,
+        memory_seconds=memory,
+        collective_seconds=collective,
+        collective_seconds_by_axis=by_axis,
+        bound=slowest,
+    )
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:

@@ -158,6 +158,10 @@ def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
         rows.append(_collective_row("collectives", key, compiled, lambda found: _times(found, lambda _: 1), "count"))
     for key in _keys(compiled):
         rows.append(_collective_row("collective bytes", key, compiled, _payload_bytes, "bytes"))
+    for key in _keys(compiled):
+        told = [None if table is None else _strategies(table.get(key, ())) for table in compiled]
+        if any(told):
+            rows.append(_row("collective strategy", key, told))
     planned = [_by_axes(record.propagation.collectives) if record.propagation else None for record in records]
     for key in _keys(planned):
         rows.append(_collective_row("planned collectives", key, planned, lambda found: float(len(found)), "count"))
@@ -166,6 +170,11 @@ def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
 
 def _payload_bytes(found: Sequence[Any]) -> float | None:
     return _times(found, lambda collective: collective.payload_bytes)
+
+
+def _strategies(found: Sequence[Any]) -> str | None:
+    """How the compiler carries them out, where it says so."""
+    return ", ".join(sorted({collective.algorithm for collective in found if collective.algorithm})) or None
 
 
 def _by_axes(collectives: Iterable[Any]) -> dict[str, list[Any]]:
@@ -207,10 +216,23 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
         ),
         _row("per device", "bytes sent in collectives", map(_wire_bytes, modules), "bytes"),
         _row("per device", "peak memory", (m.peak_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "memory available", (m.available_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "fits", (_fits(m) for m in memories)),
+        _row("per device", "layout padding at the peak", (m.padding_bytes if m else None for m in memories), "bytes"),
         _row("per device", "arguments", (m.argument_bytes if m else None for m in memories), "bytes"),
         _row("per device", "temporaries", (m.temporary_bytes if m else None for m in memories), "bytes"),
         _row("per device", "predicted seconds", (cost.seconds if cost else None for cost in costs), "seconds"),
     ]
+
+
+def _fits(memory: Any) -> str | None:
+    if memory is None or memory.fits is None:
+        return None
+    if memory.fits:
+        return "yes"
+    if memory.peak_bytes is None or memory.available_bytes is None:
+        return "no"
+    return f"no: {(memory.peak_bytes - memory.available_bytes) / 2**30:.2f} GiB too much"
 
 
 def _wire_bytes(module: Any) -> float | None:

@@ -52,6 +52,11 @@ class Shape:
         return sum(leaf.size_bytes for leaf in self.leaves)
 
     @property
+    def padding_bytes(self) -> int:
+        """Bytes that only fill up the tiles of the layout, all arrays together."""
+        return sum(leaf.padded_bytes - leaf.size_bytes for leaf in self.leaves)
+
+    @property
     def main_bytes(self) -> int:
         """Padded bytes of the arrays that lie in main memory."""
         return sum(leaf.padded_bytes for leaf in self.leaves if leaf.space == 0)

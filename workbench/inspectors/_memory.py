@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from workbench.inspectors._hlo import Computation, Hlo, Instruction
-from workbench.inspectors._hlo_shapes import Leaf, tuple_widths
+from workbench.inspectors._hlo_shapes import Leaf, parse_shape, tuple_widths
 from workbench.records import BufferRecord, MemoryRecord, SourceLine
 
 _LARGEST = 12
@@ -58,10 +58,21 @@ def read_memory(
         peak_bytes=peak_bytes,
         available_bytes=available,
         fits=None if peak_bytes is None or available is None else peak_bytes <= available,
-        largest=_largest(liveness.at_peak, source),
+        largest=(largest := _largest(liveness.at_peak, source)),
+        padding_bytes=sum(buffer.padding_bytes for buffer in largest) if largest else None,
         timeline=tuple(liveness.timeline),
         notes=(RECONSTRUCTED if liveness.timeline else "the module is not scheduled: no memory timeline",),
     )
+
+
+def with_padding(memory: MemoryRecord) -> MemoryRecord:
+    """The same with the padding of every listed buffer read from its layout, where a compiler's list leaves it out."""
+    largest = tuple(
+        buffer.replace(padding_bytes=min(parse_shape(buffer.shape).padding_bytes, buffer.size_bytes))
+        for buffer in memory.largest
+    )
+    padding = sum(buffer.padding_bytes for buffer in largest) if largest else None
+    return memory.replace(largest=largest, padding_bytes=padding)
 
 
 def _stat(stats: Any | None, name: str) -> int | None:
@@ -90,6 +101,7 @@ def _largest(
             shape=f"{buffer.leaf.dtype}[{','.join(map(str, buffer.leaf.dimensions))}]",
             op_name=buffer.instruction.op_name,
             source=source(buffer.instruction),
+            padding_bytes=buffer.leaf.padded_bytes - buffer.leaf.size_bytes,
         )
         for buffer in ordered
     )

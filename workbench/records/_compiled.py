@@ -73,6 +73,7 @@ class BufferRecord(Record):
     shape: str = ""
     op_name: str = ""
     source: SourceLine | None = None
+    padding_bytes: int = 0  # of `size_bytes`, what only fills up the tiles of its layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ class MemoryRecord(Record):
     available_bytes: int | None = None
     fits: bool | None = None
     largest: tuple[BufferRecord, ...] = ()
+    padding_bytes: int | None = None  # of the buffers in `largest` together, what only fills up tiles
     timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, where known
     notes: tuple[str, ...] = ()  # where the numbers come from and what is missing
 
@@ -127,6 +129,7 @@ class StageCostRecord(Record):
     compute_seconds: float | None = None
     memory_seconds: float | None = None
     collective_seconds: float | None = None
+    collective_seconds_by_axis: dict[str, float] = field(default_factory=dict)  # keys as in `collective_bytes`
     bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
 
     @property

@@ -1,10 +1,13 @@
 """Which compilers for absent hardware are installed here, and the one line that installs the others."""
 
 import importlib.metadata
+from collections.abc import Mapping
 
-from workbench._errors import MissingDependencyError
+from workbench._errors import MeshError, MissingDependencyError
 from workbench.records import TargetAvailability, TargetRecord
 from workbench.targets._chips import FAMILIES
+from workbench.targets._lower import fit_axes
+from workbench.targets._parse import parse_target
 
 _DISTRIBUTIONS = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
 _EXTRAS = {"tpu": "tpu-aot", "cuda": "gpu-aot"}
@@ -41,6 +44,27 @@ def targets() -> tuple[TargetAvailability, ...]:
         )
         for family in FAMILIES.values()
     )
+
+
+def targets_for(axes: Mapping[str, int]) -> tuple[tuple[TargetAvailability, tuple[str, ...]], ...]:
+    """For every chip the names of the machines that a mesh with these axes can be grown or shrunk to.
+
+    Example:
+        >>> dict((chip.chip, names[:3]) for chip, names in targets_for({"clients": 4, "model": 8}))["v5e"]
+        ('v5e:2x4', 'v5e:4x4', 'v5e:4x8')
+    """
+    found = []
+    for chip in targets():
+        machines = [parse_target(f"{chip.chip}:{topology}") for topology in chip.topologies]
+        found.append((chip, tuple(machine.name for machine in machines if _fits(machine, axes))))
+    return tuple(found)
+
+
+def _fits(machine: TargetRecord, axes: Mapping[str, int]) -> bool:
+    try:
+        return not axes or bool(fit_axes(machine, axes))
+    except MeshError:
+        return False
 
 
 def installed_compiler(platform: str) -> str:

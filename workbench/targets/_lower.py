@@ -71,8 +71,21 @@ def target_mesh(
     return TargetMesh(target=target, abstract=AbstractMesh(shapes, names, axis_types=types), order=order)
 
 
-def fit_axes(target: str | TargetRecord, axes: Mapping[str, int]) -> dict[str, int]:
+def fit_axes(
+    target: str | TargetRecord, axes: Mapping[str, int], clients: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """The axes of a mesh grown or shrunk to the devices of a target: the first one changes, the others stay.
+
+    A first axis that clients are spread over is not grown beyond what divides them, where another axis can take the
+    rest: the last one does.
+
+    Args:
+        target: `"v5e:16x16"`, or a `TargetRecord`.
+        axes: Sizes by name, in order.
+        clients: How many clients are spread over an axis, by its name.
+
+    Returns:
+        The sizes; their product is the target's number of devices.
 
     Raises:
         MeshError: if the other axes do not divide the target's devices.
@@ -80,6 +93,8 @@ def fit_axes(target: str | TargetRecord, axes: Mapping[str, int]) -> dict[str, i
     Example:
         >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2})
         {'clients': 128, 'model': 2}
+        >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2}, {"clients": 16})
+        {'clients': 16, 'model': 16}
     """
     target = parse_target(target) if isinstance(target, str) else target
     names = list(axes)
@@ -92,7 +107,13 @@ def fit_axes(target: str | TargetRecord, axes: Mapping[str, int]) -> dict[str, i
             f"divide {target.devices}."
         )
         raise MeshError(message)
-    return {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
+    fitted = {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
+    members = (clients or {}).get(names[0])
+    if members and members % fitted[names[0]] and len(names) > 1:
+        share = math.gcd(fitted[names[0]], members)
+        fitted[names[-1]] *= fitted[names[0]] // share
+        fitted[names[0]] = share
+    return fitted
 
 
 def lower_for_target(
@@ -141,6 +162,7 @@ def lower_for_target(
 def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
     """Shapes of all leaves, their named shardings moved to `mesh`."""
     strange: dict[str, str] = {}
+    uneven: dict[str, str] = {}
 
     def moved(path: tuple[Any, ...], leaf: Any) -> Any:
         sharding = getattr(leaf, "sharding", None)
@@ -154,8 +176,13 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         }
         if missing := named.difference(mesh.axis_names):
             strange[jax.tree_util.keystr(path)] = f"{sharding.spec} names {', '.join(sorted(map(repr, missing)))}"
-        placed = None if missing else NamedSharding(mesh, sharding.spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for size, part in zip(leaf.shape, sharding.spec, strict=False):
+            parts = math.prod(mesh.shape[name] for name in ((part,) if isinstance(part, str) else part or ()))
+            if size % parts:
+                uneven[jax.tree_util.keystr(path)] = f"{parts} parts of a dimension of {size}, by {sharding.spec}"
+                return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, sharding.spec))
 
     shapes = jax.tree_util.tree_map_with_path(moved, tuple(args))
     if strange:
@@ -165,6 +192,15 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
             f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. "
             "Shardings are moved to the target's mesh by the names of their axes: name the axes alike, or shard these "
             "arguments over others."
+        )
+        raise MeshError(message)
+    if uneven:
+        sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        listed = "; ".join(f"args{where}: {what}" for where, what in uneven.items())
+        message = (
+            f"`lower_for_target` was given shardings that the mesh {sizes} cannot cut evenly: {listed}. An argument "
+            "with a sharding is cut into equal parts: give `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes "
+            "that divide, take a smaller target, or pass these arguments without a sharding."
         )
         raise MeshError(message)
     return shapes
