@@ -151,7 +151,7 @@ def test_pipelines_whose_process_ended_say_so():
     child = Child()
     child._process.kill()
     with pytest.raises(RuntimeError, match="the process of the Beam pipelines ended with exit status -9"):
-        child.run("nowhere", 1, "none", [], lambda: None)
+        child.run("run_pipeline", ("nowhere", 1), "none", [], lambda: None)
     child.close()
 
 

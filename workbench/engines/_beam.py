@@ -1,5 +1,7 @@
 """Apache Beam as an engine: every pass over the clients is a pipeline, the rounds are driven from here."""
 
+import contextlib
+import functools
 import hashlib
 import importlib.util
 import json
@@ -10,12 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
 from workbench.engines._beam_child import Child, in_broken_kernel
-from workbench.engines._clients import Batch
+from workbench.engines._beam_files import ClientFiles, read_clients, save_rows
+from workbench.engines._clients import Batch, ReadRows, batches
 from workbench.engines._engine import Engine
 from workbench.engines._ledger import Progress, tell
 from workbench.engines._pass import Pass
@@ -46,6 +50,13 @@ class Beam(Engine):
         clients_per_batch: Clients that one element of the PCollection holds.
         check_nan: End the run at the first NaN that leaves a pass.
         folder: Where rows wait. Default: a temporary folder, removed after each pass.
+        read_from: Any Beam source, such as `beam.io.ReadFromParquet(...) | beam.Map(as_client)`, that gives pairs
+            `(client_id, data)`. The argument of `run` that it stands for is given as shapes, a pytree of
+            `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once for each run, by the workers; what they
+            read waits in `folder`, and the process that drives the run never holds it.
+        write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that takes
+            `{"client": id, name: row, ...}`: each client's row of every result that has a row for each, by the name
+            of the result ("out", or "out[1]" and so on in a pytree).
         own_process: Make the pipelines in another process, which takes seconds to start and can be cancelled at any
             time. Default: where it must be, in a notebook with pandas 3 or later, whose kernel Beam cannot work in.
 
@@ -66,6 +77,8 @@ class Beam(Engine):
         clients_per_batch: int = 32,
         check_nan: bool = False,
         folder: str | Path | None = None,
+        read_from: Any = None,
+        write_to: Any = None,
         own_process: bool | None = None,
     ) -> None:
         if importlib.util.find_spec("apache_beam") is None:
@@ -74,17 +87,71 @@ class Beam(Engine):
         self.options, self.runner, self.folder = list(options), runner, folder
         self.clients_per_batch, self.check_nan = clients_per_batch, check_nan
         self.own_process = in_broken_kernel() if own_process is None else own_process
+        self.read_from, self.write_to = read_from, write_to
         self._child: Child | None = None
         self.name = f"beam ({_runner_name(runner)})"
 
     def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
-        """As every engine's `run`."""
+        """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         try:
-            return super().run(fn, *args, progress=progress, cancel=cancel)
+            with contextlib.ExitStack() as files:
+                if self.read_from is not None:
+                    reading = read_clients(args, self.folder, self._read_from, self.name)
+                    args = tuple(files.enter_context(reading))
+                record = super().run(fn, *args, progress=progress, cancel=cancel)
+                if self.write_to is not None:
+                    self._write_to(record)
+                return record
         finally:
             if self._child is not None:
                 self._child.close()
                 self._child = None
+
+    def _read_from(self, folder: str, struct: Any) -> None:
+        self._do("run_reading", folder, self.read_from, struct)
+
+    def _write_to(self, record: RunRecord) -> None:
+        _, walk = next(reversed(self._known.values()))
+        kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
+        paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
+        placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
+        rows = {
+            f"out{jax.tree_util.keystr(path)}": x
+            for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
+            if is_row
+        }
+        sizes = {len(x) for x in rows.values()}
+        if len(sizes) != 1:
+            message = (
+                f"`Beam.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
+                f"each client, of {len(sizes)} placements. A sink takes the rows of the clients of one placement: "
+                "return what `map_fn` gave, and use an engine without `write_to` for other programs."
+            )
+            raise ProgramError(message)
+        ids = list(dict.fromkeys(client.client for client in record.clients))
+        with tempfile.TemporaryDirectory(prefix="results-", dir=self.folder) as folder:
+            try:
+                batches = save_rows(Path(folder), ids, rows, self.clients_per_batch)
+                self._do("run_writing", folder, self.write_to, batches)
+            except EngineError:
+                raise
+            except Exception as error:
+                message = (
+                    f"`write_to` failed for the results of `{record.name}` on {self.name}: {tell(error)}. A sink takes "
+                    f'dictionaries with the keys "client" and {", ".join(map(repr, rows))}: put a `beam.Map` before '
+                    "it that makes the rows that it writes. The results are in this error's `run`."
+                )
+                raise EngineError(message, run=record) from error
+
+    def _do(self, job: str, *arguments: Any, check: Callable[[], Any] = lambda: None) -> None:
+        """One pipeline, here or in the other process."""
+        if not self.own_process:
+            from workbench.engines._beam_child import do
+
+            do(job, arguments, self.runner, self.options)
+            return
+        self._child = self._child or Child()
+        self._child.run(job, arguments, self.runner, self.options, check)
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_batch, work.clients)
@@ -98,7 +165,8 @@ class Beam(Engine):
     def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
         started = time.perf_counter()
         try:
-            self._start(str(folder), len(batches), work)
+            check = functools.partial(work.ledger.check, work.stage, 0.0)
+            self._do("run_pipeline", str(folder), len(batches), check=check)
         except EngineError:
             raise
         except Exception as error:
@@ -115,15 +183,6 @@ class Beam(Engine):
             raise work.failed(batches[int(found[1])], RuntimeError(found[2]), self.name) from error
         work.ledger.stage(work.stage, "pipeline", time.perf_counter() - started)
 
-    def _start(self, folder: str, batches: int, work: Pass) -> None:
-        if not self.own_process:
-            from workbench.engines._beam_worker import run_pipeline
-
-            run_pipeline(folder, batches, self.runner, self.options)
-            return
-        self._child = self._child or Child()
-        self._child.run(folder, batches, self.runner, self.options, lambda: work.ledger.check(work.stage, 0.0))
-
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
     """The pass as files: rows batch by batch, server values, the stage. Returns the batches without their rows."""
@@ -131,20 +190,30 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
 
     _, stage = work.exported(size, None)
     steps = [step.equation for step in work.phase.reductions]
+    filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}
     spec = {
         "digest": hashlib.sha256(stage).hexdigest(),
         "kept": len(work.phase.kept),
         "merges": [_MERGE_NAMES[REDUCTION_OF[equation.primitive].merge] for equation in steps],
+        "filed": [[position, x.index] for position, x in filed.items()],
+        "size": size,
         "keyed": [equation.params["batch_dims"] if equation.primitive is by_key_p else -1 for equation in steps],
     }
     (folder / "spec.json").write_text(json.dumps(spec))
     (folder / "stage").write_bytes(stage)
     save_arrays(folder / "shared.npz", work.shared)
-    batches = []
-    for batch in work.batches(size):
+    made = []
+    own = [x for i, x in enumerate(work.rows) if i not in filed]
+    files = next((x.reader for x in filed.values() if isinstance(x.reader, ClientFiles)), None)
+    for batch in batches(own, work.clients, size, work.stage):
         save_arrays(folder / f"rows-{batch.index}.npz", batch.rows)
-        batches.append(Batch(batch.index, batch.clients, []))
-    return batches
+        clients = batch.clients
+        if files is not None:
+            some = slice(batch.index * size, batch.index * size + len(clients))
+            clients = files.ids[some]
+            (folder / f"files-{batch.index}.json").write_text(json.dumps([str(path) for path in files.files[some]]))
+        made.append(Batch(batch.index, clients, []))
+    return made
 
 
 def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:

@@ -4,6 +4,7 @@ In a kernel Beam imports its data frames, which use what pandas 3 removed. The c
 settings as JSON lines, and ends when its input does.
 """
 
+import base64
 import importlib.metadata
 import json
 import os
@@ -13,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import cloudpickle
 
 
 def in_broken_kernel() -> bool:
@@ -37,8 +40,10 @@ class Child:
             start_new_session=True,  # its workers go with it
         )
 
-    def run(self, folder: str, batches: int, runner: str, flags: Sequence[str], check: Callable[[], Any]) -> None:
-        """Runs one pass there; `check` is called ten times a second and may raise.
+    def run(
+        self, job: str, arguments: Sequence[Any], runner: str, flags: Sequence[str], check: Callable[[], Any]
+    ) -> None:
+        """Runs one pipeline there; `check` is called ten times a second and may raise.
 
         Raises:
             RuntimeError: with what the pipeline raised, or if the process ended.
@@ -46,7 +51,8 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps([folder, batches, runner, list(flags)]) + "\n")
+            sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
+            self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]) + "\n")
             self._process.stdin.flush()
         except OSError:  # it ended: said below, with its exit status
             pass
@@ -69,17 +75,27 @@ class Child:
                 stream.close()
 
 
-def serve() -> None:
-    """The child's side."""
-    from workbench.engines._beam_worker import run_pipeline
+def do(job: str, arguments: Sequence[Any], runner: Any, flags: Sequence[str]) -> None:
+    """One pipeline: a pass over the clients, or what reads a source or writes to a sink."""
+    from workbench.engines import _beam_io, _beam_worker
 
+    jobs = {
+        "run_pipeline": _beam_worker.run_pipeline,
+        "run_reading": _beam_io.run_reading,
+        "run_writing": _beam_io.run_writing,
+    }
+    jobs[job](*arguments, runner, flags)
+
+
+def serve() -> None:
+    """The child's side: settings as JSON, and what the parent made of its own objects."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what runners print must not look like an answer
     for line in sys.stdin:
-        folder, batches, runner, flags = json.loads(line)
+        job, sent, runner, flags = json.loads(line)
         error = ""
         try:
-            run_pipeline(folder, batches, runner, flags)
+            do(job, cloudpickle.loads(base64.b64decode(sent)), runner, flags)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
         answers.write(json.dumps(error) + "\n")

@@ -24,6 +24,8 @@ class Spec:
     kept: int
     merges: tuple[str, ...]
     keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
+    filed: tuple[tuple[int, int], ...]  # rows that are read from the clients' own files: position, leaf
+    size: int  # seats of a batch
 
 
 def load_arrays(path: str | Path) -> list[np.ndarray]:
@@ -59,7 +61,7 @@ class ComputeBatch(beam.DoFn):
         """Its partial results; what is kept, and how long it took, goes to a file."""
         folder = Path(self.folder)
         try:
-            rows = load_arrays(folder / f"rows-{batch}.npz")
+            rows = self._rows(folder, batch)
             reply = run_task(Task(self.spec.digest, self.stage, [np.int32(batch), *rows, *shared]))
         except Exception as error:
             message = f"[batch {batch}] {type(error).__name__}: {error}"
@@ -75,6 +77,16 @@ class ComputeBatch(beam.DoFn):
                 groups = np.moveaxis(table, axis, 0)
                 for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
                     yield beam.pvalue.TaggedOutput("by_key", ((number, int(key)), groups[key]))
+
+    def _rows(self, folder: Path, batch: int) -> list[np.ndarray]:
+        rows = load_arrays(folder / f"rows-{batch}.npz")
+        if not self.spec.filed:
+            return rows
+        clients = [load_arrays(path) for path in json.loads((folder / f"files-{batch}.json").read_text())]
+        seats = [*clients, *clients[:1] * (self.spec.size - len(clients))]
+        for position, leaf in self.spec.filed:
+            rows.insert(position, np.stack([client[leaf] for client in seats]))
+        return rows
 
 
 class MergePartial(beam.CombineFn):

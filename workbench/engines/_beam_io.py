@@ -1,0 +1,85 @@
+"""Beam sources and sinks: clients read from any source once, each into a file of its own; rows written to any sink."""
+
+# pyright: reportMissingImports=false
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import jax
+import numpy as np
+
+from workbench.engines._beam_worker import load_arrays, save_arrays
+
+
+def run_reading(folder: str, source: Any, struct: Any, runner: Any, flags: Sequence[str]) -> None:
+    """Reads all clients of a source: a file for each, and `clients.json` with their ids and file names."""
+    with _pipeline(runner, flags) as pipeline:
+        clients = pipeline | "read_from" >> source | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
+        listed = clients | "list" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
+        _ = listed | "write the list" >> beam.Map(_write_list, folder)
+
+
+def run_writing(folder: str, sink: Any, batches: int, runner: Any, flags: Sequence[str]) -> None:
+    """Gives every client's rows, which wait in files, to a sink as `{"client": id, name: row, …}`."""
+    with _pipeline(runner, flags) as pipeline:
+        rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()
+        _ = rows | "load" >> beam.FlatMap(_load_rows, folder) | "write_to" >> sink
+
+
+def _pipeline(runner: Any, flags: Sequence[str]) -> beam.Pipeline:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
+
+
+class _SaveClient(beam.DoFn):
+    """Writes one client's data, checked, to a file; passes on its id and the file's name."""
+
+    def __init__(self, folder: str, struct: Any) -> None:
+        self.folder, self.struct = folder, struct
+
+    def process(self, element: Any) -> Iterator[tuple[Any, str]]:
+        identity, leaves = check_client(element, self.struct)
+        name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
+        save_arrays(Path(self.folder) / f"client-{name}.npz", leaves)
+        yield identity, f"client-{name}.npz"
+
+
+def check_client(element: Any, struct: Any) -> tuple[Any, list[np.ndarray]]:
+    """A client's id and leaves, of the shapes and dtypes that the program was told.
+
+    Raises:
+        ValueError: if the element is no pair, its id no str or int, or its data are of other shapes or dtypes.
+    """
+    if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[0], str | int | np.integer):
+        message = f"[source] an element of type {type(element).__name__} that is no pair of a str or int and data"
+        raise ValueError(message)
+    identity = element[0] if isinstance(element[0], str) else int(element[0])
+    leaves, structure = jax.tree.flatten(element[1])
+    expected, wanted = jax.tree.flatten(struct)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    given = [f"{x.dtype.name}{list(x.shape)}" for x in arrays]
+    asked = [f"{np.dtype(x.dtype).name}{list(x.shape)}" for x in expected]
+    if structure != wanted or given != asked:
+        message = f"[source] client {identity!r} with data {structure} of {given}, but the program reads {asked}"
+        raise ValueError(message)
+    return identity, arrays
+
+
+def _write_list(clients: list[tuple[Any, str]], folder: str) -> None:
+    ordered = sorted(clients, key=lambda client: (isinstance(client[0], str), client[0]))
+    path = Path(folder) / "clients.json"
+    path.with_suffix(".part").write_text(json.dumps(ordered))
+    path.with_suffix(".part").replace(path)
+
+
+def _load_rows(batch: int, folder: str) -> Iterator[dict[str, Any]]:
+    spec = json.loads((Path(folder) / f"rows-{batch}.json").read_text())
+    columns = load_arrays(Path(folder) / f"rows-{batch}.npz")
+    for position, client in enumerate(spec["clients"]):
+        rows = {name: column[position] for name, column in zip(spec["names"], columns, strict=True)}
+        yield {"client": client, **rows}
