@@ -114,6 +114,17 @@ def new_equation(equation: Any, **changes: Any) -> Any:
     return equation.replace(**changes)
 
 
+def new_variable(variable: Any, aval: Aval) -> Any:
+    """A variable of a jaxpr like another one, with another type."""
+    return variable if isinstance(variable, _core.DropVar) and variable.aval is aval else type(variable)(aval)
+
+
+def context_under(context: Any, mesh: jax.sharding.AbstractMesh) -> Any:
+    """The context of an equation as it would be under another mesh."""
+    with context.manager, jax.sharding.use_abstract_mesh(mesh):
+        return _core.JaxprEqnContext()
+
+
 def zero_tangent(primal: Any) -> Any:
     """A symbolic zero tangent for `primal`."""
     return ad.Zero(_core.typeof(primal).to_tangent_aval())

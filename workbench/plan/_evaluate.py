@@ -12,7 +12,7 @@ from workbench.plan._chunks import choose_clients_at_once
 from workbench.plan._emissions import Emission
 from workbench.plan._passes import PassOptions, run_pass
 from workbench.plan._phases import Phase, find_phases
-from workbench.plan._replay import replay_equation
+from workbench.plan._rebase import bind_rebased
 from workbench.plan._steps import Plan, Step, plan_jaxpr
 
 AtOnce = int | OneOf["auto"] | Callable[[Phase, int], int] | None
@@ -48,7 +48,7 @@ def count_at_once(clients_at_once: AtOnce, phase: Phase, per_share: int) -> int:
 def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Runs one equation, under the mesh that it was traced with or, inside a `shard_map`, under that of the place."""
     if _jax_compat.has_manual_axes():
-        return replay_equation(equation, operands)
+        return bind_rebased(equation, operands)
     with _jax_compat.source_of(equation):
         return _jax_compat.bind_equation(equation, operands)
 

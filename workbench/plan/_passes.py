@@ -15,8 +15,8 @@ from workbench import _jax_compat
 from workbench.placements import Layout
 from workbench.plan._inline import uses_primitives
 from workbench.plan._phases import Phase
+from workbench.plan._rebase import rebase, sharding_here
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._replay import replay, sharding_here
 from workbench.plan._steps import Step
 
 
@@ -152,7 +152,8 @@ def _call_client(step: Step, inner: Callable, *operands: Any) -> list[Any]:
     assert step.jaxpr is not None
     if any(uses_primitives(equation) for equation in step.jaxpr.eqns):
         return inner(step, operands)
-    return replay(step.jaxpr, *operands) if _jax_compat.has_manual_axes() else jaxpr_as_fun(step.jaxpr)(*operands)
+    jaxpr = rebase(step.jaxpr) if _jax_compat.has_manual_axes() else step.jaxpr
+    return jaxpr_as_fun(jaxpr)(*operands)
 
 
 def _spread_over(
