@@ -85,6 +85,12 @@ from workbench.views._propagation import (
     render_propagation_steps as render_propagation_steps,
     render_propagation_svg as render_propagation_svg,
 )
+from workbench.views._rounds import (
+    curves as curves,
+    describe_rounds as describe_rounds,
+    render_clients_svg as render_clients_svg,
+    render_rounds_svg as render_rounds_svg,
+)
 from workbench.views._sharding import (
     describe_leaf as describe_leaf,
     describe_sharding as describe_sharding,
