@@ -34,6 +34,15 @@ ALGORITHMS: dict[str, Callable[[int], algorithms.Algorithm]] = {
     "FedProx": lambda n: algorithms.fedprox(squared, clients=n, client_optimizer=SGD, mu=0.5),
     "FedAdam": lambda n: algorithms.fedopt(squared, clients=n, client_optimizer=SGD, server_optimizer=ADAM),
     "SCAFFOLD": lambda n: algorithms.scaffold(squared, clients=n, learning_rate=0.1),
+    "Mime-lite": lambda n: algorithms.mime_lite(squared, clients=n, optimizer=optax.sgd(0.05, momentum=0.9)),
+    "Reptile": lambda n: algorithms.reptile(squared, clients=n, client_optimizer=SGD),
+    "MAML": lambda n: algorithms.maml(squared, clients=n, inner_optimizer=SGD, server_optimizer=ADAM),
+    "FO-MAML": lambda n: algorithms.maml(
+        squared, clients=n, inner_optimizer=SGD, server_optimizer=ADAM, first_order=True
+    ),
+    "APFL": lambda n: algorithms.apfl(squared, clients=n, learning_rate=0.1, adaptive=True),
+    "Branch-train-merge": lambda n: algorithms.branch_train_merge(squared, clients=n, optimizer=ADAM),
+    "PAPA": lambda n: algorithms.papa(squared, clients=n, optimizer=ADAM, keep=0.9),
     "DiLoCo": lambda n: algorithms.diloco(squared, clients=n, inner_optimizer=optax.adamw(0.1)),
     "Streaming DiLoCo": lambda n: algorithms.streaming_diloco(
         squared, clients=n, inner_optimizer=optax.adamw(0.1), delay=1, keep=0.5, aggregator=algorithms.quantized_mean(4)

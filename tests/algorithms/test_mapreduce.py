@@ -13,7 +13,7 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
 import workbench as wb
-from workbench import algorithms
+from workbench import algorithms, data
 from workbench._errors import ProgramError
 
 RANDOM = np.random.default_rng(0)
@@ -63,6 +63,24 @@ def test_word_count_is_counters() -> None:
     words = RANDOM.integers(-1, 6, size=(4, 50)).astype(np.int32)
     counted = Counter(words.ravel().tolist())
     assert algorithms.word_count(jnp.asarray(words), 6).tolist() == [counted[word] for word in range(6)]
+
+
+def test_inverted_index_is_a_dictionarys() -> None:
+    words = RANDOM.integers(-1, 7, size=(4, 50)).astype(np.int32)
+    index = np.asarray(algorithms.inverted_index(jnp.asarray(words), 6))
+    for word in range(6):  # 6 itself is outside of the vocabulary
+        assert index[word].tolist() == [Counter(document.tolist())[word] for document in words]
+
+
+def test_inverted_index_of_pythons_reference_finds_the_topics_of_a_word() -> None:
+    text = data.python_reference(documents=6)
+    padded = data.pad_clients(text.data)
+    words = np.where(padded.mask, padded["word"], -1)
+    index = algorithms.inverted_index(jnp.asarray(words), len(text.vocabulary))
+    word = text.vocabulary.index("class")
+    holding = [name for name, count in zip(padded.clients, np.asarray(index[word]), strict=True) if count]
+    assert holding == [name for name in padded.clients if word in np.asarray(text.data[name]["word"])]
+    assert int(index.sum()) == int(text.data.counts.sum())
 
 
 @pytest.mark.parametrize(
@@ -148,6 +166,27 @@ def test_hypergradients_agree_with_finite_differences() -> None:
         assert float(slopes[name]) == pytest.approx((up - down) / 4e-3, rel=0.01)
 
 
+def test_hypergradients_of_client_weights_agree_with_finite_differences_through_several_rounds() -> None:
+    x = RANDOM.normal(size=(4, 2, 6, 3)).astype(np.float32)
+    y = (x @ np.array([1, -1, 2], np.float32) + RANDOM.normal(size=(4, 1, 1))).astype(np.float32)
+    batches = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
+
+    def make(settings: Any) -> algorithms.Algorithm:
+        averaging = algorithms.fedavg(
+            linear, clients=4, client_optimizer=optax.sgd(0.1), server_optimizer=optax.sgd(1.0, momentum=0.3)
+        )
+        return algorithms.reweighted(averaging, jax.nn.softmax(settings))
+
+    target = jnp.array([1.0, -1.0, 2.0])
+    tune = jax.jit(algorithms.hypergradient(make, lambda w: ((w - target) ** 2).sum(), rounds=5))
+    logits = jnp.array([0.3, -0.2, 0.0, 0.5])
+    _, slopes = tune(logits, jnp.zeros(3), batches)
+    assert abs(float(slopes.sum())) < 1e-4  # a softmax does not see a common shift
+    for client in range(4):
+        up, down = (float(tune(logits.at[client].add(s), jnp.zeros(3), batches)[0]) for s in (1e-2, -1e-2))
+        assert float(slopes[client]) == pytest.approx((up - down) / 2e-2, rel=0.01)
+
+
 def _derivatives(clients: int) -> dict[str, tuple[Any, Any]]:
     rows = jnp.asarray(RANDOM.normal(size=(clients, 4, 3)), jnp.float32)
     batches = {"x": rows, "y": jnp.asarray(RANDOM.integers(2, size=(clients, 4)), jnp.float32)}
@@ -162,6 +201,7 @@ def _derivatives(clients: int) -> dict[str, tuple[Any, Any]]:
         "hypergradient": (lambda w: tune(settings, w, tuned), jnp.zeros(3)),
         "histogram": (lambda x: algorithms.histogram(x, bins=3, low=0, high=1), rows),
         "quantile": (jax.grad(lambda x: algorithms.quantile(x, 0.5)), rows),
+        "inverted index": (lambda x: algorithms.inverted_index(x.reshape(clients, -1).astype(jnp.int32), 5), rows),
         "word count": (lambda x: algorithms.word_count(x.astype(jnp.int32), 5), rows),
     }
 

@@ -2,15 +2,28 @@
 
 from workbench.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
 from workbench.algorithms._algorithm import Algorithm as Algorithm, ServerState as ServerState
+from workbench.algorithms._apfl import ApflState as ApflState, apfl as apfl
 from workbench.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
 from workbench.algorithms._diloco import DilocoState as DilocoState, diloco as diloco, outer_nesterov as outer_nesterov
 from workbench.algorithms._fedavg import fedavg as fedavg, fedopt as fedopt, fedprox as fedprox
 from workbench.algorithms._kmeans import kmeans as kmeans
 from workbench.algorithms._linear import newton as newton, power_iteration as power_iteration
 from workbench.algorithms._local import Trained as Trained, train_locally as train_locally
+from workbench.algorithms._meta import fine_tuning as fine_tuning, maml as maml, reptile as reptile
+from workbench.algorithms._mime import mime_lite as mime_lite
+from workbench.algorithms._population import (
+    Population as Population,
+    branch_train_merge as branch_train_merge,
+    papa as papa,
+)
 from workbench.algorithms._privacy import epsilon as epsilon, gaussian_mean as gaussian_mean
 from workbench.algorithms._robust import median as median, trimmed_mean as trimmed_mean
 from workbench.algorithms._scaffold import ScaffoldState as ScaffoldState, scaffold as scaffold
-from workbench.algorithms._self_tuning import hypergradient as hypergradient
-from workbench.algorithms._statistics import histogram as histogram, quantile as quantile, word_count as word_count
+from workbench.algorithms._self_tuning import hypergradient as hypergradient, reweighted as reweighted
+from workbench.algorithms._statistics import (
+    histogram as histogram,
+    inverted_index as inverted_index,
+    quantile as quantile,
+    word_count as word_count,
+)
 from workbench.algorithms._streaming import StreamingState as StreamingState, streaming_diloco as streaming_diloco

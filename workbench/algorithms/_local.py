@@ -61,7 +61,7 @@ def train_locally(
         value, gradient = jax.value_and_grad(loss)(local, batch)
         emit("client loss", value)
         stepped = optimizer_step(optimizer, adjust(local, gradient), optimizer_state, local)
-        real = _has_examples(batch)
+        real = has_examples(batch)
         kept = jax.tree.map(lambda new, old: jnp.where(real, new, old), stepped, carry)
         return kept, (jnp.where(real, value, jnp.zeros_like(value)), real.astype(value.dtype))
 
@@ -75,7 +75,8 @@ def train_locally(
     return trained
 
 
-def _has_examples(batch: Any) -> Bool[Array, ""]:
+def has_examples(batch: Any) -> Bool[Array, ""]:
+    """Whether a step has any example, or is padding."""
     return batch["mask"].any() if isinstance(batch, dict) and "mask" in batch else jnp.array(True)
 
 

@@ -1,5 +1,6 @@
 """Self-tuning: derivatives of what comes out of several rounds with respect to the settings that went in."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -53,3 +54,34 @@ def hypergradient(
         return objective(algorithm.params_of(state))
 
     return jax.value_and_grad(outcome)
+
+
+def reweighted(algorithm: Algorithm, weight: jax.Array) -> Algorithm:
+    """The same algorithm, with these weights of the clients instead of those in its batches.
+
+    With `hypergradient`, the weights are settings: `lambda s: reweighted(fedavg(...), jax.nn.softmax(s))`.
+
+    Args:
+        algorithm: Whose round takes batches that are a dictionary.
+        weight: How much each client counts, `[clients]`, non-negative.
+
+    Returns:
+        The algorithm, with another `round`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from workbench.algorithms import fedavg
+        >>> algorithm = fedavg(lambda w, b: (w - b["x"]) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
+        >>> only_second = reweighted(algorithm, jnp.array([0.0, 1.0]))
+        >>> state, _ = only_second.round(algorithm.init(jnp.float32(0)), {"x": jnp.array([[1.0], [3.0]])})
+        >>> float(state.params)
+        3.0
+
+    References:
+        Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5.
+    """
+
+    def round(state: Any, client_batches: Any) -> tuple[Any, dict[str, jax.Array]]:
+        return algorithm.round(state, {**client_batches, "weight": weight})
+
+    return dataclasses.replace(algorithm, round=round)

@@ -125,3 +125,37 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
             lambda row: jnp.where((row >= 0) & (row < vocabulary), row, jnp.full_like(row, vocabulary)), (words,)
         )
         return reduce_by_key(map_fn(jnp.ones_like, (known,)), known, vocabulary + 1)[:vocabulary]
+
+
+def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
+    """For each word, which documents it comes in, and how often: MapReduce's second textbook example.
+
+    Every client is a document, and emits the pair (word, document) as one key. Moves one count per word of the
+    vocabulary and document from every client.
+
+    Args:
+        words: Word numbers, one row per document; anything outside of the vocabulary (-1 as padding) is not indexed.
+        vocabulary: How many words there are.
+
+    Returns:
+        Term frequencies at the server, int32 `[vocabulary, documents]`; the non-zero columns of a row are the posting
+        list of its word.
+
+    Example:
+        >>> index = inverted_index(jnp.array([[0, 2, 2], [2, 1, -1]]), 3)
+        >>> {word: jnp.flatnonzero(index[word]).tolist() for word in range(3)}
+        {0: [0], 1: [1], 2: [0, 1]}
+
+    References:
+        Dean and Ghemawat, "MapReduce", OSDI 2004, section 2.3.
+    """
+    documents = words.shape[0]
+
+    def keys_of(row: Int[Array, " *words"], document: Int[Array, ""]) -> Int[Array, " *words"]:
+        known = (row >= 0) & (row < vocabulary)
+        return jnp.where(known, row * documents + document, jnp.full_like(row, vocabulary * documents))
+
+    with program(clients=documents):
+        keys = map_fn(keys_of, (words, jnp.arange(documents, dtype=words.dtype)))
+        ones = map_fn(jnp.ones_like, (keys,))
+        return reduce_by_key(ones, keys, vocabulary * documents + 1)[:-1].reshape(vocabulary, documents)
