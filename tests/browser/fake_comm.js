@@ -27,8 +27,9 @@
       send(content) {
         window.wbToKernel(id, { method: "custom", content }, []).then(window.wbApply);
       },
-      on: (names, callback) => names.split(/\s+/).forEach((name) => (listeners[name] ??= []).push(callback)),
-      off: (names, callback) => names.split(/\s+/).forEach((name) => (listeners[name] = (listeners[name] ?? []).filter((f) => f !== callback))),
+      // One event a call: not every host splits a list of them (marimo does not).
+      on: (name, callback) => (listeners[name] ??= []).push(callback),
+      off: (name, callback) => (listeners[name] = (listeners[name] ?? []).filter((f) => f !== callback)),
       listeners: () => Object.values(listeners).flat().length,
       receive(data, buffers) {
         if (data.method === "custom") return emit("msg:custom", data.content, buffers.map(decode));

@@ -67,7 +67,7 @@ def test_selection_made_in_python_is_followed(harness: Harness):
     view = harness.mount(made)
     made.select(stage="0.1")
     expect(view.locator(".wb-panel h3")).to_have_text("train_locally")
-    expect(view.locator('[data-stage="0.1"]')).to_have_attribute("aria-pressed", "true")
+    expect(view.locator('[data-stage="0.1"]')).to_have_attribute("aria-selected", "true")
     made.select(stage=None)
     expect(view.locator(".wb-panel h3")).to_have_text("train")
 

@@ -194,8 +194,10 @@ function context(model, root, key, shared) {
   const prefix = key ? `${key}/` : "";
   const listen = (events, callback) => {
     const call = (...args) => { try { callback(...args); } catch (error) { shared.fail(error); } };
-    model.on(events, call);
-    shared.cleanup(() => model.off(events, call));
+    for (const event of events.split(" ")) { // one at a time: marimo's models know no lists of events
+      model.on(event, call);
+      shared.cleanup(() => model.off(event, call));
+    }
   };
   return {
     ...shared, model, root, listen,

@@ -37,7 +37,7 @@ export function hlo(ctx) {
   const used = new Map();
   source.forEach((index) => index >= 0 && used.set(keyOf(index), (used.get(keyOf(index)) ?? 0) + 1));
 
-  const listing = virtualList(ctx, { label: "Instructions of the compiled module", height: 470, row: instructionRow, choose: pick });
+  const listing = virtualList(ctx, { label: "Instructions of the compiled module", height: 470, tree: true, row: instructionRow, choose: pick });
   const stable = virtualList(ctx, { label: "StableHLO listing", height: 215, choose: (i) => stableSource[i] >= 0 && ctx.select({ line: keyOf(stableSource[i]), instruction: null }), empty: "No StableHLO text is in this record.",
     row: (i) => { const key = keyOf(stableSource[i] ?? -1), selected = Boolean(key) && key === ctx.selection.line; return { selected, class: selected ? "wb-selected" : "", children: [h("span", { class: "wb-number" }, i + 1), d.stable[i]] }; } });
   const mine = virtualList(ctx, { label: "Your source", height: 215, choose: (i) => code[i].key && ctx.select({ line: code[i].key, instruction: null }), empty: "The source is not readable from here.",
@@ -83,10 +83,10 @@ export function hlo(ctx) {
 
   function instructionRow(i) {
     const made = rows[i];
-    if (made.group !== undefined) return { class: "wb-head", attributes: { "aria-expanded": String(!closed.has(made.group)) }, children: [closed.has(made.group) ? "▸ " : "▾ ", made.title, h("span", { class: "wb-note" }, ` ${plural(made.count, "instruction")} · ${format.flops(made.flops)} · ${format.bytes(made.bytes)}`)] };
+    if (made.group !== undefined) return { class: "wb-head", expanded: !closed.has(made.group), children: [closed.has(made.group) ? "▸ " : "▾ ", made.title, h("span", { class: "wb-note" }, ` ${plural(made.count, "instruction")} · ${format.flops(made.flops)} · ${format.bytes(made.bytes)}`)] };
     const k = made.index, selected = names[k] === ctx.selection.instruction, linked = !ctx.selection.instruction && source[k] >= 0 && keyOf(source[k]) === ctx.selection.line;
     const joint = jointOf(k);
-    return { selected, depth: group.value ? 1 : 0, class: `${selected || linked ? "wb-selected " : ""}${joint ? "wb-collective" : ""}`, attributes: { "data-instruction": names[k] },
+    return { selected, depth: group.value ? 1 : 0, level: group.value ? 2 : 1, class: `${selected || linked ? "wb-selected " : ""}${joint ? "wb-collective" : ""}`, attributes: { "data-instruction": names[k] },
       children: [h("span", { class: "wb-muted" }, `%${names[k]}`), h("b", {}, d.opcodes[opcode[k]]), joint ? h("span", { class: "wb-tag" }, `over ${joint.axes} · ${joint.payload}`) : null, shapes[k]] };
   }
 

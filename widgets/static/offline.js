@@ -21,8 +21,8 @@ function offlineModel(state) {
       const error = { message: "This page has no kernel. Open the notebook and run its cells to ask for new numbers." };
       if (content.kind === "request") setTimeout(() => emit("msg:custom", { kind: "response", id: content.id, error }, []));
     },
-    on: (names, callback) => names.split(/\s+/).forEach((name) => (listeners[name] ??= []).push(callback)),
-    off: (names, callback) => names.split(/\s+/).forEach((name) => (listeners[name] = (listeners[name] ?? []).filter((f) => f !== callback))),
+    on: (name, callback) => (listeners[name] ??= []).push(callback),
+    off: (name, callback) => (listeners[name] = (listeners[name] ?? []).filter((f) => f !== callback)),
   };
 }
 

@@ -29,7 +29,7 @@ export function program(ctx) {
 
   function picture(made, index) {
     const figure = h("div", { class: "wb-picture" }), svg = svgFrom(made.svg);
-    svg.setAttribute("role", "group");
+    svg.setAttribute("role", "tree"); // stages hold clients, and a button may hold nothing that can be chosen
     svg.removeAttribute("height");
     svg.removeAttribute("width");
     svg.style.maxWidth = `${made.width}px`;
@@ -39,16 +39,17 @@ export function program(ctx) {
     figure.append(frame);
     const found = [...svg.querySelectorAll("[data-stage]")];
     for (const stage of found) {
-      stage.setAttribute("role", "button");
+      stage.setAttribute("role", "treeitem");
       stage.setAttribute("aria-label", stage.dataset.label);
       stage.dataset.key = made.prefix + stage.dataset.stage;
     }
+    for (const block of svg.querySelectorAll("[data-first]")) if (block.querySelector("[data-client]")) block.setAttribute("role", "group");
     for (const wire of svg.querySelectorAll(".wb-wire")) {
       wire.dataset.key1 = made.prefix + (wire.dataset.source ?? "?");
       wire.dataset.key2 = made.prefix + (wire.dataset.target ?? "?");
     }
     for (const dot of svg.querySelectorAll("[data-client]")) {
-      dot.setAttribute("role", "button");
+      dot.setAttribute("role", "treeitem");
       dot.setAttribute("aria-label", `client ${dot.dataset.client}`);
       dot.setAttribute("tabindex", "-1");
     }
@@ -122,13 +123,13 @@ export function program(ctx) {
     for (const node of stages) {
       const chosen = node.dataset.key === stage;
       node.classList.toggle("wb-selected", chosen);
-      node.setAttribute("aria-pressed", String(chosen));
+      node.setAttribute("aria-selected", String(chosen));
     }
     for (const wire of pictures.querySelectorAll(".wb-wire")) wire.classList.toggle("wb-related", wire.dataset.key1 === stage || wire.dataset.key2 === stage);
     for (const dot of pictures.querySelectorAll("[data-client]")) {
       const chosen = clientOf(dot) === client;
       dot.classList.toggle("wb-selected", chosen);
-      dot.setAttribute("aria-pressed", String(chosen));
+      dot.setAttribute("aria-selected", String(chosen));
     }
     const made = client !== undefined && client < clients.count ? clientDetails(ctx, clients, columns, client) : ctx.data.stages[stage];
     if (!made) return details(ctx, panel, ctx.data.overview);
