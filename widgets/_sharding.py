@@ -1,11 +1,14 @@
 """The sharding view: how every array of a tree is cut, and what another PartitionSpec would make of it."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from widgets._base import WorkbenchWidget
 from widgets._clients_state import Arrays, floats
-from workbench.records import LeafShardingRecord, ShardingRecord
+from widgets._propagation import propagation_page, propagation_state
+from widgets._trial_desk import TrialDesk, TriesSpecs
+from workbench.inspectors import trace_axes
+from workbench.records import LeafShardingRecord, PropagationRecord, ShardingRecord
 from workbench.views import (
     GLOSSARY,
     Markup,
@@ -13,6 +16,7 @@ from workbench.views import (
     count_text,
     describe_leaf,
     describe_sharding,
+    play_back,
     render_sharding_svg,
     render_sharding_text,
     shape_text,
@@ -22,19 +26,53 @@ from workbench.views import (
 MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
 
 
-class ShardingView(WorkbenchWidget):
+class ShardingDesk(TrialDesk):
+    """A view that has a sharding view in it: tries specs, and turns the pages of a propagation."""
+
+    requests: ClassVar[dict[str, str]] = {**TrialDesk.requests, "propagation_page": "propagation_page"}
+
+    def __init__(self, *, propagation: PropagationRecord | None = None, **values: Any) -> None:
+        self._propagation = propagation
+        super().__init__(**values)
+
+    def propagation_page(self, first: int) -> str:
+        """The picture of the propagation's values from number `first` on."""
+        assert self._propagation is not None
+        return propagation_page(play_back(self._propagation, trace_axes(self._propagation)), first)
+
+
+class ShardingView(ShardingDesk):
     """Arrays cut over devices, live: any rank by slices, each shard with its devices, other specs tried from menus.
 
     Args:
         record: The shardings of a tree.
+        propagation: Why each value of the program is sharded, to be played step by step.
+        what_if: The program, to try other specs of its arguments: a `workbench.what_if.WhatIf`.
+        names: What to call the arrays; by default their paths in the tree.
     """
 
     module_name = "sharding.js"
 
-    def __init__(self, record: ShardingRecord, **values: Any) -> None:
+    def __init__(
+        self,
+        record: ShardingRecord,
+        *,
+        propagation: PropagationRecord | None = None,
+        what_if: TriesSpecs | None = None,
+        names: Sequence[str] = (),
+        **values: Any,
+    ) -> None:
         self.record = record
-        data, arrays = sharding_state(record)
-        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_sharding(record), **values)
+        data, arrays = sharding_state(record, propagation, can_try=what_if is not None, names=names)
+        data = {**data, "glossary": GLOSSARY}
+        super().__init__(
+            propagation=propagation,
+            what_if=what_if,
+            data=data,
+            arrays=arrays,
+            label=describe_sharding(record),
+            **values,
+        )
 
     def static_svg(self) -> Markup:
         """The shards as small pictures."""
@@ -45,15 +83,22 @@ class ShardingView(WorkbenchWidget):
         return render_sharding_text(self.record)
 
 
-def sharding_state(record: ShardingRecord) -> tuple[dict[str, Any], Arrays]:
+def sharding_state(
+    record: ShardingRecord,
+    propagation: PropagationRecord | None = None,
+    *,
+    can_try: bool = False,
+    names: Sequence[str] = (),
+) -> tuple[dict[str, Any], Arrays]:
     """What the sharding view draws: per leaf its facts, and the corner of every shard."""
     leaves, arrays = [], {}
-    for index, leaf in enumerate(record.leaves):
+    known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
+    for index, (leaf, name) in enumerate(zip(record.leaves, known, strict=True)):
         shards = leaf.shards[:MOST_SHARDS]
         blocks = [math.ceil(size / max(part, 1)) for size, part in zip(leaf.shape, leaf.shard_shape, strict=True)]
         leaves.append(
             {
-                "path": leaf.path or "array",
+                "path": name or "array",
                 "shape": list(leaf.shape),
                 "shard_shape": list(leaf.shard_shape),
                 "blocks": blocks,
@@ -81,6 +126,8 @@ def sharding_state(record: ShardingRecord) -> tuple[dict[str, Any], Arrays]:
         "total": bytes_text(record.total_bytes),
         "fullest": bytes_text(record.bytes_per_device),
         "notes": list(record.notes),
+        "can_try": can_try,
+        "propagation": propagation_state(propagation) if propagation is not None and propagation.values else None,
         "sentence": describe_sharding(record),
     }
     return state, arrays

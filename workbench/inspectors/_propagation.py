@@ -1,6 +1,5 @@
 """Asks Shardy how it would shard a program, and why, without devices and without compiling."""
 
-import collections
 import difflib
 import importlib.util
 import re
@@ -13,6 +12,7 @@ from workbench import _jax_compat_shardy as _shardy
 from workbench._errors import InspectionError
 from workbench.inspectors._groups import group_axes, pair_axes
 from workbench.records import (
+    AxisArrivalRecord,
     PlannedCollectiveRecord,
     PlannedValueRecord,
     PropagationEdge,
@@ -21,6 +21,7 @@ from workbench.records import (
 )
 
 _STAGE = re.compile(r"wb:([0-9.]+):\w+")
+_MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
 _LIBRARIES = ("jax", "jaxlib", "workbench")
 
 
@@ -97,24 +98,74 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
     if not dimensions:
         return (f'{_said(here)} is not sharded by "{axis}"{_instead(here)}.',)
     chain = [f'{_said(here)} is sharded by "{axis}" on dimension {", ".join(dimensions)}.']
-    into: dict[str, list[PropagationEdge]] = collections.defaultdict(list)
-    for edge in record.edges:
-        if edge.axis == axis:
-            into[edge.to_value].append(edge)
-    step, seen = None, {here.name}
+    arrivals = _Arrivals(record)
     while True:
-        # Only what was decided before can be a reason.
-        before = [
-            edge for edge in into[here.name] if edge.from_value not in seen and (step is None or edge.step < step)
-        ]
-        if not before:
-            break
-        edge = min(before, key=lambda edge: edge.step)
-        step = edge.step
-        through, here = here, known[edge.from_value]
-        seen.add(here.name)
-        chain.append(f"Step {step}: {_said(through, short=True)} took it from {_said(here)}.")
-    return (*chain, _beginning(here, here.origins.get(axis, ""), record))
+        arrival = arrivals.of(here, axis)
+        chain.append(arrival.sentence)
+        if arrival.from_value is None:
+            return tuple(chain)
+        here = known[arrival.from_value]
+
+
+def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
+    """Every mesh axis of every value with the step at which it arrived and where it came from.
+
+    Following `from_value` leads from any value back to where its axis entered the program.
+
+    Args:
+        record: From `propagate_shardings`.
+
+    Returns:
+        One entry per value and axis that shards it, values in program order.
+
+    Example:
+        >>> given = PlannedValueRecord(
+        ...     name="%arg0", operation="input", shape=(8,), dtype="f32", spec=(("clients",),), origins={}, op_name="x"
+        ... )
+        >>> [(arrival.value, arrival.axis, arrival.step) for arrival in trace_axes(PropagationRecord(values=(given,)))]
+        [('%arg0', 'clients', None)]
+    """
+    arrivals = _Arrivals(record)
+    return tuple(
+        arrivals.of(value, axis)
+        for value in record.values
+        for axis in dict.fromkeys(axis for axes in value.spec for axis in axes)
+    )
+
+
+class _Arrivals:
+    """For every value and axis the first edge that brought it."""
+
+    def __init__(self, record: PropagationRecord) -> None:
+        self._record = record
+        self._values = {value.name: value for value in record.values}
+        self._first: dict[tuple[str, str], PropagationEdge] = {}
+        for edge in record.edges:
+            known = self._first.get((edge.to_value, edge.axis))
+            if known is None or edge.step < known.step:
+                self._first[edge.to_value, edge.axis] = edge
+
+    def of(self, value: PlannedValueRecord, axis: str) -> AxisArrivalRecord:
+        edge = self._first.get((value.name, axis))
+        before = None if edge is None else self._first.get((edge.from_value, axis))
+        # Only what was decided before can be a reason: whatever comes back later closes a circle.
+        if edge is not None and (edge.from_value not in self._values or (before and before.step >= edge.step)):
+            edge = None
+        if edge is None:
+            sentence = _beginning(value, value.origins.get(axis, ""), self._record)
+        else:
+            sentence = f"Step {edge.step}: {_said(value, short=True)} took it from {_said(self._source(edge))}."
+        return AxisArrivalRecord(
+            value=value.name,
+            axis=axis,
+            dimensions=tuple(dim for dim, axes in enumerate(value.spec) if axis in axes),
+            step=None if edge is None else edge.step,
+            from_value=None if edge is None else edge.from_value,
+            sentence=sentence,
+        )
+
+    def _source(self, edge: PropagationEdge) -> PlannedValueRecord:
+        return self._values[edge.from_value]
 
 
 def _in_process(text: str) -> PropagationRecord:
@@ -241,10 +292,14 @@ def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord
         return f"Constraint {number} (a sharding constraint in the program) put it there."
     if kind == "output":
         return f"The sharding asked for output {number} put it there."
-    if value.operation == "input" or kind == "input":
+    if kind == "input":
         label = next((v.op_name for v in record.values if v.name == f"%arg{number}"), "") if number else ""
         named = f" (input {number}, `{label}`)" if label and value.name != f"%arg{number}" else ""
         return f"The program says so itself{named}."
+    if value.operation == "input":
+        return "The program says so itself."
+    if part := _MANUAL.match(origin):  # the edge of a `shard_map`, whose inputs and outputs Shardy counts by itself
+        return f"A `shard_map` in the program asks for it on its {part['what']} {part['number']}."
     if not record.edges:
         return f"This record holds no reasons (engine {record.engine!r})."
     return f"The program says so itself at this {value.operation}."

@@ -58,6 +58,7 @@ from workbench.records._program import (
 from workbench.records._run import (
     ClientRunRecord as ClientRunRecord,
     EventRecord as EventRecord,
+    LeavingRecord as LeavingRecord,
     RunRecord as RunRecord,
     StageRunRecord as StageRunRecord,
 )

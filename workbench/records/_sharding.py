@@ -58,6 +58,21 @@ class PropagationEdge(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AxisArrivalRecord(Record):
+    """How one mesh axis came to shard one value: at which step of the propagation, and from which value.
+
+    An axis that was there from the beginning (an input's sharding, a constraint) has neither.
+    """
+
+    value: str
+    axis: str
+    dimensions: tuple[int, ...]
+    step: int | None = None
+    from_value: str | None = None
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValueRecord(Record):
     """A value of the StableHLO program with the sharding that propagation gave it."""
 
