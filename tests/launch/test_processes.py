@@ -15,7 +15,7 @@ import pytest
 
 from workbench._errors import NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
-from workbench.launch._spawned import install_light_root
+from workbench_child import install_light_root
 
 LONG = 60.0
 
@@ -69,7 +69,7 @@ def test_a_killed_node_is_restarted_and_its_clients_find_it_again():
         first = client.pid()
         assert client.add(5) == 5
         launched.kill(counter)
-        assert nodes.eventually(lambda: first not in alive({first}))
+        assert nodes.eventually(lambda: not psutil.pid_exists(first))  # a zombie's threads may still hold its sockets
         assert client.add(1) == 1  # a new object
         assert client.attempt() == 1
         assert client.pid() != first
@@ -268,6 +268,5 @@ def test_a_package_that_is_loaded_already_is_not_replaced():
 
 
 def test_a_folder_without_a_package_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        install_light_root(tmp_path).anything  # noqa: B018
-    del sys.modules[tmp_path.name]
+    with pytest.raises(ImportError, match="there is no package in"):
+        install_light_root(tmp_path)

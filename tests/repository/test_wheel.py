@@ -8,7 +8,7 @@ import zipfile
 import pytest
 from repository_files import ROOT, tracked_files
 
-KEPT = ("workbench/", "widgets/", "workbench_command.py", "pyproject.toml", "README.md", "LICENSE")
+KEPT = ("workbench/", "widgets/", "workbench_child.py", "workbench_command.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,12 @@ def test_wheel_holds_every_file_of_both_packages(wheel):
 
 def test_wheel_installs_nothing_else_at_the_top(wheel):
     tops = {name.split("/")[0] for name in wheel}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"workbench", "workbench_command.py", "widgets"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "workbench",
+        "workbench_child.py",
+        "workbench_command.py",
+        "widgets",
+    }
 
 
 def test_wheel_holds_the_licence_and_the_command(wheel):

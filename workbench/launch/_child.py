@@ -50,6 +50,7 @@ def main(order: Order, pipe: Any, log_path: str, environment: dict[str, str]) ->
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # "interrupt" in a notebook signals the whole group: the parent decides
+    os.environ.clear()
     os.environ.update(environment)
     send = _Sender(pipe)
     try:

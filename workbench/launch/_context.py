@@ -31,6 +31,7 @@ class NodeContext:
         self.attempt = attempt  # 0, then 1 after the first restart, …
         self.started_at = time.monotonic()
         self.last_beat = self.started_at
+        self.ended_at: float | None = None
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
         self._stop = threading.Event()
         self._on_stop_program = on_stop_program

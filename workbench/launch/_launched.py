@@ -10,9 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from workbench._errors import NodeError, ProgramError
+from workbench._errors import ProgramError
 from workbench.launch._client import Client, Line
 from workbench.launch._engine import Engine, Host
+from workbench.launch._failures import failure_error
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
@@ -49,12 +50,14 @@ class Launched:
         self._due: list[tuple[float, Host]] = []
         self._rated_at = time.monotonic()
         self._lines: dict[str, Line] = {}
-        self._hosts = engine.open(program, lambda *event: self._events.put(event))
+        self._watching = threading.Lock()  # held from the start of the thread that watches
+        self._hosts = engine.open(program, self._tell)
         self._nodes = {spec.label: _NodeLife(spec, host) for host in self._hosts for spec in host.specs}
         _RUNNING.add(self)
         for host in self._hosts:
             self._start(host, 0)
-        threading.Thread(target=self._watch, name=f"watch {program.name}", daemon=True).start()
+        if any(spec.hang_seconds is not None for spec in program.specs):
+            self._begin_to_watch()
 
     def client(self, handle: Handle) -> Client:
         """A client of a service node, to call it from here.
@@ -89,11 +92,13 @@ class Launched:
         Raises:
             NodeError: if a node failed for good; names all that did, with their tracebacks.
         """
+        self._begin_to_watch()
         with self._changed:
             self._changed.wait_for(self._settled, timeout_seconds)
             failed = self.failures
         if failed:
-            raise self._error(failed)
+            states = {label: self._nodes[label].state for label in failed}
+            raise failure_error(self.program.name, self.engine, failed, states, self._on_failure)
         return self.exit_codes
 
     def stop(self, grace_seconds: float = 5.0) -> dict[str, int | None]:
@@ -114,6 +119,7 @@ class Launched:
 
     def state(self) -> tuple[NodeStateRecord, ...]:
         """What each node does now."""
+        self._begin_to_watch()  # for the rates
         return tuple(self._state_of(label, life) for label, life in self._nodes.items())
 
     @property
@@ -197,6 +203,19 @@ class Launched:
         picture = render_graph_svg(record.graph, states=record.states)
         return figure(picture, f"{describe_launched(record)} {describe_graph(record.graph)}")
 
+    def _tell(self, label: str, event: str, detail: Any) -> None:
+        if event in ("running", "serving"):  # nothing to decide, so that the first answer waits for no other thread
+            with self._changed:
+                self._nodes[label].state = event
+                self._changed.notify_all()
+        else:
+            self._events.put((label, event, detail))
+            self._begin_to_watch()
+
+    def _begin_to_watch(self) -> None:
+        if self._watching.acquire(blocking=False):
+            threading.Thread(target=self._watch, name=f"watch {self.program.name}", daemon=True).start()
+
     def _start(self, host: Host, attempt: int) -> None:
         for spec in host.specs:
             life = self._nodes[spec.label]
@@ -231,9 +250,7 @@ class Launched:
 
     def _take(self, label: str, event: str, detail: Any) -> None:
         life = self._nodes[label]
-        if event == "running" or event == "serving":
-            life.state = event
-        elif event == "stop_program":
+        if event == "stop_program":
             threading.Thread(target=self.stop, name=f"stop {self.program.name}", daemon=True).start()
         elif event == "stopped" or (event == "finished" and detail == 0):
             life.state, life.exit_code = event, 0
@@ -354,7 +371,7 @@ class Launched:
         cpu_seconds = found.pop("cpu_seconds", None)
         calls_per_second = cpu_cores = None
         with self._changed:
-            if life.seen and life.seen[-1][0] > life.seen[0][0]:
+            if life.exit_code is None and life.seen and life.seen[-1][0] > life.seen[0][0]:
                 (began, calls, cpu), (ended, calls_now, cpu_now) = life.seen[0], life.seen[-1]
                 calls_per_second = (calls_now - calls) / (ended - began)
                 if cpu is not None and cpu_now is not None and cpu_seconds is not None:
@@ -371,18 +388,6 @@ class Launched:
                 error=life.error,
                 **found,
             )
-
-    def _error(self, failed: dict[str, str]) -> NodeError:
-        first = next(iter(failed))
-        ends = ", ".join(f"{label!r} ({self._nodes[label].state})" for label in failed)
-        told = "was stopped" if self._on_failure == "stop" else "went on"
-        details = "\n\n".join(f"--- {label} ---\n{text.rstrip()}" for label, text in failed.items())
-        message = (
-            f"`wait` for program {self.program.name!r} on {self.engine} found failed nodes: {ends}. A node that fails "
-            f"for good tells the others, and the program {told} (on_failure={self._on_failure!r}). See "
-            f"`Launched.logs({first!r})`, mend the node, or give it a `Restart(limit=...)`.\n\n{details}"
-        )
-        return NodeError(message, stage=first)
 
 
 def _kill_all() -> None:

@@ -1,5 +1,6 @@
 """The kinds of nodes, and the handles that stand for them in other nodes' arguments."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -110,9 +111,7 @@ class ServiceNode(Node):
     @property
     def methods(self) -> tuple[str, ...]:
         """The class's public methods, `run` left out."""
-        members = inspect.getmembers_static(self.target)
-        names = [name for name, _ in members if not name.startswith("_") and name != "run"]
-        return tuple(name for name in names if callable(getattr(self.target, name)))
+        return public_methods(self.target)
 
     @property
     def runs(self) -> bool:
@@ -198,6 +197,13 @@ def dereference(value: Any, client_of: Callable[[Handle], Any]) -> Any:
     if type(value) is dict:
         return {key: dereference(item, client_of) for key, item in value.items()}
     return value
+
+
+@functools.lru_cache(256)
+def public_methods(target: type) -> tuple[str, ...]:
+    """The names of what can be called on instances of `target`, in alphabetical order; `run` and "_" left out."""
+    names = {name for each in target.__mro__ for name in vars(each) if not name.startswith("_") and name != "run"}
+    return tuple(name for name in sorted(names) if callable(getattr(target, name)))
 
 
 def _require_class(node: Node) -> None:

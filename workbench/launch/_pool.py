@@ -1,5 +1,6 @@
 """An executor whose threads die with the process."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -22,9 +23,8 @@ class DaemonPool(Executor):
         self._name = name
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None]
         self._work = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._threads = 0
+        self._threads = self._idle = 0
         self._closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -35,7 +35,9 @@ class DaemonPool(Executor):
                 message = f"the pool {self._name!r} is shut down and takes no more calls"
                 raise RuntimeError(message)
             self._work.put((future, fn, args, kwargs))
-            if not self._idle.acquire(blocking=False) and self._threads < self._max_workers:
+            if self._idle > 0:
+                self._idle -= 1
+            elif self._threads < self._max_workers:
                 self._threads += 1
                 threading.Thread(target=self._loop, name=f"{self._name}-{self._threads}", daemon=True).start()
         return future
@@ -64,7 +66,7 @@ class DaemonPool(Executor):
         return self
 
     def _loop(self) -> None:
-        while (item := self._work.get()) is not None:
+        while (item := self._next()) is not None:
             future, fn, args, kwargs = item
             if future.set_running_or_notify_cancel():
                 try:
@@ -72,5 +74,12 @@ class DaemonPool(Executor):
                 except BaseException as error:  # handed to whoever waits, as in concurrent.futures
                     future.set_exception(error)
             del item, future, fn, args, kwargs  # an idle thread must not keep arrays alive
-            if self._work.empty():
-                self._idle.release()
+
+    def _next(self) -> tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
+        with contextlib.suppress(queue.Empty):
+            return self._work.get_nowait()
+        with self._lock:  # as `submit` puts under it, no call can slip in between
+            with contextlib.suppress(queue.Empty):
+                return self._work.get_nowait()
+            self._idle += 1
+        return self._work.get()

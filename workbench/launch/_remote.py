@@ -109,7 +109,7 @@ class RemoteHost:
     def ask(self, label: str, method: str, payload: bytes) -> bytes:
         """Sends one call, waiting for the process to start if need be."""
         deadline = time.monotonic() + CONNECT_SECONDS
-        pause = 0.005
+        pause = 0.001
         while True:
             if self.gone is not None:
                 raise _unreachable(label, method, self.gone)
@@ -127,7 +127,7 @@ class RemoteHost:
                 fact = "its process ended while it worked on the call, which may have had an effect"
                 raise _unreachable(label, method, fact) from error
             time.sleep(pause)
-            pause = min(1.5 * pause, 0.03)
+            pause = min(1.3 * pause, 0.03)
 
     def _open(self) -> Door:
         with self._lock:

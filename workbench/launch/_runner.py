@@ -95,11 +95,12 @@ class NodeRunner:
         """The numbers of a `NodeStateRecord` that are known where the node lives."""
         context, thread = self.context, self.thread
         now = time.monotonic()
+        until = context.ended_at if context is not None and context.ended_at is not None else now
         tally = self.service.tally() if self.service is not None else {}
         tally.pop("oldest_call_seconds", None)
         return tally | {
             "heartbeat_age_seconds": now - context.last_beat if context else None,
-            "uptime_seconds": now - context.started_at if context else None,
+            "uptime_seconds": until - context.started_at if context else None,
             "log_tail": tuple(context.lines)[-5:] if context else (),
             "native_id": thread.native_id if thread is not None and thread.is_alive() else None,
         }
@@ -113,6 +114,7 @@ class NodeRunner:
             text = _traceback_of(error)
             context.log(text)
             event, detail = ("stopped", None) if context.stop_requested else ("raised", text)
+        context.ended_at = time.monotonic()
         if context.attempt >= 0:
             if event == "raised" and self.service is not None:
                 self.service.pause()

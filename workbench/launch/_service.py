@@ -247,7 +247,8 @@ class Service:
                 self._active[me] = outer
             self._calls += calls
             self._errors += failed
-            self._turn.notify()
+            if self._waiting:
+                self._turn.notify()
 
     def _gone(self, method: str) -> NodeError:
         message = (

@@ -1,10 +1,14 @@
-"""The first code of a spawned process, run by its path, before anything of `workbench` is imported.
+"""The first code of a spawned process of `workbench.launch`, importable before anything of `workbench` is imported.
 
 The root package imports JAX, which takes a second and 150 MB; with sixteen processes on a laptop that is what one would
 wait for. A node that does not use JAX never needs it, so the root's name is given to a stand-in with the same
 submodules, which becomes the real root package as soon as somebody asks for one of its names.
+
+Where processes are forked from a server (`multiprocessing`'s forkserver, a process without threads and without JAX),
+the server imports this module once for all of them.
 """
 
+import pickle
 import sys
 import threading
 import types
@@ -12,16 +16,20 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-SPAWNED_WITH = "spawned_with"  # the global that holds the arguments of `workbench.launch._child.main`
+PACKAGE = "workbench"
 
 
 def install_light_root(folder: Path) -> types.ModuleType:
-    """Puts the stand-in for the package in `folder` where `import` looks; keeps a package that is there already."""
+    """Puts the stand-in for the package in `folder` where `import` looks; keeps a package that is there already.
+
+    Raises:
+        ImportError: if there is no package in `folder`.
+    """
     name = folder.name
     if name in sys.modules:
         return sys.modules[name]
     spec = util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
-    if spec is None or spec.loader is None:
+    if spec is None or spec.loader is None or not (folder / "__init__.py").exists():
         message = f"there is no package in {folder}"
         raise ImportError(message)
     root, loader, lock = util.module_from_spec(spec), spec.loader, threading.RLock()
@@ -41,13 +49,10 @@ def install_light_root(folder: Path) -> types.ModuleType:
 
 def start(order: bytes, **arguments: Any) -> None:
     """Becomes a child of a launched program."""
-    install_light_root(Path(__file__).parents[1])
-    import pickle
-
-    from workbench.launch._child import main
-
-    main(pickle.loads(order), **arguments)
+    _child.main(pickle.loads(order), **arguments)
 
 
-if SPAWNED_WITH in globals() and isinstance(globals()[SPAWNED_WITH], dict):
-    start(**globals()[SPAWNED_WITH])
+# In the process that imports this, be it a server or a child, before anything else could ask for the root package.
+install_light_root(Path(__file__).with_name(PACKAGE))
+
+import workbench.launch._child as _child  # noqa: E402

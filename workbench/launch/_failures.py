@@ -1,0 +1,29 @@
+"""What `wait` raises when nodes failed for good."""
+
+from collections.abc import Mapping
+
+from workbench._errors import NodeError
+
+
+def failure_error(
+    program: str, engine: str, failed: Mapping[str, str], states: Mapping[str, str], on_failure: str
+) -> NodeError:
+    """The error that names all nodes that failed, how, and with which tracebacks.
+
+    Args:
+        program: Name of the program.
+        engine: Name of the engine.
+        failed: Label → traceback or reason.
+        states: Label → "raised", "killed" or "hung".
+        on_failure: Whether the others were stopped.
+    """
+    first = next(iter(failed))
+    ends = ", ".join(f"{label!r} ({states[label]})" for label in failed)
+    told = "was stopped" if on_failure == "stop" else "went on"
+    details = "\n\n".join(f"--- {label} ---\n{text.rstrip()}" for label, text in failed.items())
+    message = (
+        f"`wait` for program {program!r} on {engine} found failed nodes: {ends}. A node that fails for good tells the "
+        f"others, and the program {told} (on_failure={on_failure!r}). See `Launched.logs({first!r})`, mend the node, "
+        f"or give it a `Restart(limit=...)`.\n\n{details}"
+    )
+    return NodeError(message, stage=first)
