@@ -1,11 +1,12 @@
 """A worker with the real loop and a compiler that does what the text of its program says.
 
-The program `sleep 30` takes half a minute, `signal SIGFPE` dies of it, `exit 3` ends, `raise words` refuses, anything
-else compiles at once.
+The program `sleep 30` takes half a minute, `signal SIGFPE` dies of it, `exit 3` ends, `raise words` refuses, a real
+module of a function `sleep_30` sleeps too, anything else compiles at once.
 """
 
 import importlib.util
 import os
+import re
 import runpy
 import signal
 import sys
@@ -18,7 +19,8 @@ BOOT = Path(importlib.util.find_spec("workbench").submodule_search_locations[0])
 def compile_as_told(request, report, scratch):
     report("compiling")
     (scratch / "dump.txt").write_text(request["stablehlo"])
-    what, _, argument = request["stablehlo"].partition(" ")
+    named = re.search(r"@jit_sleep_(\d+)", request["stablehlo"])
+    what, _, argument = f"sleep {named[1]}".partition(" ") if named else request["stablehlo"].partition(" ")
     if what == "sleep":
         time.sleep(float(argument))
     elif what == "signal":

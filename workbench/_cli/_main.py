@@ -31,14 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start_lab(arguments: argparse.Namespace) -> int:
+    from workbench._cli._absent_tpu import choose_platform
     from workbench._cli._lab import open_lab
 
+    choose_platform()
     return open_lab(arguments.notebook, port=arguments.port, browser=not arguments.no_browser)
 
 
 def _start_demo(arguments: argparse.Namespace) -> int:
+    from workbench._cli._absent_tpu import choose_platform
     from workbench._cli._demo import write_demo
 
+    choose_platform()
     return write_demo(arguments.out, rounds=arguments.rounds)
 
 
