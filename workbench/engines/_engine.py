@@ -12,6 +12,7 @@ import numpy as np
 from workbench import _jax_compat
 from workbench._errors import EngineError, ProgramError
 from workbench.engines._clients import ClientReader, ReadRows
+from workbench.engines._held import at_hand
 from workbench.engines._ledger import Ledger, Progress
 from workbench.engines._pass import Pass
 from workbench.engines._stage import is_key
@@ -71,7 +72,7 @@ class Engine(abc.ABC):
 
     def _run(self, fn: Callable, args: Any, ledger: Ledger) -> RunRecord:
         shapes = jax.tree.map(
-            lambda x: x.struct if isinstance(x, ClientReader) else _struct(x), args, is_leaf=_is_reader
+            lambda x: x.struct if isinstance(x, ClientReader) else as_struct(x), args, is_leaf=_is_reader
         )
         values = jax.tree.map(lambda x: x.rows if isinstance(x, ClientReader) else x, args, is_leaf=_is_reader)
         heard = bool(listeners())
@@ -83,8 +84,9 @@ class Engine(abc.ABC):
         ledger.warmup_seconds += time.perf_counter() - started
         count = traced.out_tree.num_leaves
         try:
-            inputs = map(_as_input, jax.tree.leaves(values), walk.plan.closed.in_avals)
-            outputs = walk.evaluate(list(inputs))
+            inputs = list(map(_as_input, jax.tree.leaves(values), walk.plan.closed.in_avals))
+            self._begin(walk.plan, inputs, ledger)
+            outputs = at_hand(walk.evaluate(inputs))
         except EngineError as error:
             ledger.errors.append(str(error))
             error.run = ledger.record(ledger.carried)
@@ -102,8 +104,11 @@ class Engine(abc.ABC):
         traced = trace_listening(fn, shapes, {})
         plan = traced.plan
         if traced.emissions and not heard:
-            plan = _without_emissions(plan, traced.out_tree.num_leaves)
+            plan = without_emissions(plan, traced.out_tree.num_leaves)
         return traced, Walk(plan, "", Run(self._compute, Ledger(plan.name, self.name, None, None)))
+
+    def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:  # noqa: B027 - most have nothing to begin
+        """What an engine does before the first stage of a run: nothing, mostly."""
 
     @abc.abstractmethod
     def _compute(self, work: Pass) -> None:
@@ -114,7 +119,7 @@ def _is_reader(x: Any) -> bool:
     return isinstance(x, ClientReader)
 
 
-def _struct(x: Any) -> Any:
+def as_struct(x: Any) -> Any:
     """An argument without its values and its place: types of a mesh would tie the plan to it."""
     aval = _jax_compat.aval_of(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
@@ -124,6 +129,7 @@ def _as_input(x: Any, aval: Any) -> Any:
     return x if isinstance(x, ReadRows) or is_key(aval.dtype) else np.asarray(x, aval.dtype)
 
 
-def _without_emissions(plan: Plan, count: int) -> Plan:
+def without_emissions(plan: Plan, count: int) -> Plan:
+    """The plan with its first outputs only: nobody listens to what it emits."""
     used = [i < count for i in range(len(plan.closed.out_avals))]
     return plan_jaxpr(_jax_compat.drop_unused_outputs(plan.closed, used), plan.name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench._errors import EngineError
-from workbench.records import ClientRunRecord, RunRecord, StageRunRecord
+from workbench.records import ClientRunRecord, LeavingRecord, RunRecord, StageRunRecord
 
 Progress = Callable[[str, float], None]
 
@@ -27,6 +27,7 @@ class Ledger:
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
         self._clients: dict[tuple[str, Any, str], list[float]] = {}
+        self._left: dict[tuple[str, str, int], LeavingRecord] = {}
         self._started = time.perf_counter()
         self._lock = threading.Lock()
 
@@ -52,6 +53,26 @@ class Ledger:
                 spent = self._clients.setdefault((stage, client, where), [0.0, 0, 0.0, 0.0])
                 for i, value in enumerate((seconds * share, 1, moved[0] * share, moved[1] * share)):
                     spent[i] += value
+
+    def left(self, stage: str, name: str, x: np.ndarray, *, row: bool, clients: int, index: int = 0) -> None:
+        """A value that came from clients: a `row` for each, or one partial result of them all.
+
+        `index` tells values of one stage apart that have the same name.
+        """
+        shape = x.shape[1:] if row else x.shape
+        size = int(np.prod(shape, dtype=np.int64)) * x.dtype.itemsize
+        with self._lock:
+            known = self._left.get((stage, name, index))
+            self._left[stage, name, index] = LeavingRecord(
+                stage=stage,
+                name=name,
+                shape=shape,
+                dtype=str(x.dtype),
+                size_bytes=size,
+                kind="row" if row else "partial result",
+                clients=max(1 if row else clients, known.clients if known else 0),
+                times=(clients if row else 1) + (known.times if known else 0),
+            )
 
     def check(self, stage: str, done: float) -> None:
         """Tells the progress, and ends the run if it was cancelled.
@@ -96,6 +117,7 @@ class Ledger:
                 for (stage, client, where), spent in self._clients.items()
             ),
             moved_bytes=self.moved_bytes,
+            leaves=tuple(self._left.values()),
             errors=tuple(self.errors),
             notes=tuple(self.notes),
             results=results,

@@ -13,6 +13,7 @@ from workbench.engines._clients import Batch, batches
 from workbench.engines._ledger import Ledger, find_nan, tell
 from workbench.engines._stage import BatchFunction, Totals, to_host
 from workbench.plan._phases import Phase
+from workbench.plan._reductions import REDUCTION_OF
 
 
 class Pass:
@@ -34,7 +35,7 @@ class Pass:
         self._functions, self._reduction = functools.cache(functions), reduced
         self.stage = self.function(1).stage
         self.name = self.function(1).name
-        self._kept: list[np.ndarray] | None = None
+        self._kept: list[Any] | None = None
         self._totals: list[Any] | None = None
         self._done = 0
         self.shared_bytes = sum(x.nbytes for x in self.shared)
@@ -75,28 +76,37 @@ class Pass:
         where: str,
         check_nan: bool = False,
         sent: int | None = None,
+        held: bool = False,
     ) -> None:
         """Takes the outputs of a batch; batches come in order, so that sums do not depend on who was faster.
 
-        An engine that merges partial results itself gives the kept rows only, and the bytes that were `sent` with all.
+        An engine that merges partial results itself gives the kept rows only, and the bytes that were `sent` with all;
+        one whose clients hold their rows gives the partial results only, says `held`, and gives `hold` the rest.
 
         Raises:
             EngineError: if the run was cancelled, or if a NaN was to be found and is there.
         """
-        count, clients = len(self.phase.kept), len(batch.clients)
+        count, clients = 0 if held else len(self.phase.kept), len(batch.clients)
+        names = self.function(1).out_names[len(self.phase.kept) - count :][: len(outputs)]
         kept, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
-        if check_nan and (what := find_nan(outputs, self.function(1).out_names[: len(outputs)])) is not None:
+        if check_nan and (what := find_nan(outputs, names)) is not None:
             raise self.nan(batch, what)
-        if self._kept is None:
+        if self._kept is None and not held:
             self._kept = [np.empty((self.clients, *x.shape[1:]), x.dtype) for x in kept]
-        for all_rows, some in zip(self._kept, kept, strict=True):
+        for all_rows, some in zip(self._kept or (), kept, strict=True):
             all_rows[self._done : self._done + clients] = some[:clients]
         if totals:
             self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
+        for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
+            self.ledger.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
         sent = sum(x.nbytes for x in outputs) if sent is None else sent
         self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
         self._done += clients
         self.ledger.check(self.stage, self._done / self.clients)
+
+    def hold(self, rows: Sequence[Any]) -> None:
+        """Takes what stands for the kept rows that stayed at the clients."""
+        self._kept = list(rows)
 
     def reduced(self, totals: Sequence[Any], *, check_nan: bool = False) -> None:
         """Takes partial results that were merged elsewhere.
@@ -109,7 +119,7 @@ class Pass:
             raise self.nan(Batch(0, tuple(range(self.clients)), []), what)
         self._totals = list(totals)
 
-    def results(self) -> tuple[list[np.ndarray], list[Any]]:
+    def results(self) -> tuple[list[Any], list[Any]]:
         """The rows that are kept and the reductions' results."""
         assert self._kept is not None
         return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
@@ -137,6 +147,13 @@ class Pass:
             "(`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it the weight 0."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
+
+
+def partial_avals(phase: Phase) -> list[jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of the partial results of a batch."""
+    equations = [step.equation for step in phase.reductions]
+    starts = [functools.partial(REDUCTION_OF[equation.primitive].start, equation) for equation in equations]
+    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in map(jax.eval_shape, starts)]
 
 
 def list_clients(clients: Sequence[Any]) -> str:

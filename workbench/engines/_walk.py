@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 from workbench import _jax_compat
 from workbench._errors import EngineError
 from workbench.engines._clients import ReadRows
+from workbench.engines._held import HeldRows, HeldStack, at_hand, is_held
 from workbench.engines._ledger import Ledger, tell
 from workbench.engines._pass import Pass
 from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
@@ -38,7 +39,7 @@ class Walk:
         self.plan, self.path, self.shared_run = plan, path, run
         self.phases = find_phases(plan, recompute=True)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
-        self._servers: dict[int, _Server] = {}
+        self._servers: dict[int, Server] = {}
         self._bodies: dict[tuple[int, str], Walk] = {}
         self._functions: dict[tuple[int, int], BatchFunction] = {}
         self._totals: dict[int, Totals] = {}
@@ -52,7 +53,7 @@ class Walk:
             self._serve(level, values)
             for phase in self.phases.get(level, ()):
                 self._pass(phase, values)
-        return [self._read(atom, values, "the program's own results") for atom in closed.jaxpr.outvars]
+        return [self._read(atom, values, "the program's own results", held=True) for atom in closed.jaxpr.outvars]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
         """The server's arithmetic first: loops of the same level may read it, and never the other way round."""
@@ -62,8 +63,8 @@ class Walk:
                 continue
             reader = f"the server stage {self.path}{stage.index}"
             if stage.kind == "server":
-                server = self._servers.setdefault(stage.index, _Server(self.plan, stage.index))
-                operands = [self._read(v, values, reader) for v in server.inputs]
+                server = self._servers.setdefault(stage.index, Server(self.plan, stage.index))
+                operands = at_hand([self._read(v, values, reader, held=True) for v in server.inputs])
                 started = time.perf_counter()
                 results = self._guarded(stage.index, lambda server=server, operands=operands: server(operands))
                 values.update(zip(server.outputs, results, strict=True))
@@ -92,7 +93,9 @@ class Walk:
         finally:
             self.shared_run.loops -= 1
 
-    def _read(self, atom: Any, values: dict[Var, Any], reader: str, *, rows: bool = False) -> Any:
+    def _read(
+        self, atom: Any, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False
+    ) -> Any:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
         if atom not in values:  # rows of a broadcast that somebody other than the clients reads
@@ -108,12 +111,16 @@ class Walk:
                 "that work in the client function, or pass the rows as one array."
             )
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
+        if is_held(value) and not rows and not held:
+            (value,) = at_hand([value])
+            values[atom] = value
         return value
 
     def _pass(self, phase: Phase, values: dict[Var, Any]) -> None:
         ledger = self.shared_run.ledger
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
-        rows = [x if isinstance(x, ReadRows) else to_host(x) for x in rows]
+        rows = [x if isinstance(x, HeldRows) else at_hand([x])[0] for x in (rows if phase.divisible else at_hand(rows))]
+        rows = [x if isinstance(x, ReadRows | HeldRows) else to_host(x) for x in rows]
         shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
         functions = functools.partial(self._function, phase)
         work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), ledger=ledger)
@@ -124,7 +131,7 @@ class Walk:
         started = time.perf_counter()
         kept, results = work.results()
         for v, x in zip(phase.kept, kept, strict=True):
-            values[v] = from_edge(x, dtype_of(v))
+            values[v] = x if is_held(x) else from_edge(x, dtype_of(v))
         for step, result in zip(phase.reductions, results, strict=True):
             values[step.equation.outvars[0]] = result
         if phase.reductions:
@@ -142,6 +149,8 @@ class Walk:
         started = time.perf_counter()
         outputs = self._guarded(phase.steps[0].stage, lambda: compiled(*work.operands(batch)))
         work.add(batch, outputs, seconds=time.perf_counter() - started, where="server")
+        for i, x in enumerate(batch.rows):
+            work.ledger.left(work.stage, f"row {i}", x, row=True, clients=work.clients, index=i)
         work.ledger.note(
             f"the clients of stage {work.stage} talk to each other, so they were computed together in this process"
         )
@@ -169,7 +178,7 @@ class Walk:
         return self._bodies[key]
 
 
-class _Server:
+class Server:
     """A server stage as one compiled function."""
 
     def __init__(self, plan: Plan, stage: int) -> None:
@@ -212,6 +221,8 @@ def _scan(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
 def _stacked(values: list[Any], aval: Any) -> Any:
     if not values:
         return jnp.zeros((0, *aval.shape), aval.dtype)
+    if any(is_held(x) for x in values):
+        return HeldStack(values)
     return np.stack(values) if all(isinstance(x, np.ndarray) for x in values) else jnp.stack(values)
 
 

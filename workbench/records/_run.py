@@ -40,6 +40,24 @@ class ClientRunRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingRecord(Record):
+    """A value that leaves a client: what the server gets to see of its data.
+
+    A "row" is the client's own value; a "partial result" is its share of a reduction, already merged with those of
+    the clients that were computed with it.
+    """
+
+    stage: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int  # of one
+    kind: Literal["row", "partial result"]
+    clients: int = 1  # that one partial result holds, at most
+    times: int = 0  # how many of them left in the run; 0: in a plan, where nothing has run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord(Record):
     """One span on a device's time line, seconds from the start of the run."""
 
@@ -67,6 +85,7 @@ class RunRecord(Record):
     round_seconds: tuple[float, ...] = ()
     overhead: float | None = None  # measured calls over the same calls without measuring, 1.0: none
     moved_bytes: int | None = None
+    leaves: tuple[LeavingRecord, ...] = ()  # what left the clients, by stage
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
     memory_before_bytes: int | None = None

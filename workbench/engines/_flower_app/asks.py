@@ -1,0 +1,43 @@
+"""What the server asks a node, and what the node replies, as plain data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+class NodeFailure(RuntimeError):
+    """A node raised, left, or did not answer; `seat` is its number among the nodes of the run."""
+
+    def __init__(self, seat: int, what: str) -> None:
+        super().__init__(what)
+        self.seat = seat
+
+
+@dataclass
+class Ask:
+    """What one node is asked: a stage by its bytes or its digest, where each of its rows comes from, what it keeps.
+
+    A row is "own:<input>" (the node's data), "held:<name>" (kept there by an earlier stage) or "sent:<i>" (`sent[i]`);
+    `shared` are the server's values, by their numbers in `sent`. With `fetch` the node gives what it holds.
+    """
+
+    digest: str = ""
+    blob: bytes = b""
+    rows: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    shared: list[int] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    drop: list[str] = field(default_factory=list)
+    fetch: list[str] = field(default_factory=list)
+    sent: list[Any] = field(default_factory=list)
+    seat: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node gave, and what it says about it: where, seconds, seconds of compiling."""
+
+    values: list[np.ndarray]
+    told: Mapping[str, Any]

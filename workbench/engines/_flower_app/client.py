@@ -1,0 +1,71 @@
+"""The ClientApp: runs one stage on this node's own data, keeps what later stages need, and replies with the rest."""
+
+# pyright: reportMissingImports=false
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from .data import column
+
+app = ClientApp()
+
+
+@app.query()
+def answer(message: Message, context: Context) -> Message:
+    """Computes what was asked for; an exception travels as text, so that the server can name this client."""
+    try:
+        values, told = _answer(message.content, context)
+    except Exception as error:
+        values, told = [], {"error": f"{type(error).__name__}: {error}"}
+    arrays = ArrayRecord({str(i): Array(x) for i, x in enumerate(values)})
+    return Message(RecordDict({"values": arrays, "told": ConfigRecord(told)}), reply_to=message)
+
+
+def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], dict[str, Any]]:
+    ask, sent = content["ask"], content["sent"]
+    if not ask["digest"] and not ask["fetch"]:
+        return [], {"error": "", "partition": int(context.node_config["partition-id"])}
+    # Flower's deployment starts a process per message, and a node that only says who it is needs no JAX.
+    from .stages import as_plain, as_typed, load_stage, stage_bytes
+
+    held = _held(context)
+    for name in ask["drop"]:
+        held.pop(name, None)
+    if ask["fetch"]:
+        return [held[name].numpy() for name in ask["fetch"]], _told(0.0, 0.0)
+    stage = load_stage(ask["blob"] or stage_bytes(ask["digest"]))
+    arrays = [sent[str(i)].numpy() for i in range(len(sent))]
+    operands = [np.int32(ask["seat"]), *(_row(source, arrays, held, context) for source in ask["rows"])]
+    operands += [arrays[i] for i in ask["shared"]]
+    named = zip(["seat", *ask["names"]], operands, stage.inputs, strict=True)
+    typed = [as_typed(x, aval, f"`{name}`") for name, x, aval in named]
+    started = time.perf_counter()
+    outputs = stage(typed)
+    seconds = time.perf_counter() - started
+    kept = ask["kept"]
+    held.update({name: Array(as_plain(x)) for name, x in zip(kept, outputs, strict=False)})
+    if held or "held" in context.state:
+        context.state["held"] = ArrayRecord(held)
+    return [as_plain(x) for x in outputs[len(kept) :]], _told(seconds, stage.compile_seconds)
+
+
+def _held(context: Context) -> dict[str, Array]:
+    return dict(context.state["held"].items()) if "held" in context.state else {}
+
+
+def _row(source: str, sent: list[np.ndarray], held: dict[str, Array], context: Context) -> np.ndarray:
+    """One operand with an axis of this node's clients: the node's own, kept from before, or from the server."""
+    kind, _, name = source.partition(":")
+    if kind == "own":
+        name, *turns = name.split("/")
+        return column(context, name)[tuple(int(turn) for turn in turns)]
+    return held[name].numpy() if kind == "held" else sent[int(name)]
+
+
+def _told(seconds: float, compile_seconds: float) -> dict[str, Any]:
+    return {"error": "", "where": f"process {os.getpid()}", "seconds": seconds, "compile_seconds": compile_seconds}

@@ -1,0 +1,21 @@
+"""Where a node finds the data of its clients. In an exported project: replace `column` by what your data need."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def column(context: Any, name: str) -> np.ndarray:
+    """One input of the program as this node has it, `[clients of the node, ...]`.
+
+    Read from the folder `data` of the node's own configuration; without one, from the folder of its partition in
+    `data` of the run's configuration, or in the environment variable WORKBENCH_FLOWER_DATA.
+    """
+    if own := context.node_config.get("data"):
+        folder = Path(str(own))
+    else:
+        folder = Path(str(context.run_config.get("data") or os.environ["WORKBENCH_FLOWER_DATA"]))
+        folder /= str(context.node_config["partition-id"])
+    return np.load(folder / f"{name}.npy", allow_pickle=False)

@@ -1,0 +1,211 @@
+"""An exported plan, walked: server stages here, each client stage at the nodes, loops as Python loops."""
+
+import itertools
+import json
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .asks import Ask, Reply
+from .stages import as_typed, load_stage, stage_bytes
+
+AskAll = Callable[[Sequence[Ask]], list[Reply]]
+
+
+class Own:
+    """An input that only the nodes have; `turns` are the positions in loops over its leading axes."""
+
+    def __init__(self, name: str, turns: tuple[int, ...] = ()) -> None:
+        self.name, self.turns = name, turns
+
+    def __getitem__(self, turn: int) -> "Own":
+        return Own(self.name, (*self.turns, turn))
+
+    @property
+    def source(self) -> str:
+        """For an ask."""
+        return "/".join([f"own:{self.name}", *map(str, self.turns)])
+
+
+class Held:
+    """Rows that stayed at the nodes."""
+
+    def __init__(self, name: str, op: dict[str, Any], index: int, forget: Callable[[str], Any]) -> None:
+        self.name, self.aval, self.clients = name, op["kept_avals"][index], op["clients"]
+        weakref.finalize(self, forget, name)
+
+    @property
+    def source(self) -> str:
+        """For an ask."""
+        return f"held:{self.name}"
+
+
+class Stack(list[Any]):
+    """Values of a loop's turns, some of them held."""
+
+
+class Program:
+    """The plan of this project; `run` gives its results."""
+
+    def __init__(self, folder: Path, inputs: dict[str, np.ndarray], ask: AskAll) -> None:
+        self.described = json.loads((folder / "program.json").read_text())
+        self.ask, self.inputs = ask, inputs
+        self.log: list[dict[str, Any]] = []
+        self.finished_rounds, self.carried, self._loops = 0, [], 0
+        self._names = itertools.count()
+        self._dropped: list[str] = []
+        self._to_drop: dict[int, list[str]] = {}
+
+    def run(self) -> dict[str, np.ndarray]:
+        """The results by name; rows that a result consists of leave the nodes now."""
+        described = self.described
+        inputs = [Own(x["name"]) if x["own"] else self._given(x) for x in described["inputs"]]
+        results = self._here(self._block(described["body"], inputs))
+        return dict(zip(described["results"], map(np.asarray, results), strict=True))
+
+    def _given(self, described: dict[str, Any]) -> np.ndarray:
+        name = described["name"]
+        if name not in self.inputs:
+            message = f"the server has no value for its input `{name}`: there is no {name}.npy in the folder `inputs`"
+            raise RuntimeError(message)
+        return as_typed(self.inputs[name], _aval(described), f"`{name}`")
+
+    def _block(self, block: dict[str, Any], inputs: Sequence[Any]) -> list[Any]:
+        values = dict(zip(block["inputs"], inputs, strict=True))
+        values.update((i, self._given(described)) for i, described in block["constants"])
+        for op in block["ops"]:
+            outputs = _OPERATIONS[op["op"]](self, op, [values[i] for i in op["in"]])
+            values.update(zip(op["out"], outputs, strict=True))
+        return [values[i] for i in block["outputs"]]
+
+    def _server(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
+        return load_stage(stage_bytes(op["digest"]))(self._here(operands))
+
+    def _clients(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
+        rows, shared = operands[: op["rows"]], self._here(operands[op["rows"] :])
+        rows = [x if isinstance(x, Own | Held) else self._here([x])[0] for x in rows]
+        kept = [f"r{next(self._names)}" for _ in op["kept_avals"]]
+        asks = [self._ask_of(op, seat, rows, shared, kept) for seat in range(op["clients"])]
+        started = time.perf_counter()
+        replies = self.ask(asks)
+        self._note(op, replies, time.perf_counter() - started)
+        totals = _typed(replies[0].values, op["partial_avals"])
+        merge, finish = (load_stage(stage_bytes(op[name])) if op[name] else None for name in ("merge", "finish"))
+        for reply in replies[1:]:
+            totals = merge([*totals, *_typed(reply.values, op["partial_avals"])]) if merge else []
+        held = [Held(name, op, i, self._dropped.append) for i, name in enumerate(kept)]
+        return [*held, *(finish(totals) if finish else [])]
+
+    def _ask_of(self, op: dict[str, Any], seat: int, rows: list[Any], shared: list[Any], kept: list[str]) -> Ask:
+        while self._dropped:
+            name = self._dropped.pop()
+            for node in range(self.described["nodes"]):
+                self._to_drop.setdefault(node, []).append(name)
+        sent, sources = [], []
+        for x in rows:
+            sources.append(x.source if isinstance(x, Own | Held) else f"sent:{len(sent)}")
+            if not isinstance(x, Own | Held):
+                sent.append(x[seat : seat + 1])
+        numbers = list(range(len(sent), len(sent) + len(shared)))
+        drop = self._to_drop.pop(seat, [])
+        ask = Ask(op["digest"], rows=sources, names=op["names"], shared=numbers, kept=kept, drop=drop, seat=seat)
+        ask.sent = [*sent, *shared]
+        return ask
+
+    def _note(self, op: dict[str, Any], replies: Sequence[Reply], seconds: float) -> None:
+        said = {name: op[name] for name in ("stage", "name", "clients", "leaves")}
+        self.log.append({**said, "seconds": seconds, "nodes": [dict(reply.told) for reply in replies]})
+        print(f"stage {op['stage']} ({op['name']}): {op['clients']} nodes in {seconds:.2f} s", flush=True)
+
+    def _scan(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
+        consts, carries = op["consts"], op["carries"]
+        fixed, carry, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
+        turns = []
+        for turn in reversed(range(op["length"])) if op["reverse"] else range(op["length"]):
+            results = self._turn(op["body"], [*fixed, *carry, *(x[turn] for x in xs)], carries)
+            carry = results[:carries]
+            turns.append(results[carries:])
+        turns = turns[::-1] if op["reverse"] else turns
+        return [*carry, *(_stacked([ys[i] for ys in turns], aval) for i, aval in enumerate(op["stacked_avals"]))]
+
+    def _while(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
+        first, second = op["conditions"], op["conditions"] + op["bodies"]
+        for_condition, for_body, carry = operands[:first], operands[first:second], operands[second:]
+        while bool(self._here(self._block(op["condition"], [*for_condition, *carry]))[0]):
+            carry = self._turn(op["body"], [*for_body, *carry], len(carry))
+        return carry
+
+    def _cond(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
+        (index,) = self._here(operands[:1])
+        branches = op["branches"]
+        return self._block(branches[min(max(int(index), 0), len(branches) - 1)], operands[1:])
+
+    def _turn(self, body: dict[str, Any], operands: list[Any], carries: int) -> list[Any]:
+        """One turn of a loop; of the outermost one, what it carries on is kept for the case that a later one fails."""
+        self._loops += 1
+        try:
+            results = self._block(body, operands)
+        finally:
+            self._loops -= 1
+        if self._loops == 0:
+            self.finished_rounds += 1
+            self.carried = [x for x in results[:carries] if isinstance(x, np.ndarray)]
+        return results
+
+    def _here(self, values: Sequence[Any]) -> list[Any]:
+        """The values with all rows that the nodes hold brought to the server, in one go."""
+        wanted: dict[str, Held] = {}
+        for x in values:
+            wanted.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, Held))
+            if isinstance(x, Own):
+                message = f"a server stage reads the clients' input `{x.name}`, which only the nodes have"
+                raise RuntimeError(message)
+        if not wanted:
+            return [np.stack(x) if isinstance(x, Stack) else x for x in values]
+        nodes = max(held.clients for held in wanted.values())
+        asks = [Ask(fetch=[h.name for h in wanted.values() if seat < h.clients], seat=seat) for seat in range(nodes)]
+        given = [iter(reply.values) for reply in self.ask(asks)]
+        brought = {
+            name: _restored(np.concatenate([next(given[seat]) for seat in range(held.clients)]), held.aval)
+            for name, held in wanted.items()
+        }
+
+        def here(x: Any) -> Any:
+            if isinstance(x, Stack):
+                return np.stack([here(y) for y in x])
+            return brought[x.name] if isinstance(x, Held) else x
+
+        return [here(x) for x in values]
+
+
+_OPERATIONS: dict[str, Callable[[Program, dict[str, Any], list[Any]], list[Any]]] = {
+    "server": Program._server,
+    "clients": Program._clients,
+    "scan": Program._scan,
+    "while": Program._while,
+    "cond": Program._cond,
+}
+
+
+def _aval(described: dict[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(shape=tuple(described["shape"]), dtype=np.dtype(described["dtype"]))
+
+
+def _typed(values: Sequence[np.ndarray], avals: Sequence[dict[str, Any]]) -> list[np.ndarray]:
+    return [as_typed(x, _aval(a), "a reply") for x, a in zip(values, avals, strict=True)]
+
+
+def _restored(x: np.ndarray, described: dict[str, Any]) -> np.ndarray:
+    dtype = np.dtype(described["dtype"])
+    return x.view(dtype) if x.dtype != dtype else x
+
+
+def _stacked(values: list[Any], described: dict[str, Any]) -> Any:
+    if not values:
+        return np.zeros((0, *described["shape"]), np.dtype(described["dtype"]))
+    return Stack(values) if any(isinstance(x, Held | Own | Stack) for x in values) else np.stack(values)

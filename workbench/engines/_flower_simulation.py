@@ -1,0 +1,30 @@
+"""Flower's simulation runtime in a process of its own, with the ServerApp that the engine talks to."""
+
+# pyright: reportMissingImports=false
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    """Runs until the ServerApp ends; the only argument: number of nodes, of worker processes, options of Ray."""
+    nodes, workers, ray_options = json.loads(sys.argv[1])
+    # Ray gives its own processes 30 seconds to start, too little for a busy machine.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+    from flwr.simulation import run_simulation
+
+    from workbench.engines import _flower_bridge
+    from workbench.engines._flower_app import client
+
+    options = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": 512 << 20, **ray_options}
+    run_simulation(
+        server_app=_flower_bridge.app,
+        client_app=client.app,
+        num_supernodes=nodes,
+        backend_config={"init_args": options, "client_resources": {"num_cpus": 1, "num_gpus": 0}},
+    )
+
+
+if __name__ == "__main__":
+    main()

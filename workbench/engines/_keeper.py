@@ -1,0 +1,79 @@
+"""Keeps processes and ends them, with all that they started, when its own input ends: nothing is left behind.
+
+Started by its path, so that it needs neither JAX nor the workbench. Each line of its input is a process to start, as
+`{"name", "argv", "env", "log"}`; it writes a line when one has started and when one has ended.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of this process (Linux)
+
+
+def main() -> None:
+    """Until the input ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    kept: dict[str, subprocess.Popen[bytes]] = {}
+    ended: set[str] = set()
+    waiting = b""
+    try:
+        while True:
+            if select.select([0], [], [], 0.2)[0]:
+                chunk = os.read(0, 1 << 16)
+                if not chunk:
+                    return
+                *lines, waiting = (waiting + chunk).split(b"\n")
+                for line in lines:
+                    task = json.loads(line)
+                    kept[task["name"]] = _start(task)
+                    _say({"started": task["name"], "pid": kept[task["name"]].pid})
+            for name, process in kept.items():
+                if name not in ended and process.poll() is not None:
+                    ended.add(name)
+                    _say({"ended": name, "status": process.returncode})
+    finally:
+        _end_all()
+
+
+def _start(task: dict[str, Any]) -> "subprocess.Popen[bytes]":
+    with open(task["log"], "ab") as log:  # noqa: PTH123
+        return subprocess.Popen(
+            task["argv"], env={**os.environ, **task["env"]}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+
+
+def _say(what: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        print(json.dumps(what), flush=True)
+
+
+def _end_all() -> None:
+    """Asks all descendants to end, then ends them; again, as long as new ones are found."""
+    patience = time.monotonic() + 5
+    while descendants := _descendants():
+        late = time.monotonic() > patience
+        for process in descendants:
+            with contextlib.suppress(psutil.Error):
+                process.kill() if late else process.terminate()
+        psutil.wait_procs(descendants, timeout=0.5)
+        if time.monotonic() > patience + 10:
+            return
+
+
+def _descendants() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+if __name__ == "__main__":
+    main()
