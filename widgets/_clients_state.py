@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import ProgramRecord, StageRecord
+from workbench.records import ClientCostRecord, ProgramRecord, StageRecord
 from workbench.views import bytes_text, device_groups, shape_text, walk
 
 Arrays = dict[str, bytes]
@@ -49,6 +49,7 @@ def _columns(record: ProgramRecord, stage: StageRecord | None, count: int) -> tu
         ]
         padded = [each.padded_examples if each else None for each in held]
         found.insert(1, ("padded", "examples with padding", "count", "", padded))
+        found.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, held)))
     elif stage is not None and stage.flops_per_client is not None:
         found = [("flops", "FLOPs", "flops", "predicted", [stage.flops_per_client] * count)]
         if stage.bytes_per_client is not None:
@@ -60,6 +61,20 @@ def _columns(record: ProgramRecord, stage: StageRecord | None, count: int) -> tu
         columns.append({"key": key, "label": label, "unit": unit, "kind": kind})
         arrays[f"clients.{key}"] = floats([np.nan if value is None else value for value in values])
     return columns, arrays
+
+
+def _estimated(
+    record: ProgramRecord, stage: StageRecord | None, clients: Sequence[ClientCostRecord | None]
+) -> list[float | None]:
+    """Seconds of each client at the rates that its stage has on the chip: those of its slower part."""
+    priced = None
+    if record.cost is not None and stage is not None:
+        priced = next((each for each in record.cost.stages if each.stage == stage.path), None)
+    if priced is None or priced.compute_seconds is None or priced.memory_seconds is None:
+        return [None] * len(clients)
+    per_flop = priced.compute_seconds / priced.flops if priced.flops else 0.0
+    per_byte = priced.memory_seconds / priced.accessed_bytes if priced.accessed_bytes else 0.0
+    return [max(each.flops * per_flop, each.accessed_bytes * per_byte) if each else None for each in clients]
 
 
 def floats(values: Sequence[float] | np.ndarray) -> bytes:
@@ -93,9 +108,9 @@ def _shares(stage: StageRecord | None) -> list[list[str]]:
 
 def _waste(record: ProgramRecord) -> str:
     parts = []
-    if record.cost is not None and record.cost.padding_waste is not None:
+    if record.cost is not None and record.cost.padding_waste:
         parts.append(f"{record.cost.padding_waste:.0%} of the clients' work is padding")
-    if record.cost is not None and record.cost.lockstep_waste is not None:
+    if record.cost is not None and record.cost.lockstep_waste:
         parts.append(
             f"the longest of the clients that run together takes {record.cost.lockstep_waste:.0%} more than the mean"
         )

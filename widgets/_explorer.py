@@ -2,9 +2,10 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from widgets._clients import clients_view_state
+from widgets._clients_desk import ClientCourses, ClientsDesk, Tap
 from widgets._clients_state import Arrays
 from widgets._cost_desk import CompileFor, CostDesk
 from widgets._cost_state import cost_state
@@ -12,8 +13,11 @@ from widgets._devices import Monitor, devices_state
 from widgets._hlo import hlo_state
 from widgets._mesh import mesh_state
 from widgets._program import program_state
-from widgets._sharding import sharding_state
-from workbench.records import ProgramRecord, RunRecord
+from widgets._run import RunDigest, run_state
+from widgets._run_desk import Run, RunDesk
+from widgets._sharding import ShardingDesk, sharding_state
+from widgets._trial_desk import TriesSpecs
+from workbench.records import ProgramRecord, RunRecord, TimelineRecord
 from workbench.views import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text, render_run_svg
 
 TITLES = {
@@ -24,10 +28,11 @@ TITLES = {
     "hlo": ("HLO", "Your source, StableHLO and the compiled module, linked by line"),
     "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis, memory"),
     "devices": ("Devices", "What the devices do now"),
+    "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
 }
 
 
-class Explorer(CostDesk):
+class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
     """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
 
     Args:
@@ -36,12 +41,20 @@ class Explorer(CostDesk):
         others: The same program for other targets, whose costs stand beside its own.
         run: A measured run, which adds measured seconds per client and a time line per device.
         monitor: Samples of the devices, such as `workbench.live.watch_devices()` takes.
+        rounds: A run of many rounds, such as `workbench.live.Run`: its curves, and its clients round by round.
+        timeline: A simulated round, with its stragglers.
+        tap: Evaluates the program and returns the values of a client; clients can then be opened.
         view: The tab to open first.
         compile_for: Compiles the program for a target that is chosen in the cost view.
+        what_if: Tries other shardings of the program's arguments, such as a `workbench.what_if.WhatIf`.
     """
 
     module_name = "explorer.js"
+    requests: ClassVar[dict[str, str]] = (
+        CostDesk.requests | ClientsDesk.requests | RunDesk.requests | ShardingDesk.requests
+    )
     _place = "cost/"
+    _trial_place = "sharding/"
 
     def __init__(
         self,
@@ -51,11 +64,23 @@ class Explorer(CostDesk):
         others: Sequence[ProgramRecord] = (),
         run: RunRecord | None = None,
         monitor: Monitor | None = None,
+        rounds: Run | None = None,
+        timeline: TimelineRecord | None = None,
+        tap: Tap | None = None,
         view: str | None = None,
         compile_for: CompileFor | None = None,
+        what_if: TriesSpecs | None = None,
     ) -> None:
         self.record, self.gradient, self.monitor = record, gradient, monitor
         parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
+        if "clients" in parts or rounds is not None:
+            made, columns = clients_view_state(record, run, timeline)
+            parts["clients"] = {**made, "opens": tap is not None}
+            arrays |= {f"clients/{name}": value for name, value in columns.items()}
+        if rounds is not None or timeline is not None:
+            parts["run"] = run_state(timeline)
+        if "sharding" in parts:
+            parts["sharding"]["can_try"] = what_if is not None
         live: dict[str, Any] = {}
         if monitor is not None:
             timeline = None if run is None or not run.events else str(render_run_svg(run))
@@ -72,9 +97,40 @@ class Explorer(CostDesk):
         data = {**parts, "views": views, "glossary": GLOSSARY}
         label = describe_program(record)
         super().__init__(
-            compile_for=compile_for, data=data, arrays=arrays, label=label, live=live, settings=settings
+            compile_for=compile_for,
+            what_if=what_if,
+            propagation=record.propagation,
+            tap=tap,
+            data=data,
+            arrays=arrays,
+            label=label,
+            live=live,
+            settings=settings,
         )
         self._unsubscribe = None if monitor is None else self._listen(monitor)
+        self._digest = RunDigest()
+        self.courses = ClientCourses(parts["clients"]["count"] if "clients" in parts else 0)
+        if rounds is not None:
+            self.follow(rounds)
+            self.live = {**self.live, **self._rounds_state()}
+            self.observe(self._turned, "settings")
+
+    def refresh(self) -> None:
+        """Sends how the run stands, if a page shows it and one of its tabs is open."""
+        if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients", None):
+            self.update_live(**self._rounds_state())
+
+    def _rounds_state(self) -> dict[str, Any]:
+        assert self.followed is not None
+        self.courses.read(self.followed.history)
+        digest = self._digest.state(self.followed)
+        state = {f"run/{name}": value for name, value in digest.items()}
+        return state | {f"clients/{name}": value for name, value in self.courses.state().items()}
+
+    def _turned(self, change: Any) -> None:
+        """Another tab is open, which may have missed rounds."""
+        if change["new"].get("view") != change["old"].get("view"):
+            self.refresh()
 
     def _listen(self, monitor: Monitor) -> Any:
         me = weakref.ref(self)
@@ -128,7 +184,7 @@ def _parts(
     if record.inputs is not None and record.inputs.leaves:
         # Arrays that were not placed yet do not know their mesh, but the program does.
         known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
-        add("sharding", sharding_state(known))
+        add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))
     if record.module is not None or record.stablehlo:
         add("hlo", hlo_state(record))
     if record.cost is not None or record.module is not None:

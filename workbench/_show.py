@@ -11,8 +11,9 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench import launch, views
 from workbench._errors import InspectionError
 from workbench._inspect import are_arrays, current_mesh, inspect
+from workbench.engines import tap
 from workbench.live import DeviceMonitor, Run
-from workbench.records import ProgramRecord, Record
+from workbench.records import ProgramRecord, Record, RunRecord, TapRecord, TimelineRecord
 
 
 def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
@@ -51,12 +52,24 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         display(widget)
 
 
-def explore(fn: Callable, *args: Any, **options: Any) -> Any:
+def explore(
+    fn: Callable,
+    *args: Any,
+    rounds: Run | None = None,
+    monitor: DeviceMonitor | None = None,
+    run: RunRecord | None = None,
+    timeline: TimelineRecord | None = None,
+    **options: Any,
+) -> Any:
     """All views of a program in one widget, with linked selection.
 
     Args:
         fn: A program, or a `ProgramRecord`.
         *args: Its arguments.
+        rounds: A `Run`, live or over: its curves, its clients round by round, and buttons to pause and stop it.
+        monitor: What `watch_devices` returned, for a view of the devices.
+        run: What `measure` returned: measured seconds per client and a time line per device.
+        timeline: A simulated round: who is late in it.
         **options: Options of `inspect`.
 
     Returns:
@@ -74,7 +87,15 @@ def explore(fn: Callable, *args: Any, **options: Any) -> Any:
             "arguments, or a `ProgramRecord`: use `show` for meshes, arrays and other records."
         )
         raise InspectionError(message)
-    return widgets.Explorer(record, compile_for=_elsewhere(fn, args, options))
+    return widgets.Explorer(
+        record,
+        compile_for=_elsewhere(fn, args, options),
+        rounds=rounds,
+        monitor=monitor,
+        run=run,
+        timeline=timeline,
+        tap=_opener(fn, args),
+    )
 
 
 def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:
@@ -98,7 +119,9 @@ def in_notebook() -> bool:
     """Whether this is a kernel with a front end that shows widgets."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and getattr(shell, "kernel", None) is not None
+    kernel = getattr(shell, "kernel", None)
+    # The hosts of ipyparallel are kernels too, but their front end is another one's: they print.
+    return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
 
 
 def _elsewhere(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., ProgramRecord] | None:
@@ -117,6 +140,14 @@ def _elsewhere(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Callab
         return context.copy().run(inspect, x, *shapes, **{**remembered, **waiting, "target": target})
 
     return compile_for
+
+
+def _opener(fn: Any, args: tuple[Any, ...]) -> Callable[[int], TapRecord] | None:
+    """What evaluates the program for one client's values; None for a record, or arguments that are only shapes."""
+    shapes_only = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args))
+    if shapes_only or not callable(fn) or hasattr(fn, "record"):
+        return None
+    return lambda client: tap(fn, *args, client=client)
 
 
 def _shape(x: Any) -> Any:

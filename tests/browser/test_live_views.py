@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 def _send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # A page of the synchronous Playwright may be used from the test's own thread only: no timers.
     monkeypatch.setattr(widgets.WorkbenchWidget, "update_live", lambda self, **values: _set_live(self, values))
-    monkeypatch.setattr("widgets._run._follow", lambda reference: None)
+    monkeypatch.setattr("widgets._run_desk._follow", lambda reference: None)
 
 
 def _set_live(widget: widgets.WorkbenchWidget, values: dict[str, object]) -> None:

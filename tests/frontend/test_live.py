@@ -9,7 +9,7 @@ from live_examples import FakeMonitor, FakeRun, sample
 
 import widgets
 from widgets._devices import devices_state
-from widgets._run import MOST_POINTS, MOST_ROUNDS, _Digest
+from widgets._run import MOST_POINTS, MOST_ROUNDS, RunDigest
 
 
 def numbers(made: bytes) -> np.ndarray:
@@ -38,7 +38,7 @@ def test_a_closed_devices_view_leaves_the_monitor_alone():
 
 
 def test_a_forgotten_and_closed_run_view_ends_its_thread(monkeypatch):
-    monkeypatch.setattr("widgets._run.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("widgets._run_desk.LOOK_SECONDS", 0.01)
     before = set(threading.enumerate())
     view = widgets.RunView(FakeRun(rounds=2))
     mine = [thread for thread in threading.enumerate() if thread not in before and "run-view" in thread.name]
@@ -50,7 +50,7 @@ def test_a_forgotten_and_closed_run_view_ends_its_thread(monkeypatch):
 
 
 def test_a_pause_is_seen_although_no_round_finishes(monkeypatch):
-    monkeypatch.setattr("widgets._run.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("widgets._run_desk.LOOK_SECONDS", 0.01)
     run = FakeRun(rounds=2)
     view = widgets.RunView(run)
     run.status = "paused"
@@ -62,7 +62,7 @@ def test_a_pause_is_seen_although_no_round_finishes(monkeypatch):
 
 
 def test_curve_is_mean_least_and_most_over_clients():
-    run, digest = FakeRun(rounds=2), _Digest()
+    run, digest = FakeRun(rounds=2), RunDigest()
     run.finish(loss=(3.0, 1.0))
     run.finish(loss=(float("nan"), 2.0))
     curve = digest.state(run)["curves"][0]
@@ -70,7 +70,7 @@ def test_curve_is_mean_least_and_most_over_clients():
 
 
 def test_thousands_of_rounds_are_thinned_and_end_with_the_last():
-    run, digest = FakeRun(rounds=5000), _Digest()
+    run, digest = FakeRun(rounds=5000), RunDigest()
     for step in range(4321):
         run.finish(loss=float(step))
     points = numbers(digest.state(run)["curves"][0]["points"]).reshape(-1, 4)
@@ -79,7 +79,7 @@ def test_thousands_of_rounds_are_thinned_and_end_with_the_last():
 
 
 def test_map_holds_the_last_rounds_and_joins_neighbouring_clients():
-    run, digest = FakeRun(rounds=500), _Digest()
+    run, digest = FakeRun(rounds=500), RunDigest()
     for step in range(MOST_ROUNDS + 5):
         run.finish(loss=tuple(float(step + client % 2) for client in range(1000)))
     made = digest.state(run)["map"]
@@ -90,7 +90,7 @@ def test_map_holds_the_last_rounds_and_joins_neighbouring_clients():
 
 
 def test_a_run_taken_up_from_an_earlier_round_starts_its_curves_again():
-    run, digest = FakeRun(rounds=9), _Digest()
+    run, digest = FakeRun(rounds=9), RunDigest()
     for step in range(4):
         run.finish(loss=float(step))
     digest.state(run)
@@ -106,7 +106,7 @@ def test_requests_of_the_view_reach_the_run(name, monkeypatch):
     view = widgets.RunView(run)
     sent = []
     monkeypatch.setattr(view, "send", sent.append)
-    view._receive(view, {"kind": "request", "id": 1, "name": name, "args": {}}, [])
+    view._receive(view, {"kind": "request", "id": 1, "name": f"{name}_run", "args": {}}, [])
     assert run.told == [name]
     assert sent[0]["value"] == run.status
     view.close()

@@ -312,6 +312,13 @@ def test_iterator_that_ends_early_is_an_error():
         run_rounds(count, 0, 3, data=iter([1]), **quiet)
 
 
+def test_of_old_rounds_only_the_mean_over_clients_is_kept_where_that_is_wanted():
+    run = run_rounds(
+        lambda state, round: (state, {"loss": np.array([1.0, 3.0]) + round}), 0, 4, client_rounds=2, **quiet
+    )
+    assert [record.metrics["loss"] for record in run.history] == [2.0, 3.0, (3.0, 5.0), (4.0, 6.0)]
+
+
 def test_impossible_settings_are_an_error():
-    with pytest.raises(MeasureError, match=r"rounds=-1, keep=0 and checkpoint_every=0.*Pass rounds >= 0, keep >= 1"):
-        Run(count, 0, -1, keep=0, checkpoint_every=0)
+    with pytest.raises(MeasureError, match=r"rounds=-1 and keep=0 and client_rounds=0, but.*Pass rounds >= 0 and keep >= 1"):
+        Run(count, 0, -1, keep=0, client_rounds=0)

@@ -1,6 +1,6 @@
 import { cellAt, cells, floats, format, h, legend, range, svgFrom, widget } from "./common.js";
 
-const NS = "http://www.w3.org/2000/svg", W = 320, H = 150, L = 46, B = 20;
+const NS = "http://www.w3.org/2000/svg", W = 320, H = 150, L = 58, B = 20;
 const mark = (tag, attributes, text) => {
   const node = document.createElementNS(NS, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -11,11 +11,12 @@ const mark = (tag, attributes, text) => {
 /** Progress and control of a run, its curves with bands over clients, and every client over the rounds. */
 export function run(ctx) {
   const status = h("div", { class: "wb-big", role: "status" }), bar = h("div", {}), progress = h("div", { class: "wb-progress", role: "progressbar", "aria-label": "Rounds", "aria-valuemin": 0 }, bar), times = h("span", { class: "wb-note" });
-  const button = (name, text) => h("button", { type: "button", onclick: () => ctx.request(name).then(({ value }) => ctx.say(value === "running" && name === "pause" ? "It will pause before the next round." : ""), () => {}) }, text);
+  const button = (name, text) => h("button", { type: "button", onclick: () => ctx.request(`${name}_run`).then(({ value }) => ctx.say(value === "running" && name === "pause" ? "It will pause before the next round." : ""), () => {}) }, text);
   const pause = button("pause", "Pause"), resume = button("resume", "Resume"), stop = button("stop", "Stop");
   const curves = h("div", { class: "wb-curves" }), map = h("div", {}), nowCanvas = h("canvas", { class: "wb-pixels", role: "img", "aria-label": "all clients" }), now = h("div", { hidden: true }, h("h4", {}, "Every client after the last round"), h("div", { class: "wb-canvas" }, nowCanvas)), problems = h("div", {});
   const notes = h("textarea", { "aria-label": "Notes on this run", placeholder: "Notes on this run (kept in view.settings[\"notes\"])", rows: 2 });
-  ctx.root.append(h("div", { class: "wb-row wb-runhead" }, status, progress, pause, resume, stop), times, curves, now, map, problems, h("h4", {}, "Notes"), notes);
+  const head = h("div", { class: "wb-row wb-runhead" }, status, progress, pause, resume, stop);
+  ctx.root.append(head, times, curves, now, map, problems, h("h4", {}, "Notes"), notes);
   notes.value = ctx.setting("notes", "");
   notes.addEventListener("change", () => ctx.set("notes", notes.value));
 
@@ -64,7 +65,10 @@ export function run(ctx) {
   }
 
   function draw() {
-    const state = ctx.live("status"), finished = ctx.live("finished") ?? 0, rounds = ctx.live("rounds") ?? 0, share = rounds ? finished / rounds : 0;
+    const state = ctx.live("status");
+    head.hidden = times.hidden = state === undefined; // a simulated round alone
+    if (state === undefined) return;
+    const finished = ctx.live("finished") ?? 0, rounds = ctx.live("rounds") ?? 0, share = rounds ? finished / rounds : 0;
     status.textContent = `${state} · ${format.count(finished)} of ${format.count(rounds)} rounds`;
     bar.style.width = `${100 * share}%`;
     progress.setAttribute("aria-valuemax", rounds);

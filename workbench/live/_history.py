@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from workbench._errors import MissingDependencyError, ProgramError
+from workbench.placements import read_here
 from workbench.records import ProblemRecord, RoundRecord
 
 if TYPE_CHECKING:
@@ -126,9 +127,18 @@ def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple],
     return found, tuple(problems)
 
 
+def without_clients(history: tuple[RoundRecord, ...], *, keep: int | None) -> tuple[RoundRecord, ...]:
+    """The rounds, of which the one before the last `keep` has a mean where it had a value per client."""
+    if keep is None or len(history) <= keep:
+        return history
+    place = len(history) - keep - 1  # all before have been shortened when they were the oldest
+    means = {name: float(np.mean(_array(values))) for name, values in history[place].metrics.items()}
+    return (*history[:place], history[place].replace(metrics=means), *history[place + 1 :])
+
+
 def _as_numbers(name: str, leaf: Any, round: int) -> np.ndarray:
     try:
-        values = np.asarray(leaf).astype(np.float64)
+        values = read_here(leaf).astype(np.float64)
     except (TypeError, ValueError) as error:
         msg = (
             f"`run_rounds` was given a step whose metric {name!r} of round {round} is a `{type(leaf).__name__}`. "
@@ -139,13 +149,14 @@ def _as_numbers(name: str, leaf: Any, round: int) -> np.ndarray:
 
 
 def _not_finite(name: str, values: np.ndarray, round: int) -> Iterator[ProblemRecord]:
-    if np.isfinite(values).all():
+    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are theirs to tell
+    if finite.all():
         return
     if values.ndim == 0:
         yield _problem(name, float(values), round, None)
         return
     per_client = values.reshape(values.shape[0], -1)
-    bad = np.flatnonzero(~np.isfinite(per_client).all(axis=1))
+    bad = np.flatnonzero(~finite.reshape(per_client.shape).all(axis=1))
     for client in bad[:_NAMED_CLIENTS]:
         row = per_client[client]
         yield _problem(name, float(row[~np.isfinite(row)][0]), round, int(client))

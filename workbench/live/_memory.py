@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from workbench._jax_compat_profiler import user_frame_of
+from workbench.placements import is_here
 from workbench.records import ArrayRecord, SourceLine
 
 
@@ -34,6 +35,8 @@ def read_memory(device: Any, live: dict[int, int] | None = None) -> DeviceMemory
         Bytes in use, at the peak, and at most. Live arrays know no peak and no limit, and miss what a program that is
         running uses in between.
     """
+    if not is_here(device):
+        return DeviceMemory(None, None, None, "another host")
     stats = device.memory_stats()
     if stats:
         return DeviceMemory(

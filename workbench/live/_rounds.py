@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -15,13 +14,13 @@ import jax
 
 from workbench._errors import EngineError, MeasureError, ProgramError, RoundError
 from workbench.live._checkpoints import Checkpoints
+from workbench.live._controls import Controls, stop_and_wait
 from workbench.live._feed import Feed
-from workbench.live._history import History, read_metrics
+from workbench.live._history import History, read_metrics, without_clients
 from workbench.live._progress import Progress
 from workbench.records import ProblemRecord, RoundRecord
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
-_PATIENCE_AT_EXIT_SECONDS = 60.0
 Callback = Callable[["Run", RoundRecord], Any]
 
 
@@ -61,15 +60,6 @@ class _Finished(NamedTuple):
     history: tuple[RoundRecord, ...]
 
 
-@dataclass(slots=True)
-class _Controls:
-    """How other threads reach a run."""
-
-    stop: threading.Event
-    go: threading.Event  # cleared: pause before the next round
-    over: threading.Event
-
-
 class Run:
     """Rounds that are driven one by one; can be watched, paused and stopped from any thread, and awaited.
 
@@ -86,6 +76,8 @@ class Run:
         checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
         resume: False makes a `checkpoint_dir` that already holds rounds an error.
         stop_when: Ends the run after the round for whose record it returns True.
+        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so that
+            a long run does not fill the memory. None: of all.
         nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
             the run with the state before that round.
         progress: Whether to show a progress bar.
@@ -110,27 +102,23 @@ class Run:
         checkpoint_every: int = 1,
         resume: bool = True,
         stop_when: Callable[[RoundRecord], bool] | None = None,
+        client_rounds: int | None = None,
         nonfinite: Literal["note", "stop"] = "note",
         progress: bool = True,
     ) -> None:
-        if rounds < 0 or keep < 1 or checkpoint_every < 1:
-            msg = (
-                f"`Run` was given rounds={rounds}, keep={keep} and checkpoint_every={checkpoint_every}, but one cannot "
-                "run fewer than no rounds or keep fewer than one checkpoint. Pass rounds >= 0, keep >= 1 and "
-                "checkpoint_every >= 1."
-            )
-            raise MeasureError(msg)
+        _check(
+            rounds=(rounds, 0), keep=(keep, 1), checkpoint_every=(checkpoint_every, 1), client_rounds=(client_rounds, 1)
+        )
         self.rounds = rounds
         self.error: BaseException | None = None
-        self._step = step
+        self._step, self._client_rounds = step, client_rounds
         self._stop_when, self._nonfinite, self._progress = stop_when, nonfinite, progress
         self._checkpoint_every = checkpoint_every
         self._checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, keep=keep)
         self._callbacks = list(callbacks)
         self._problems: list[ProblemRecord] = []
         self._status: Status = "ready"
-        self._controls = _Controls(threading.Event(), threading.Event(), threading.Event())
-        self._controls.go.set()
+        self._controls = Controls()
         self._thread: threading.Thread | None = None
         self._pending: tuple[Any, Any, float] | None = None
         self._saved = 0
@@ -200,9 +188,7 @@ class Run:
             return self._raise_error()
         mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
 
-        at_exit = weakref.finalize(
-            self, _stop_and_wait, self._controls
-        )  # a thread that is cut off in JAX aborts Python
+        at_exit = weakref.finalize(self, stop_and_wait, self._controls)  # a thread that is cut off in JAX aborts Python
 
         def drive() -> None:
             with contextlib.nullcontext() if mesh.empty else jax.set_mesh(mesh):
@@ -340,7 +326,7 @@ class Run:
             return False
         seconds = time.perf_counter() - started
         record = RoundRecord(round=self.finished, seconds=seconds, metrics=values, problems=problems)
-        self._last = _Finished(state, (*self._last.history, record))
+        self._last = _Finished(state, without_clients((*self._last.history, record), keep=self._client_rounds))
         self._pending = None
         return True
 
@@ -388,10 +374,17 @@ class Run:
         return failed
 
 
-def _stop_and_wait(controls: _Controls) -> None:
-    controls.stop.set()
-    controls.go.set()
-    controls.over.wait(_PATIENCE_AT_EXIT_SECONDS)
+def _check(**settings: tuple[int | None, int]) -> None:
+    """Every setting with its least value; all that are below theirs are named."""
+    wrong = [name for name, (value, least) in settings.items() if value is not None and value < least]
+    if wrong:
+        given = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
+        rules = " and ".join(f"{name} >= {settings[name][1]}" for name in wrong)
+        msg = (
+            f"`Run` was given {given}, but one cannot run fewer than no rounds or keep fewer than one of anything. "
+            f"Pass {rules}."
+        )
+        raise MeasureError(msg)
 
 
 def _gone(state: Any) -> bool:

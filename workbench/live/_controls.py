@@ -1,0 +1,20 @@
+"""How other threads reach a run."""
+
+import threading
+
+_PATIENCE_AT_EXIT_SECONDS = 60.0
+
+
+class Controls:
+    """Three flags: `stop` after the round in progress, `go` (cleared: pause before the next round), `over`."""
+
+    def __init__(self) -> None:
+        self.stop, self.go, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.go.set()
+
+
+def stop_and_wait(controls: Controls) -> None:
+    """Ends a run at the exit of Python: a thread that is cut off in JAX aborts the process."""
+    controls.stop.set()
+    controls.go.set()
+    controls.over.wait(_PATIENCE_AT_EXIT_SECONDS)
