@@ -224,21 +224,22 @@ function context(model, root, key, shared) {
 
 function requests(model, shared) {
   const waiting = new Map();
-  let next = 1;
+  let next = 1, waited = false;
   const receive = (content, buffers) => {
     if (content?.kind !== "response" || !waiting.has(content.id)) return;
-    const { done, failed } = waiting.get(content.id);
+    const { done, failed, late } = waiting.get(content.id);
+    clearTimeout(late);
     waiting.delete(content.id);
+    if (waited && !waiting.size) (waited = false), shared.say("");
     if (content.error) shared.fail(content.error), failed(content.error);
     else done({ value: content.value, buffers });
   };
   model.on("msg:custom", receive);
-  shared.cleanup(() => model.off("msg:custom", receive));
+  shared.cleanup(() => (model.off("msg:custom", receive), waiting.forEach(({ late }) => clearTimeout(late))));
   return (name, args = {}) => new Promise((done, failed) => {
     const id = `${Date.now()}-${next++}`;
-    waiting.set(id, { done, failed });
-    const late = setTimeout(() => waiting.has(id) && shared.say("Waiting for the kernel: it is busy or has stopped."), 3000);
-    shared.cleanup(() => clearTimeout(late));
+    const late = setTimeout(() => ((waited = true), shared.say("Waiting for the kernel: it is busy or has stopped.")), 3000);
+    waiting.set(id, { done, failed, late });
     model.send({ kind: "request", id, name, args });
   });
 }
