@@ -36,8 +36,15 @@ RUN_ALL = """async () => {
 }"""
 
 
+FRONT_ENDS = {  # module: what it needs to hear besides, and where it says that it is up
+    "jupyterlab": (["--LabApp.expose_app_in_browser=True"], "/api/status"),
+    "notebook": (["--JupyterNotebookApp.expose_app_in_browser=True"], "/api/status"),
+    "voila": ([], "/"),
+}
+
+
 @contextlib.contextmanager
-def run_lab(root: Path, home: Path) -> Iterator[str]:
+def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[str]:
     """A server with `root` as its files; gives its address."""
     settings = home / "config/lab/user-settings/@jupyterlab/apputils-extension"
     settings.mkdir(parents=True)
@@ -49,11 +56,12 @@ def run_lab(root: Path, home: Path) -> Iterator[str]:
         "JUPYTERLAB_SETTINGS_DIR": home / "config/lab/user-settings", "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
     }  # fmt: skip
     port = _free_port()
-    command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
-        "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}",
-        "--LabApp.expose_app_in_browser=True",
+    options, up = FRONT_ENDS[front_end]
+    own = ["--Voila.ip=127.0.0.1", str(root)] if front_end == "voila" else [
+        "--ip=127.0.0.1", "--allow-root", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={root}",
     ]  # fmt: skip
+    command = [sys.executable, "-m", front_end, "--no-browser", f"--port={port}", *own, *options]
     search = os.pathsep.join(
         [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
     )  # also where not installed
@@ -61,7 +69,7 @@ def run_lab(root: Path, home: Path) -> Iterator[str]:
     with (home / "lab.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            _wait_until_up(server, f"http://127.0.0.1:{port}/api/status?token={TOKEN}", home / "lab.log")
+            _wait_until_up(server, f"http://127.0.0.1:{port}{up}?token={TOKEN}", home / "lab.log")
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
@@ -72,9 +80,9 @@ def run_lab(root: Path, home: Path) -> Iterator[str]:
                 server.wait()
 
 
-def open_notebook(page: Page, address: str, name: str, seconds: float = 120) -> None:
+def open_notebook(page: Page, address: str, name: str, seconds: float = 120, *, place: str = "lab/tree") -> None:
     """Opens a notebook and waits until its kernel can be used, which is later than the toolbar says."""
-    page.goto(f"{address}/lab/tree/{name}?token={TOKEN}&reset")
+    page.goto(f"{address}/{place}/{name}?token={TOKEN}&reset")
     last, until = "", time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -111,5 +119,5 @@ def _wait_until_up(server: subprocess.Popen[bytes], address: str, log: Path, sec
         with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2):
             return
         time.sleep(0.2)
-    message = f"JupyterLab did not start:\n{log.read_text()[-3000:]}"
+    message = f"the server did not start:\n{log.read_text()[-3000:]}"
     raise RuntimeError(message)
