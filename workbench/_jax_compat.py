@@ -17,7 +17,7 @@ from jax._src import (
     source_info_util as _source_info,
     xla_bridge as _xla_bridge,
 )
-from jax._src.interpreters import partial_eval as _pe
+from jax._src.interpreters import ad as _ad, partial_eval as _pe
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import ad
 
@@ -135,6 +135,24 @@ def zero_cotangent(aval: Any) -> Any:
     return ad.Zero(aval.to_ct_aval())
 
 
+def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    """Pulls cotangents back through a jaxpr that is linear in those inputs for which `known` holds None.
+
+    A cotangent that is None is zero, among `cotangents` as well as in the result, which has one per linear input.
+    """
+    linear = [x is None for x in known]
+    primals = [
+        ad.UndefinedPrimal(v.aval.to_ct_aval()) if x is None else x
+        for v, x in zip(closed.jaxpr.invars, known, strict=True)
+    ]
+    pushed = [
+        zero_cotangent(v.aval) if ct is None else ct for v, ct in zip(closed.jaxpr.outvars, cotangents, strict=True)
+    ]
+    pulled = _ad.backward_pass(closed.jaxpr, True, closed.consts, primals, pushed)
+    wanted = [ct for ct, is_linear in zip(pulled, linear, strict=True) if is_linear]
+    return [None if isinstance(ct, ad.Zero) else ct for ct in wanted]
+
+
 def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str]]:
     """User frames of a source_info, innermost first: file, line, column, end line, end column, function.
 
@@ -194,6 +212,11 @@ def _named_axes(jaxpr: Any) -> set[str]:
 def has_ordered_effects(jaxpr: Any) -> bool:
     """Whether a jaxpr holds effects that JAX must keep in order."""
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
+
+
+def is_ready(array: Any) -> bool:
+    """Whether an array has been computed; does not wait."""
+    return array.is_ready()
 
 
 def key_implementation(dtype: Any) -> str:

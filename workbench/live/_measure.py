@@ -16,6 +16,7 @@ from workbench.live._clients import client_runs
 from workbench.live._join import JoinedEvent, JoinedProfile, event_records, join_profile
 from workbench.live._memory import device_label, live_bytes, read_memory
 from workbench.live._profile import capture_profile
+from workbench.placements import is_here
 from workbench.records import (
     ChipRecord,
     ClientRange,
@@ -174,7 +175,7 @@ def _placed(leaf: Any, sharding: Any) -> Any:
 def _devices_of(compiled: Any) -> list[Any]:
     shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
     devices = {device.id: device for sharding in shardings for device in sharding.device_set}
-    return [devices[key] for key in sorted(devices)] or jax.local_devices()[:1]
+    return [devices[key] for key in sorted(devices) if is_here(devices[key])] or jax.local_devices()[:1]
 
 
 def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:

@@ -1,5 +1,6 @@
 """Placements (named groups of clients), the meshes that hold them, and simulated devices."""
 
+from workbench.placements._hosts import is_here as is_here, read_here as read_here
 from workbench.placements._layout import (
     Layout as Layout,
     align as align,

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from workbench._errors import InspectionError
+from workbench.placements import read_here
 from workbench.plan._emissions import Emission
 
 
@@ -71,7 +72,7 @@ class Heard:
         """
         for heard in reversed(tuple(self._values)):
             if heard.name == name:
-                return np.asarray(heard.value)
+                return read_here(heard.value)
         message = (
             f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out "
             f"values with "
@@ -82,7 +83,8 @@ class Heard:
     def series(self, name: str) -> np.ndarray:
         """All values of that name, stacked by call: `[calls, *axes, *shape]`."""
         self.latest(name)
-        return np.stack([np.asarray(heard.value) for heard in self if heard.name == name])
+        rows = [read_here(heard.value) for heard in self if heard.name == name]
+        return np.ma.stack(rows) if np.ma.isMaskedArray(rows[0]) else np.stack(rows)
 
     def to_pandas(self) -> Any:
         """One row per number: program, call, name, then a column per axis, and the value."""
@@ -90,8 +92,11 @@ class Heard:
 
         rows: list[dict[str, Any]] = []
         for heard in self:
-            value = np.asarray(heard.value)
+            value = read_here(heard.value)
+            elsewhere = np.ma.getmaskarray(value)
             for index in np.ndindex(*value.shape):
+                if elsewhere[index]:  # a client of another host
+                    continue
                 axes = dict(zip(heard.axes, index, strict=False))
                 rows.append(
                     {"program": heard.program, "call": heard.call, "name": heard.name, **axes, "value": value[index]}
@@ -106,7 +111,9 @@ class Heard:
             if self._client is not None and axes:
                 position = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
                 if position is not None:
-                    value = jax.numpy.take(value, self._client, axis=position)
+                    whole = value if getattr(value, "is_fully_addressable", True) else read_here(value)
+                    take = jax.numpy.take if whole is value else np.ma.take
+                    value = take(whole, self._client, axis=position)
                     axes = axes[:position] + axes[position + 1 :]
             heard = HeardValue(program, call, emission.name, axes, value)
             self._values.append(heard)

@@ -1,0 +1,56 @@
+"""Client data of which every host holds its own."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workbench._errors import MeshError
+
+
+def from_local_clients(rows: Any, mesh: Mesh | None = None, *, axis: str = "clients") -> Any:
+    """One global array for each leaf, of which every host gives the rows of its own clients; none are sent around.
+
+    Args:
+        rows: A pytree of arrays `[clients of this host, ...]`: hosts hold equally many clients, in the order of
+            `jax.process_index()`.
+        mesh: The mesh of all hosts. Default: that of `jax.set_mesh`.
+        axis: The mesh axis of the clients.
+
+    Returns:
+        The pytree with arrays `[clients of all hosts, ...]`, sharded over `axis`.
+
+    Raises:
+        MeshError: if there is no mesh, it has no such axis, or a host's clients do not divide among its devices.
+
+    Example:
+        >>> rows = from_local_clients(np.ones((8, 3), np.float32), wb.make_mesh(clients=8))
+        >>> rows.shape, len(rows.addressable_shards)
+        ((8, 3), 8)
+    """
+    mesh = jax.sharding.get_mesh() if mesh is None else mesh
+    if mesh.empty or axis not in mesh.shape:
+        message = (
+            f"`from_local_clients` was to spread clients over the mesh axis {axis!r}, and the mesh has the axes "
+            f"{list(mesh.shape)}. Every host's clients lie on its own devices of that axis: pass `mesh=` or `axis=`, "
+            "or enter `jax.set_mesh(mesh)` before."
+        )
+        raise MeshError(message)
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+    hosts = jax.process_count()
+    shares = mesh.shape[axis] // hosts
+    uneven = sorted({len(leaf) for leaf in jax.tree.leaves(rows) if len(leaf) % max(shares, 1)})
+    if mesh.shape[axis] % hosts or uneven:
+        message = (
+            f"`from_local_clients` was given {uneven or 'some'} clients on host {jax.process_index()} of {hosts}, and "
+            f"the mesh axis {axis!r} has {mesh.shape[axis]} devices. Every host's clients divide evenly among its "
+            "devices: pad the clients (see `workbench.data`), or choose a mesh that they divide."
+        )
+        raise MeshError(message)
+
+    def place(leaf: Any) -> jax.Array:
+        local = np.asarray(leaf)
+        return jax.make_array_from_process_local_data(sharding, local, (len(local) * hosts, *local.shape[1:]))
+
+    return jax.tree.map(place, rows)

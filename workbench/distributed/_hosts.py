@@ -1,0 +1,288 @@
+"""Several processes of this machine as hosts of one JAX program, driven through ipyparallel and its `%%px`."""
+
+# pyright: reportMissingImports=false
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import psutil
+
+from workbench._errors import EngineError, MeshError, MissingDependencyError
+from workbench.distributed._merge import merge_runs
+from workbench.distributed._wait import TIMEOUT_SECONDS
+from workbench.placements import simulate_devices
+from workbench.records import RunRecord
+
+_GRACE_SECONDS = 10.0  # for the other hosts, once one has failed
+_POLL_SECONDS = 0.05
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def join(coordinator: str, hosts: int, host: int, *, devices: int | None = None, timeout_seconds: int = 120) -> None:
+    """Makes this process one of several hosts. Call it before anything uses a device.
+
+    Tried with CPU devices on one machine, whose collectives go through gloo. GPUs, TPUs and several machines take the
+    same call of JAX and were not tried; on Cloud TPU use `jax.distributed.initialize()` as it is.
+
+    Args:
+        coordinator: Address and port of host 0, such as "127.0.0.1:15000".
+        hosts: How many there are.
+        host: Which one this is, from 0.
+        devices: How many CPU devices to simulate here. Default: those that there are.
+        timeout_seconds: How long to wait for the others.
+
+    Raises:
+        EngineError: if they do not all come in time.
+        MeshError: if devices were used before.
+    """
+    if devices is not None:
+        simulate_devices(devices)
+    try:
+        jax.distributed.initialize(coordinator, hosts, host, initialization_timeout=timeout_seconds)
+    except Exception as error:
+        message = (
+            f"host {host} of {hosts} could not join at {coordinator}: {type(error).__name__}: {error}. All hosts call "
+            f"`join` with one address, within {timeout_seconds} s and before any of them uses a device: start all of "
+            "them anew, with a port that is free."
+        )
+        raise EngineError(message) from error
+
+
+def start_hosts(
+    hosts: int = 2, devices: int = 4, *, port: int | None = None, timeout_seconds: float = 180.0
+) -> "Hosts":
+    """Starts processes on this machine that are hosts of one JAX program, each with simulated CPU devices.
+
+    In a notebook, cells that begin with `%%px` then run on all hosts. Everything stays on the loopback interface, and
+    the hosts end with this process. Needs the extra `hosts`.
+
+    Args:
+        hosts: How many.
+        devices: CPU devices of each.
+        port: Where host 0 listens. Default: one that is free.
+        timeout_seconds: How long to wait until all have joined.
+
+    Returns:
+        The hosts; stop them with `stop`, or use them in a `with` block.
+
+    Raises:
+        MissingDependencyError: if ipyparallel is not installed.
+        MeshError: if `hosts` or `devices` is not positive, or the port is in use.
+        EngineError: if the hosts do not start in time.
+
+    References:
+        https://ipyparallel.readthedocs.io and https://docs.jax.dev/en/latest/multi_process.html
+    """
+    if hosts < 1 or devices < 1:
+        message = (
+            f"`start_hosts` was given hosts={hosts} and devices={devices}. A host is a process with at least one "
+            "device: pass positive numbers, such as hosts=2, devices=4."
+        )
+        raise MeshError(message)
+    try:
+        import ipyparallel
+    except ImportError as missing:
+        raise MissingDependencyError("ipyparallel", extra="hosts", needed_for="`start_hosts`") from missing
+    address = f"127.0.0.1:{_free_port(port)}"
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    cluster = ipyparallel.Cluster(
+        n=hosts, engine_timeout=int(timeout_seconds), log_level=logging.ERROR, send_engines_connection_env=False
+    )
+    started = Hosts(cluster, before)
+    try:
+        started._connect(address, devices, timeout_seconds)
+    except BaseException:
+        started.stop()
+        raise
+    return started
+
+
+class Hosts:
+    """Processes that are hosts of one JAX program."""
+
+    def __init__(self, cluster: Any, before: set[int]) -> None:
+        self._cluster, self._before, self._client = cluster, before, None
+        self.processes: list[psutil.Process] = []
+
+    def __enter__(self) -> "Hosts":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __len__(self) -> int:
+        return 0 if self._client is None else len(self._client.ids)
+
+    def run(self, fn: Callable[..., Any], *args: Any, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Any]:
+        """Calls a function on every host at once.
+
+        Args:
+            fn: What to call; it may stand in a notebook's cell, and must bring its imports.
+            *args: Its arguments.
+            timeout_seconds: After so long the hosts are ended.
+
+        Returns:
+            What it returned, one value from each host.
+
+        Raises:
+            EngineError: if it raised on a host, a host ended, or it took too long; `stage` names the host. Hosts that
+                wait for one that failed cannot go on, so that all are ended.
+        """
+        client = self._open()
+        calls = [client[i].apply_async(fn, *args) for i in client.ids]
+        ends = time.monotonic() + timeout_seconds
+        failed: tuple[int, BaseException] | None = None
+        while not all(call.ready() for call in calls):
+            time.sleep(_POLL_SECONDS)
+            dead = [i for i, process in enumerate(self.processes) if not process.is_running()]
+            if failed is None:
+                failed = next(((i, _error(c)) for i, c in enumerate(calls) if c.ready() and not c.successful()), None)
+                if failed is not None:
+                    ends = min(ends, time.monotonic() + _GRACE_SECONDS)
+            if time.monotonic() > ends or dead:
+                late = [i for i, call in enumerate(calls) if not call.ready()]
+                self.stop()
+                raise self._stuck(failed, dead, late, timeout_seconds)
+        failed = next(((i, _error(call)) for i, call in enumerate(calls) if not call.successful()), None)
+        if failed is not None:
+            raise _raised(*failed) from failed[1]
+        return [call.get() for call in calls]
+
+    def pull(self, name: str) -> list[Any]:
+        """The value of a variable of every host, as `%%px` cells left it."""
+        return self._open()[:].pull(name, block=True)
+
+    def record(self, name: str) -> RunRecord:
+        """The records that every host measured of one run (`run = wb.measure(...)` in a `%%px` cell) as one."""
+        return merge_runs(self.pull(name))
+
+    def stop(self) -> None:
+        """Ends all hosts at once, also those that hang; what they held is lost."""
+        for process in self._children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a host in a collective does not hear SIGTERM
+                process.send_signal(signal.SIGKILL)
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        with contextlib.suppress(Exception):  # its processes are gone: it finds nothing left to stop
+            self._cluster.stop_cluster_sync()
+        psutil.wait_procs(self._children(), timeout=10)
+
+    def _open(self) -> Any:
+        if self._client is None:
+            message = (
+                "the hosts were asked to run something after they had ended. Hosts do not start again, since JAX "
+                "joins them once: call `start_hosts` for new ones."
+            )
+            raise EngineError(message)
+        return self._client
+
+    def _connect(self, address: str, devices: int, timeout_seconds: float) -> None:
+        try:
+            self._client = self._cluster.start_and_connect_sync(activate=_in_ipython())
+        except Exception as error:
+            message = (
+                f"the hosts did not start: {type(error).__name__}: {error}. Each is a process of ipyparallel that must "
+                f"answer within {timeout_seconds:g} s: pass a larger `timeout_seconds`, or look at its log in "
+                "~/.ipython."
+            )
+            raise EngineError(message) from error
+        ids = self._client.ids
+        self._client[:].apply_sync(_see, [entry for entry in sys.path if entry])
+        pids = [self._client[i].apply_sync(os.getpid) for i in ids]
+        self.processes = [psutil.Process(pid) for pid in pids]
+        others = [process.pid for process in self._children() if process.pid not in pids]
+        for i in ids:
+            self._client[i].apply_sync(_end_with, os.getpid(), others)
+        calls = [self._client[i].apply_async(join, address, len(ids), i, devices=devices) for i in ids]
+        for i, call in enumerate(calls):
+            call.wait(timeout_seconds)
+            if not call.ready() or not call.successful():
+                raise _raised(i, _error(call))
+
+    def _children(self) -> list[psutil.Process]:
+        """The processes that were started for these hosts: theirs, and those of ipyparallel."""
+        return [child for child in psutil.Process().children(recursive=True) if child.pid not in self._before]
+
+    def _stuck(
+        self, failed: tuple[int, BaseException] | None, dead: Sequence[int], late: Sequence[int], seconds: float
+    ) -> EngineError:
+        if failed is not None:
+            error = _raised(*failed)
+            error.__cause__ = failed[1]
+            return error
+        who = f"host {dead[0]} ended" if dead else f"hosts {', '.join(map(str, late))} took longer than {seconds:g} s"
+        message = (
+            f"{who} while a step ran. All hosts run the same steps in the same order and wait for each other, so the "
+            "others could not go on and were ended too: call `start_hosts` again, wait after every step "
+            "(`workbench.distributed.waited`), or pass a larger `timeout_seconds`."
+        )
+        return EngineError(message, stage=f"host {(dead or late)[0]}")
+
+
+def _error(call: Any) -> BaseException:
+    try:
+        call.get(0)
+    except Exception as error:
+        return error
+    return TimeoutError("it did not answer in time")
+
+
+def _raised(host: int, error: BaseException) -> EngineError:
+    name, value = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))
+    trace = _COLOURS.sub("", str(getattr(error, "traceback", "")))
+    message = (
+        f"host {host} raised {name}: {value}. Every host must get through the same steps: correct what it ran there; "
+        f"its own traceback follows.\n{trace}"
+    )
+    return EngineError(message.rstrip(), stage=f"host {host}")
+
+
+def _in_ipython() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and shell.get_ipython() is not None
+
+
+def _free_port(port: int | None) -> int:
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            door.bind(("127.0.0.1", port or 0))
+        except OSError as error:
+            message = (
+                f"`start_hosts` was given port={port}, where another program listens ({error}). Host 0 listens there "
+                "for the others: pass a port that is free, or none to have one chosen."
+            )
+            raise MeshError(message) from error
+        return door.getsockname()[1]
+
+
+def _see(paths: Sequence[str]) -> None:
+    """Runs on a host: functions of the driver's modules are found there too."""
+    sys.path.extend(path for path in paths if path not in sys.path)
+
+
+def _end_with(driver: int, others: Sequence[int]) -> None:
+    """Runs on a host: it and the processes around it end when the process that started them does."""
+    driving = psutil.Process(driver)
+    around = [psutil.Process(pid) for pid in others if psutil.pid_exists(pid)]
+
+    def watch() -> None:
+        while driving.is_running() and driving.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(1.0)
+        for process in around:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="ends with the notebook", daemon=True).start()

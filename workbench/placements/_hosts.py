@@ -1,0 +1,32 @@
+"""Arrays of several hosts: what of them this process can read."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def read_here(x: Any) -> np.ndarray:
+    """An array on the host, as far as this process addresses it.
+
+    Args:
+        x: Any array. One that is spread over the devices of several hosts is read shard by shard.
+
+    Returns:
+        The values. Where other hosts hold them the result is a `np.ma.MaskedArray` that leaves them out (underneath
+        they are NaN, or 0 where the dtype has none).
+    """
+    if not isinstance(x, jax.Array) or x.is_fully_addressable:
+        return np.asarray(x)
+    if x.is_fully_replicated:
+        return np.asarray(x.addressable_data(0))
+    missing = np.nan if np.dtype(x.dtype).kind in "fc" else 0
+    values = np.ma.array(np.full(x.shape, missing, x.dtype), mask=True)
+    for shard in x.addressable_shards:
+        values[shard.index] = np.asarray(shard.data)
+    return values
+
+
+def is_here(device: Any) -> bool:
+    """Whether a device belongs to this process."""
+    return device.process_index == jax.process_index()
