@@ -35,7 +35,7 @@ def tap(
     All other clients are computed as fast as can be; the tapped one runs operation by operation, outside of `jit`. A
     value is called by the variable that its line is assigned to, or by the expression as it is written, and what the
     program hands out with `emit` by that name. Works for derivatives of programs, loops over rounds and loops inside a
-    client, whose turns are told apart. Costs one evaluation of the program by its plan in this process.
+    client, whose turns are told apart. What nobody reads is not computed, and so not seen. Costs one evaluation of the program by its plan in this process.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
@@ -98,6 +98,8 @@ class _Tap(Engine):
         self._sizes: dict[str, int] = {}
         self._passes: Counter[int] = Counter()
         self._seen: dict[tuple[str, int], int] = {}
+        self._place: tuple[Any, ...] = ()
+        self._here: dict[str, np.ndarray] = {}
 
     def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
         """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
@@ -130,11 +132,11 @@ class _Tap(Engine):
     def take(self, value: Any, **described: Any) -> None:
         """Keeps a value, as far as there is room."""
         self.reached = True
+        array = np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
+        if self._is_known(array, described):
+            return
         if len(self.values) >= self.most_values:
             self.left_out += 1
-            return
-        array = np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
-        if described["operation"] == _EMIT and self._is_known(array, described):
             return
         kept = self.kept_bytes + array.nbytes <= self.most_bytes
         self.kept_bytes += array.nbytes if kept else 0
@@ -150,14 +152,14 @@ class _Tap(Engine):
         )
 
     def _is_known(self, array: np.ndarray, described: dict[str, Any]) -> bool:
-        """Whether what the program emits has just been taken under the same name, as the variable that it is."""
-        place = ("stage", "round", "steps", "client", "name")
-        for value in reversed(self.values):
-            if any(getattr(value, key) != described[key] for key in place[:-1]):
-                return False
-            if value.name == described["name"]:
-                return value.value is not None and np.array_equal(value.value, array, equal_nan=True)
-        return False
+        """Whether what the program emits has just been seen under the same name, as the variable that it is."""
+        place = tuple(described[key] for key in ("stage", "round", "steps", "client"))
+        if place != self._place:
+            self._place, self._here = place, {}
+        before = self._here.get(described["name"])
+        self._here[described["name"]] = array
+        emitted = described["operation"] == _EMIT and before is not None
+        return emitted and array.dtype.kind != "V" and np.array_equal(before, array, equal_nan=array.dtype.kind in "fc")
 
     def known(self) -> str:
         """The clients that there are, in words."""

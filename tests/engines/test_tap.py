@@ -1,0 +1,199 @@
+"""A tap shows what one client really computes, under the names of the user's own lines."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench._errors import InspectionError
+from workbench.records import TapRecord
+
+W = jnp.array([2.0, -1.0])
+X = jnp.arange(24.0).reshape(6, 2, 2) / 10
+STEP = 0.5
+
+
+def loss_of(w, x):
+    error = x @ w - 1
+    return jnp.sum(error**2)
+
+
+def train(w, x):
+    def step(w, _):
+        loss, slope = jax.value_and_grad(loss_of)(w, x)
+        wb.emit("loss", loss)
+        wb.emit("size", jnp.linalg.norm(slope))
+        new = w - STEP * slope
+        return new, None
+
+    last, _ = jax.lax.scan(step, w, None, length=2)
+    return last - w
+
+
+@wb.program(clients=6)
+def fedavg(w, x):
+    return w + wb.reduce_mean(wb.map_fn(train, (wb.broadcast(w), x)))
+
+
+def by_hand(client: int) -> list[dict[str, np.ndarray]]:
+    """Both steps of gradient descent, in numpy: d/dw of sum((xw - 1)²) is 2 xᵀ(xw - 1)."""
+    w, x, steps = np.asarray(W), np.asarray(X[client]), []
+    for _ in range(2):
+        error = x @ w - 1
+        slope = 2 * x.T @ error
+        new = w - STEP * slope
+        steps.append(
+            {"error": error, "loss": np.sum(error**2), "slope": slope, "size": np.linalg.norm(slope), "new": new}
+        )
+        w = new
+    return steps
+
+
+@pytest.fixture(scope="module")
+def tapped() -> TapRecord:
+    return wb.tap(fedavg, W, X, client=4)
+
+
+@pytest.mark.parametrize("name", ["error", "loss", "slope", "size", "new"])
+def test_every_named_value_of_every_local_step_is_there(tapped, name):
+    found = tapped.find(name)
+    assert [value.steps for value in found] == [(0,), (1,)]
+    for value, expected in zip(found, by_hand(4), strict=True):
+        np.testing.assert_allclose(value.value, expected[name], rtol=1e-5)
+
+
+def test_values_between_have_the_expression_as_their_name(tapped):
+    assert "x @ w" in tapped.names
+    assert "STEP * slope" in tapped.names
+    (result,) = tapped.find("last - w")
+    np.testing.assert_allclose(result.value, by_hand(4)[1]["new"] - np.asarray(W), rtol=1e-5)
+
+
+def test_what_came_in_is_there_too(tapped):
+    inputs = [value for value in tapped.values if value.operation == "input"]
+    assert any(value.shape == (2, 2) and np.array_equal(value.value, X[4]) for value in inputs)
+
+
+def test_values_know_their_stage_and_line(tapped):
+    (value,) = tapped.find("error", steps=(0,))
+    assert tapped.stages[value.stage] == "train"
+    assert value.source.file == __file__
+    assert value.source.line == loss_of.__code__.co_firstlineno + 1
+
+
+def test_a_tap_returns_what_the_program_returns(tapped):
+    np.testing.assert_allclose(tapped.results, fedavg(W, X), rtol=1e-6)
+
+
+def test_nobody_else_hears_what_a_tapped_program_emits():
+    with wb.listen() as heard:
+        wb.tap(fedavg, W, X)
+    assert len(heard) == 0
+
+
+def test_rounds_of_a_loop_around_clients_are_told_apart():
+    many = wb.jit(lambda w: jax.lax.scan(lambda w, _: (fedavg(w, X), None), w, None, length=2)[0])
+    record = wb.tap(many, W, client=1)
+    places = {(value.round, value.steps) for value in record.values if value.name == "loss"}
+    assert places == {(0, (0,)), (0, (1,)), (1, (0,)), (1, (1,))}
+    second_round, (first,) = fedavg(W, X), record.find("loss", round=1, steps=(0,))
+    np.testing.assert_allclose(first.value, loss_of(second_round, X[1]), rtol=1e-5)
+
+
+def test_the_first_value_that_is_not_finite_is_named():
+    record = wb.tap(fedavg, W.at[0].set(jnp.inf), X.at[2, 0, 0].set(0.0), client=2)
+    named = [value for value in record.values if value.operation != "input" and value.nonfinite]
+    assert named[0].name == "x @ w"  # 0 times infinity
+    assert record.first_nonfinite.operation == "input"
+    assert record.first_nonfinite.nonfinite == 1
+
+
+def test_the_gradient_of_a_program_shows_the_forward_and_the_backward_pass():
+    record = wb.tap(jax.grad(lambda w: jnp.sum(fedavg(w, X) ** 2)), W, client=3)
+    assert list(record.stages.values())[-1].startswith("transpose")
+    forward = record.find("new", stage=next(iter(record.stages)))
+    np.testing.assert_allclose(forward[1].value, by_hand(3)[1]["new"], rtol=1e-5)
+    np.testing.assert_allclose(record.results, jax.grad(lambda w: jnp.sum(fedavg(w, X) ** 2))(W), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("client", "names"), [((1, 2), {"1/2"}), (1, {"1/0", "1/1", "1/2"})], ids=["one inside", "all inside"]
+)
+def test_clients_inside_clients_are_named_by_both(client, names):
+    @wb.program(placements={"pods": 2, "clients": 3})
+    def nested(x):
+        return wb.reduce_sum(
+            wb.reduce_sum(wb.map_fn(lambda row: 2 * row, x, over="clients"), over="clients"), over="pods"
+        )
+
+    record = wb.tap(nested, jnp.arange(6.0).reshape(2, 3), client=client)
+    doubled = record.find("2 * row")
+    assert {value.client for value in doubled} == names
+    assert {float(value.value) for value in doubled} == {2.0 * (3 + int(name[-1])) for name in names}
+
+
+def test_a_branch_that_was_not_taken_leaves_no_values():
+    @wb.program(clients=2)
+    def branching(x):
+        def choose(row):
+            return jax.lax.cond(row > 0, lambda v: jnp.exp(v), lambda v: jnp.sin(v), row)
+
+        return wb.reduce_sum(wb.map_fn(choose, x))
+
+    record = wb.tap(branching, jnp.array([-1.0, 1.0]), client=1)
+    assert "jnp.exp(v)" in record.names
+    assert "jnp.sin(v)" not in record.names
+
+
+def test_functions_of_a_library_are_one_value():
+    @wb.program(clients=2)
+    def softened(x):
+        def soften(row):
+            soft = jax.nn.softmax(row)
+            return jnp.max(jax.nn.relu(soft - 0.3))
+
+        return wb.reduce_sum(wb.map_fn(soften, x))
+
+    record = wb.tap(softened, jnp.array([[1.0, 2.0], [0.0, 3.0]]), client=1)
+    computed = [value.name for value in record.values if value.operation != "input"]
+    assert computed == ["soft", "soft - 0.3", "jax.nn.relu(soft - 0.3)", "jnp.max(jax.nn.relu(soft - 0.3))"]
+
+
+def test_beyond_the_limits_figures_or_nothing_are_kept_and_the_record_says_so():
+    record = wb.tap(fedavg, W, X, most_values=4, most_bytes=20)
+    assert len(record.values) == 4
+    assert [value.value is None for value in record.values] == [False, True, False, True]  # 8, 16, 8 and 8 bytes
+    assert record.values[1].mean == pytest.approx(float(X[0].mean()))
+    assert record.notes[-2].startswith(f"{len(wb.tap(fedavg, W, X).values) - 4} later values are left out")
+    assert record.notes[-1].startswith("Of 2 values only the figures are kept")
+
+
+def test_keys_are_kept_as_the_integers_they_are_made_of():
+    @wb.program(clients=2)
+    def noisy(keys):
+        def draw(key):
+            mine = jax.random.fold_in(key, 1)
+            return jax.random.uniform(mine)
+
+        return wb.reduce_sum(wb.map_fn(draw, keys))
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    (mine,) = wb.tap(noisy, keys, client=1).find("mine")
+    assert mine.value.tolist() == jax.random.key_data(jax.random.fold_in(keys[1], 1)).tolist()
+
+
+def test_record_is_json_without_its_arrays_and_a_tree_with_them(tapped):
+    assert '"name": "loss"' in tapped.to_json()
+    tree = tapped.to_tree()
+    assert list(tree) == ["stage 1: train"]
+    np.testing.assert_allclose(tree["stage 1: train"]["step 1"]["loss"], by_hand(4)[1]["loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("client", [6, -1, (7, 0)], ids=str)
+def test_a_client_that_is_not_there_is_an_error(client):
+    with pytest.raises(
+        InspectionError, match=r"fedavg has 6 clients of 'clients'\. Clients are counted from 0"
+    ) as caught:
+        wb.tap(fedavg, W, X, client=client)
+    assert f"client={client!r}" in str(caught.value)
