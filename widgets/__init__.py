@@ -11,6 +11,7 @@ from widgets._launch import LaunchView as LaunchView
 from widgets._mesh import MeshView as MeshView
 from widgets._picture import PictureView as PictureView
 from widgets._program import ProgramView as ProgramView
+from widgets._propagation import PropagationView as PropagationView
 from widgets._run import RunView as RunView
 from widgets._sharding import ShardingView as ShardingView
 from widgets._show import show_record as show_record

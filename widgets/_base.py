@@ -10,6 +10,7 @@ import anywidget
 import traitlets
 
 from widgets._export import to_html
+from widgets._lessons import find_lessons
 from widgets._module import module, stylesheet
 from widgets._outbox import Outbox
 from workbench.views import Markup, figure
@@ -57,6 +58,8 @@ class WorkbenchWidget(anywidget.AnyWidget):
                 widget.live = {**widget.live, **values}
 
         self._outbox = Outbox(send, is_open=lambda: (widget := me()) is not None and widget.is_open)
+        if "glossary" in values.get("data", {}):
+            values["data"] = {**values["data"], "lessons": find_lessons()}
         super().__init__(**values)
         self.on_msg(self._receive)
 

@@ -13,7 +13,9 @@ from widgets._launch import LaunchView
 from widgets._mesh import MeshView
 from widgets._picture import PictureView
 from widgets._program import ProgramView
+from widgets._propagation import PropagationView
 from widgets._sharding import ShardingView
+from widgets._trial_desk import TriesSpecs
 from workbench.records import (
     LaunchedRecord,
     LeafShardingRecord,
@@ -21,26 +23,34 @@ from workbench.records import (
     PlanRecord,
     ProgramGraphRecord,
     ProgramRecord,
+    PropagationRecord,
     Record,
     RunRecord,
     ShardingRecord,
     TimelineRecord,
 )
 
-_PROGRAM: dict[str, Callable[[Any], WorkbenchWidget]] = {
+_PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "explorer": Explorer,
     "program": ProgramView,
     "clients": ClientsView,
     "hlo": HloView,
     "cost": CostView,
     "mesh": lambda record: MeshView(_part(record, "mesh"), record.cost),
-    "sharding": lambda record: ShardingView(_part(record, "inputs")),
+    "sharding": lambda record, **options: _sharding_of(record, **options),
 }
 
-_COMPILING: dict[str, Callable[..., WorkbenchWidget]] = {"explorer": Explorer, "cost": CostView}
+# What a view of a program can be given to ask the kernel for.
+_ASKING = {"explorer": ("compile_for", "what_if"), "cost": ("compile_for",), "sharding": ("what_if",)}
 
 
-def show_record(record: Record, view: str | None = None, *, compile_for: CompileFor | None = None) -> WorkbenchWidget:
+def show_record(
+    record: Record,
+    view: str | None = None,
+    *,
+    compile_for: CompileFor | None = None,
+    what_if: TriesSpecs | None = None,
+) -> WorkbenchWidget:
     """The live view of a record.
 
     Args:
@@ -48,6 +58,7 @@ def show_record(record: Record, view: str | None = None, *, compile_for: Compile
         view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo` or
             `cost`.
         compile_for: Compiles the program for a target that is chosen in the view.
+        what_if: Tries other shardings of the program's arguments that are chosen in the view.
 
     Returns:
         A widget; the last value of a cell shows it.
@@ -71,12 +82,13 @@ def show_record(record: Record, view: str | None = None, *, compile_for: Compile
             "Pass one of these, or leave `view` out."
         )
         raise ValueError(message)
-    if compile_for is not None and wanted in _COMPILING and isinstance(record, ProgramRecord):
-        return _COMPILING[wanted](record, compile_for=compile_for)
+    if isinstance(record, ProgramRecord):
+        given = {"compile_for": compile_for, "what_if": what_if}
+        return _PROGRAM[wanted](record, **{name: given[name] for name in _ASKING.get(wanted, ())})
     return views[wanted](record)
 
 
-def _views_of(record: Record) -> tuple[Mapping[str, Callable[[Any], WorkbenchWidget]], str]:
+def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
     """What a record can be shown as, and what it is shown as by default."""
     if isinstance(record, ProgramRecord):
         return _PROGRAM, "explorer"
@@ -84,16 +96,26 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[[Any], WorkbenchWid
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
         return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    if isinstance(record, PropagationRecord):
+        return {"propagation": PropagationView}, "propagation"
     if isinstance(record, ProgramGraphRecord | LaunchedRecord):
         return {"launch": LaunchView}, "launch"
     if isinstance(record, RunRecord | TimelineRecord):
         return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
-        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, RunRecord, TimelineRecord, ProgramGraphRecord or "
+        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, RunRecord, TimelineRecord, "
+        "ProgramGraphRecord or "
         "LaunchedRecord; `workbench.views` draws the others."
     )
     raise TypeError(message)
+
+
+def _sharding_of(record: ProgramRecord, *, what_if: TriesSpecs | None = None) -> WorkbenchWidget:
+    names = [value.name for value in record.plan.inputs]
+    known = _part(record, "inputs")
+    inputs = known if known.mesh is not None else known.replace(mesh=record.mesh)
+    return ShardingView(inputs, propagation=record.propagation, what_if=what_if, names=names)
 
 
 def _part(record: ProgramRecord, name: str) -> Any:

@@ -9,11 +9,15 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import launch, views
-from workbench._errors import InspectionError
+from workbench._errors import InspectionError, MeshError
 from workbench._inspect import are_arrays, current_mesh, inspect
 from workbench.engines import tap
 from workbench.live import DeviceMonitor, Run
 from workbench.records import ProgramRecord, Record, RunRecord, TapRecord, TimelineRecord
+from workbench.what_if import WhatIf
+
+# Options of `inspect` that trying other shardings has no use for.
+_OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
 
 
 def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
@@ -47,7 +51,8 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         return
     from IPython.display import display
 
-    widget = _widget(record, view, _elsewhere(x, args, options))
+    what_if = _tries(x, args, options, record)
+    widget = _widget(record, view, compile_for=_elsewhere(x, args, options), what_if=what_if)
     if widget is not None:
         display(widget)
 
@@ -55,6 +60,7 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
 def explore(
     fn: Callable,
     *args: Any,
+    gradient: Callable | ProgramRecord | None = None,
     rounds: Run | None = None,
     monitor: DeviceMonitor | None = None,
     run: RunRecord | None = None,
@@ -66,6 +72,7 @@ def explore(
     Args:
         fn: A program, or a `ProgramRecord`.
         *args: Its arguments.
+        gradient: A second program of the same arguments, shown beside it: `jax.grad(...)` of it, for example.
         rounds: A `Run`, live or over: its curves, its clients round by round, and buttons to pause and stop it.
         monitor: What `watch_devices` returned, for a view of the devices.
         run: What `measure` returned: measured seconds per client and a time line per device.
@@ -89,7 +96,9 @@ def explore(
         raise InspectionError(message)
     return widgets.Explorer(
         record,
+        gradient=_gradient(gradient, args, options),
         compile_for=_elsewhere(fn, args, options),
+        what_if=_tries(fn, args, options, record),
         rounds=rounds,
         monitor=monitor,
         run=run,
@@ -150,15 +159,33 @@ def _opener(fn: Any, args: tuple[Any, ...]) -> Callable[[int], TapRecord] | None
     return lambda client: tap(fn, *args, client=client)
 
 
+def _tries(x: Any, args: tuple[Any, ...], options: dict[str, Any], record: Record) -> WhatIf | None:
+    """The program to be tried with other shardings that a view names; None for what is none, or has no mesh."""
+    if not callable(x) or isinstance(x, jax.Array) or not isinstance(record, ProgramRecord) or record is x:
+        return None
+    given = {name: value for name, value in options.items() if name not in _OF_INSPECT}
+    try:
+        return WhatIf(x, *args, present=record, **given)
+    except MeshError:  # without a mesh there is nothing to shard over
+        return None
+
+
+def _gradient(gradient: Any, args: tuple[Any, ...], options: dict[str, Any]) -> ProgramRecord | None:
+    """The record of a second program of the same arguments."""
+    if gradient is None or isinstance(gradient, ProgramRecord):
+        return gradient
+    return inspect(gradient, *args, **options)
+
+
 def _shape(x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else x
 
 
-def _widget(record: Record, view: str | None, compile_for: Any) -> Any:
+def _widget(record: Record, view: str | None, **asked: Any) -> Any:
     try:
         import widgets
 
-        return widgets.show_record(record, view=view, compile_for=compile_for)
+        return widgets.show_record(record, view=view, **asked)
     except InspectionError:
         raise
     except Exception as error:  # a display never ends the cell

@@ -107,14 +107,22 @@ export function cellAt(event, node, columns, rows) {
 
 /** A word with an explanation for the first contact: on hover and on focus, and spoken. */
 export function term(ctx, word) {
-  const key = word.replace(/ per (client|device)$| in all$/, "");
-  const meaning = ctx.glossary[key] ?? ctx.glossary[key.replace(/s$/, "")];
+  const whole = word.replace(/ per (client|device)$| in all$/, ""), key = ctx.glossary[whole] ? whole : whole.replace(/s$/, "");
+  const meaning = ctx.glossary[key];
   if (!meaning) return word;
+  const [notebook, path] = ctx.lessons[key] ?? [], address = path && lessonAddress(path), tip = notebook ? `${meaning} ${address ? "Click to open the notebook that teaches it" : "Taught in notebook"}: ${notebook}.` : meaning;
   const side = (event) => { // towards the middle, so that no explanation is cut off
     const box = event.currentTarget.getBoundingClientRect(), page = ctx.root.getBoundingClientRect();
     event.currentTarget.dataset.side = box.left - page.left > page.width - 260 && box.right - page.left > 260 ? "end" : "start";
   };
-  return h("span", { class: "wb-term", onmouseenter: side, onfocus: side, tabindex: 0, role: "note", "aria-label": `${word}: ${meaning}`, "data-tip": meaning }, word);
+  const shared = { class: "wb-term", onmouseenter: side, onfocus: side, "aria-label": `${word}: ${tip}`, "data-tip": tip };
+  return address ? h("a", { ...shared, href: address, target: "_blank", rel: "noopener" }, word) : h("span", { ...shared, tabindex: 0, role: "note" }, word);
+}
+
+/** A notebook beside the one that is open, as this host addresses it; nothing where the page is no notebook. */
+function lessonAddress(path) {
+  const here = decodeURI(location.pathname);
+  return here.endsWith(".ipynb") ? here.replace(/[^/]*$/, path) : null;
 }
 
 /** Arrow keys move between `items`, one of which is in the tab order; Enter and space choose. */
@@ -203,6 +211,7 @@ function context(model, root, key, shared) {
     ...shared, model, root, listen,
     get data() { const all = model.get("data") ?? {}; return key ? all[key] : all; },
     get glossary() { return model.get("data")?.glossary ?? {}; },
+    get lessons() { return model.get("data")?.lessons ?? {}; },
     get selection() { return model.get("selection") ?? {}; },
     array: (name) => floats((model.get("arrays") ?? {})[prefix + name]),
     live: (name) => (model.get("live") ?? {})[prefix + name],

@@ -19,7 +19,12 @@ from workbench.views._cost import (
     render_cost_text as render_cost_text,
 )
 from workbench.views._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
-from workbench.views._glossary import GLOSSARY as GLOSSARY, explain as explain
+from workbench.views._glossary import (
+    GLOSSARY as GLOSSARY,
+    LESSONS as LESSONS,
+    explain as explain,
+    lesson as lesson,
+)
 from workbench.views._graph import node_glyph as node_glyph, render_graph_svg as render_graph_svg
 from workbench.views._hlo import describe_hlo as describe_hlo, render_hlo_svg as render_hlo_svg
 from workbench.views._html import figure as figure, page as page, section as section
@@ -57,6 +62,7 @@ from workbench.views._memory import (
     render_memory_text as render_memory_text,
 )
 from workbench.views._mesh import (
+    arrange_devices as arrange_devices,
     describe_mesh as describe_mesh,
     plot_clients as plot_clients,
     plot_mesh as plot_mesh,

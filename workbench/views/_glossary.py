@@ -37,8 +37,38 @@ GLOSSARY = {
     "bound": "What limits a stage: computing, memory traffic, or communication between devices.",
     "peak memory": "The most bytes that live at once in one device.",
     "source": "The line of your own code that this came from.",
+    "host": "One computer with some of the devices; all that it holds reach it over its own wires.",
+    "torus coordinates": "Where a TPU chip sits in its torus, the grid whose opposite edges are wired together.",
+    "spec": "Which mesh axes cut each dimension of an array; a dash stands for a dimension that is not cut.",
+    "propagation": "The compiler's choice of a sharding for every value, carried step by step from those you gave.",
+    "sharding rule": "Which dimensions of an operation's operands and results go together, as in an einsum.",
+    "what if": "The program lowered again with other shardings, and compared with itself; nothing runs.",
     "examples": "The true number of training examples that a client holds, without padding.",
 }
+
+
+_TAUGHT_IN = {
+    "01-start-here": "server, client, clients, source, predicted, measured",
+    "02-placements-and-primitives": "broadcast, reduce, placement, loop, branch, jaxpr",
+    "04-shardings-and-meshes": "mesh axis, mesh, device, host, torus coordinates, sharding, spec, shard, replication, "
+    "padding, propagation, sharding rule, what if",
+    "05-reading-the-hlo": "HLO, StableHLO, collective, all-reduce, all-gather, reduce-scatter, all-to-all, "
+    "collective-permute, payload",
+    "06-what-does-it-cost": "FLOPs, wire, roofline, intensity, bound, peak memory",
+    "13-stragglers-and-coding": "straggler, lockstep",
+    "08-fedavg-on-real-data": "examples",
+}
+LESSONS = {word: notebook for notebook, words in _TAUGHT_IN.items() for word in words.split(", ")}
+
+
+def lesson(term: str) -> str:
+    """The notebook of the course that teaches `term`, or nothing for a word without one.
+
+    Example:
+        >>> lesson("shard")
+        '04-shardings-and-meshes'
+    """
+    return LESSONS.get(term, "")
 
 
 def explain(term: str) -> str:

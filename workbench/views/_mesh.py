@@ -35,7 +35,7 @@ def render_mesh_svg(
     Returns:
         One `<svg>`; every device is a rectangle with `data-device`, a tooltip, and a label where there is room.
     """
-    axes, order, layout = _arranged(mesh, layout)
+    axes, order, layout = arrange_devices(mesh, layout)
     grid = lay_out_grid(axes, width=width - 2 * _MARGIN)
     cells, key = _cells(mesh, order)
     drawn = [
@@ -67,7 +67,7 @@ def plot_mesh(mesh: MeshRecord, *, layout: Layout = "mesh", dark: bool | None = 
 
     from workbench.views._figures import ink, new_figure, title
 
-    axes, order, layout = _arranged(mesh, layout)
+    axes, order, layout = arrange_devices(mesh, layout)
     grid = lay_out_grid(axes, width=720.0)
     cells, key = _cells(mesh, order)
     figure, panel = new_figure(7.6, max(grid.height / 100 + 1.1, 1.8), dark=dark)
@@ -192,8 +192,11 @@ def render_mesh_text(mesh: MeshRecord) -> str:
     return "\n".join(lines)
 
 
-def _arranged(mesh: MeshRecord, layout: Layout) -> tuple[list[tuple[str, int]], list[DeviceRecord], Layout]:
-    """Axes to lay out along, and the devices in row-major order of them."""
+def arrange_devices(mesh: MeshRecord, layout: Layout) -> tuple[list[tuple[str, int]], list[DeviceRecord], Layout]:
+    """Axes to lay out along, the devices in row-major order of them, and which layout it became.
+
+    A torus is only a full block of coordinates; where there is none, devices stay in the order of the mesh.
+    """
     if layout == "torus" and mesh.devices and all(device.coords is not None for device in mesh.devices):
         places = [_torus_place(device) for device in mesh.devices]
         names = ["slice", *"zyx"[3 - (len(places[0]) - 2) :], "core"]

@@ -22,7 +22,7 @@ class Leaves:
 
     def __init__(self, fn: Callable, args: tuple[Any, ...]) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(args)
-        self.values = [leaf for _, leaf in found]
+        self.values = [_shape(leaf) for _, leaf in found]  # shapes: nothing here should keep arrays alive
         self.paths = [jax.tree_util.keystr(path) for path, _ in found]
         named = _argument_names(fn, len(args))
         self.labels = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
@@ -125,6 +125,14 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
         parameters = []
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [plain[number] if number < len(plain) else f"args[{number}]" for number in range(count)]
+
+
+def _shape(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf
+    sharding = getattr(leaf, "sharding", None)
+    named = sharding if isinstance(sharding, NamedSharding) and not sharding.mesh.empty else None
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named)
 
 
 def _dtype(leaf: Any) -> Any:
