@@ -80,7 +80,9 @@ class LaunchView(WorkbenchWidget):
         super().__init__(data=graph_state(self.graph, self._states()), label=label, live=live, **values)
         if self.launched is not None:
             self.observe(self._chosen, "selection")
-            threading.Thread(target=_follow, args=(weakref.ref(self),), name="workbench-launch-view", daemon=True).start()
+            threading.Thread(
+                target=_follow, args=(weakref.ref(self),), name="workbench-launch-view", daemon=True
+            ).start()
 
     def refresh(self) -> None:
         """Sends what the nodes do now, if a page shows it."""

@@ -4,7 +4,7 @@ import launch_nodes as nodes
 import pytest
 
 from workbench._errors import NodeError, NodeTimeoutError
-from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, Restart, ServiceNode, launch
+from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
 
 LONG = 60.0  # seconds after which something is broken; nothing here waits so long on purpose
 
@@ -21,8 +21,11 @@ def dask_client():
         yield client
 
 
-@pytest.fixture(params=["threads", "processes", "dask"])
+@pytest.fixture(params=["threads", "processes", "dask", "ray"])
 def on(request):
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+        return RayEngine()
     if request.param == "dask":
         return DaskEngine(request.getfixturevalue("dask_client"))
     return request.param
@@ -206,7 +209,8 @@ class TestEveryEngine:
         assert state.state == "serving"
         assert state.heartbeat_age_seconds >= 0
         assert (
-            state.where.split()[0] == {"threads": "thread", "processes": "process", "dask": "worker"}[launched.engine]
+            state.where.split()[0]
+            == {"threads": "thread", "processes": "process", "dask": "worker", "ray": "actor"}[launched.engine]
         )
 
     def test_logs_hold_what_the_node_logged(self, on):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ServiceNode as ServiceNode,
     )
     from workbench.launch._program import Program as Program
+    from workbench.launch._ray import RayEngine as RayEngine
     from workbench.launch._replay import Replay as Replay, ReplayNode as ReplayNode
     from workbench.launch._service import batched as batched
 
@@ -36,6 +37,7 @@ __all__ = [
     "Program",
     "PyClassNode",
     "PyNode",
+    "RayEngine",
     "Replay",
     "ReplayNode",
     "Restart",
@@ -55,6 +57,7 @@ _HOMES = {
     "Program": "_program",
     "PyClassNode": "_nodes",
     "PyNode": "_nodes",
+    "RayEngine": "_ray",
     "Replay": "_replay",
     "ReplayNode": "_replay",
     "Restart": "_nodes",

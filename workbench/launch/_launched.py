@@ -1,42 +1,31 @@
 """A launched program: watches its nodes, restarts them, tells, waits, stops."""
 
+import asyncio
 import atexit
 import contextlib
 import queue
 import threading
 import time
 import weakref
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Generator
 from typing import Any, Literal, Self
 
 from workbench._errors import ProgramError
 from workbench.launch._client import Client, Line
 from workbench.launch._engine import Engine, Host
 from workbench.launch._failures import failure_error
-from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._life import NodeLife
+from workbench.launch._nodes import Handle
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
 from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
 
 _TICK_SECONDS = 0.25
-_RATE_SECONDS = 2.0  # calls and processor time are averaged over so long
 _RUNNING: "weakref.WeakSet[Launched]" = weakref.WeakSet()
 
 
-@dataclass(slots=True)
-class _NodeLife:
-    spec: NodeSpec
-    host: Host
-    state: NodeStateName = "waiting"
-    restarts: int = 0
-    exit_code: int | None = None
-    error: str | None = None
-    seen: deque[tuple[float, int, float | None]] = field(default_factory=deque)  # when, calls, processor seconds
-
-
 class Launched:
-    """A program that runs; made by `launch`. As a context manager it stops at the end of the block."""
+    """A program that runs; made by `launch`. Stops at the end of a `with` block; `await` it to wait in a notebook."""
 
     def __init__(self, program: Program, engine: Engine, on_failure: Literal["stop", "continue"]) -> None:
         self.program = program
@@ -52,7 +41,7 @@ class Launched:
         self._lines: dict[str, Line] = {}
         self._watching = threading.Lock()  # held from the start of the thread that watches
         self._hosts = engine.open(program, self._tell)
-        self._nodes = {spec.label: _NodeLife(spec, host) for host in self._hosts for spec in host.specs}
+        self._nodes = {spec.label: NodeLife(spec, host) for host in self._hosts for spec in host.specs}
         _RUNNING.add(self)
         for host in self._hosts:
             self._start(host, 0)
@@ -100,6 +89,12 @@ class Launched:
             states = {label: self._nodes[label].state for label in failed}
             raise failure_error(self.program.name, self.engine, failed, states, self._on_failure)
         return self.exit_codes
+
+    def __await__(self) -> Generator[Any, None, dict[str, int | None]]:
+        """As `wait()`, for a notebook's cell: `await launched` leaves the kernel free, so that views can be clicked."""
+        while not self._settled():
+            yield from asyncio.sleep(_TICK_SECONDS).__await__()
+        return self.wait()
 
     def stop(self, grace_seconds: float = 5.0) -> dict[str, int | None]:
         """Asks all nodes to end, closes the services, and kills what is left after `grace_seconds`.
@@ -278,7 +273,7 @@ class Launched:
                 culprit = life
                 self._down(life, "killed", f"The process of {life.spec.label!r} {exit_text(code)}.", code)
 
-    def _down(self, life: _NodeLife, state: NodeStateName, error: str, code: int | None) -> None:
+    def _down(self, life: NodeLife, state: NodeStateName, error: str, code: int | None) -> None:
         if self._restarting(life.host) and life.state in ("raised", "killed", "hung"):
             return
         life.state, life.error, life.exit_code = state, error, code
@@ -328,11 +323,8 @@ class Launched:
         if now - self._rated_at < 2 * _TICK_SECONDS:
             return
         self._rated_at = now
-        for label, life in self._nodes.items():
-            found = life.host.snapshot(label)
-            life.seen.append((now, found.get("calls", 0), found.get("cpu_seconds")))
-            while now - life.seen[0][0] > _RATE_SECONDS:
-                life.seen.popleft()
+        for life in self._nodes.values():
+            life.note(now)
 
     def _stop(self, grace_seconds: float) -> None:
         deadline = time.monotonic() + grace_seconds
@@ -366,16 +358,11 @@ class Launched:
             life.host.ended() and (life.exit_code is not None or life.state == "hung") for life in self._nodes.values()
         )
 
-    def _state_of(self, label: str, life: _NodeLife) -> NodeStateRecord:
+    def _state_of(self, label: str, life: NodeLife) -> NodeStateRecord:
         found = life.host.snapshot(label)
         cpu_seconds = found.pop("cpu_seconds", None)
-        calls_per_second = cpu_cores = None
         with self._changed:
-            if life.exit_code is None and life.seen and life.seen[-1][0] > life.seen[0][0]:
-                (began, calls, cpu), (ended, calls_now, cpu_now) = life.seen[0], life.seen[-1]
-                calls_per_second = (calls_now - calls) / (ended - began)
-                if cpu is not None and cpu_now is not None and cpu_seconds is not None:
-                    cpu_cores = (cpu_now - cpu) / (ended - began)
+            calls_per_second, cpu_cores = life.rates(cpu_seconds is not None)
             line = self._lines.get(label)
             found["queue_length"] = found.get("queue_length", 0) + (line.queued() if line is not None else 0)
             return NodeStateRecord(

@@ -59,7 +59,10 @@ class ThreadHost:
         del label
         found = self._runner.snapshot()
         native_id = found.pop("native_id")
-        return found | {"where": f"thread {native_id}" if native_id else "a thread that ended", "cpu_seconds": _CLOCK.seconds(native_id)}
+        return found | {
+            "where": f"thread {native_id}" if native_id else "a thread that ended",
+            "cpu_seconds": _CLOCK.seconds(native_id),
+        }
 
     def log_lines(self, label: str) -> tuple[str, ...]:
         """What the node logged."""

@@ -159,9 +159,7 @@ def _drawn(card: _Card) -> Markup:
     left = card.x + 14
     return group(
         *back,
-        rect(
-            card.x, card.y, _WIDTH, card.height, rx=7, class_=f"wb-card wb-fill-{hue}-soft wb-stroke-{hue}"
-        ),
+        rect(card.x, card.y, _WIDTH, card.height, rx=7, class_=f"wb-card wb-fill-{hue}-soft wb-stroke-{hue}"),
         rect(card.x, card.y, 5, card.height, rx=2.5, class_=f"wb-fill-{hue}"),
         text(left, card.y + 24, title, fit=_INNER, size=14, class_="wb-fill-fg wb-strong"),
         text(left, card.y + 43, kind, fit=_INNER, size=11.5, class_=f"wb-fill-{hue}"),
@@ -189,7 +187,9 @@ def _marks(card: _Card) -> Markup:
                 "g",
                 element("title", f"{node.label}: {state}" if card.states else node.label),
                 rect(0, 0, 12, 12, rx=2.5, class_=f"wb-fill-bg wb-stroke-{hue}"),
-                path(_GLYPHS[state], class_=f"wb-stroke-{hue}", fill="none", stroke_width=2) if _GLYPHS[state] else None,
+                path(_GLYPHS[state], class_=f"wb-stroke-{hue}", fill="none", stroke_width=2)
+                if _GLYPHS[state]
+                else None,
                 transform=f"translate({number(x)} {number(y)}) scale({number(size / 12, 3)})",
                 class_="wb-node",
                 data_node=node.label,

@@ -137,7 +137,9 @@ def render_launched_text(record: LaunchedRecord) -> str:
     for label, nodes in groups_of(record.graph).items():
         mine = [states[node.label] for node in nodes if node.label in states]
         load = load_text(mine)
-        lines.append(f"  {_group_sentence(label, nodes, record.graph)}: {count_states(mine)}{f' · {load}' if load else ''}")
+        lines.append(
+            f"  {_group_sentence(label, nodes, record.graph)}: {count_states(mine)}{f' · {load}' if load else ''}"
+        )
         shown = [state for place, state in enumerate(mine) if place < _SHOWN or state.state in _FAILED]
         for state in shown:
             lines += [f"    {line}" for line in _node_lines(state)]

@@ -1,0 +1,238 @@
+"""Nodes as actors of a Ray cluster."""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from importlib import import_module
+from typing import Any
+
+from workbench._errors import MissingDependencyError, ProgramError
+from workbench.launch._client import Line
+from workbench.launch._context import LOG_LINES
+from workbench.launch._nodes import NodeSpec
+from workbench.launch._pickling import pickled
+from workbench.launch._program import Program
+from workbench.launch._runner import Emit
+from workbench.launch._service import parallel_calls
+
+_LOOK_SECONDS = 0.25
+_NAME_SECONDS = 30.0  # until Ray gives the name of an actor that was killed to the next one
+_WAITING_CALLS = 32  # beyond those that a service works on at once
+
+
+class RayHost:
+    """The nodes that share one actor."""
+
+    def __init__(self, specs: tuple[NodeSpec, ...], engine: "RayEngine") -> None:
+        self.specs = specs
+        self._engine = engine
+        self._actor: Any = None
+        self._attempt = 0
+        self._over = True
+        self._seen: dict[str, dict[str, Any]] = {}
+        self._heard_at = time.monotonic()
+        self._logs: dict[str, deque[str]] = {spec.label: deque(maxlen=LOG_LINES) for spec in specs}
+
+    def start(self, attempt: int) -> None:
+        """Asks Ray for an actor, which starts the nodes; Ray decides where it lives."""
+        self._attempt, self._over, self._seen = attempt, False, {}
+        self._heard_at = time.monotonic()
+        name = f"{self.specs[0].program}:{self.specs[0].label}"
+        threading.Thread(target=self._live, args=(attempt,), name=f"reports of {name}", daemon=True).start()
+
+    def request_stop(self) -> None:
+        """Sets `stop_requested`."""
+        self._tell("stop")
+
+    def close(self, reason: str) -> None:
+        """Ends its services, and with them the actor."""
+        self._tell("close", reason)
+
+    def kill(self) -> None:
+        """Ends the actor's process at once."""
+        if self._actor is not None:
+            with contextlib.suppress(Exception):  # Ray may be shut down by now, and with it the actor
+                import_module("ray").kill(self._actor)
+
+    def tell_failed(self, label: str, reason: str) -> None:
+        """Lets the nodes know that another one failed."""
+        self._tell("failed", label, reason)
+
+    def failed(self, reason: str) -> None:
+        """Lets callers in this process know that the nodes are gone for good."""
+        for spec in self.specs:
+            if spec.kind == "service":
+                self._engine.endpoint(spec).gone = reason
+
+    def ended(self) -> bool:
+        """Whether no actor is left."""
+        return self._over
+
+    def hung(self) -> list[tuple[str, float, str]]:
+        """Label, silent seconds and stack of each node that has been silent for too long."""
+        unheard = time.monotonic() - self._heard_at
+        found = []
+        for spec in self.specs:
+            seen = self._seen.get(spec.label)
+            if spec.hang_seconds is None or seen is None:
+                continue
+            if seen["silent_seconds"] > spec.hang_seconds:
+                found.append((spec.label, seen["silent_seconds"], seen["stack"] or ""))
+            elif unheard > spec.hang_seconds + 5.0:
+                found.append((spec.label, unheard, "no report from the actor, which may hold Python's global lock"))
+        return found
+
+    def snapshot(self, label: str) -> dict[str, Any]:
+        """Numbers of a `NodeStateRecord`, as last reported."""
+        seen = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
+        if seen.get("heartbeat_age_seconds") is not None:
+            seen["heartbeat_age_seconds"] += time.monotonic() - self._heard_at
+        return {"where": "actor that is starting"} | seen | {"log_tail": tuple(self._logs[label])[-5:]}
+
+    def log_lines(self, label: str) -> tuple[str, ...]:
+        """What the node logged."""
+        return tuple(self._logs[label])
+
+    def line(self, label: str) -> Line:
+        """A new way to call a service of this actor."""
+        spec = next(spec for spec in self.specs if spec.label == label)
+        return Line(self._engine.endpoint(spec), parallel_calls(spec))
+
+    def _tell(self, *order: str) -> None:
+        if self._actor is not None and not self._over:
+            with contextlib.suppress(Exception):  # an actor that is gone is reported by the thread that listens to it
+                self._actor.obey.options(concurrency_group="control").remote(*order)
+
+    def _live(self, attempt: int) -> None:
+        ray, emit = import_module("ray"), self._engine.emit
+        first, code = self.specs[0].label, -9
+        try:
+            self._actor = self._made(attempt)
+            while (told := ray.get(self._asked())) is not None:
+                self._heard_at, self._seen = time.monotonic(), told["seen"]
+                for label, line in told["lines"]:
+                    self._logs[label].append(line)
+                for event in told["events"]:
+                    emit(*event)
+                if told["code"] is not None:
+                    code = told["code"]
+                    break
+            self.kill()  # nothing of it is needed any more
+        except Exception as error:  # the actor died, or could not be made
+            emit(first, "killed", f"The actor of {first!r} was lost: {error}")
+        for spec in self.specs:
+            if spec.kind == "service":
+                self._engine.endpoint(spec).forget()
+        emit(first, "exited", code)
+        self._over = True
+
+    def _asked(self) -> Any:
+        return self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS)
+
+    def _made(self, attempt: int) -> Any:
+        from workbench.launch._ray_worker import CONTROL_CALLS, NodeActor, RayOrder
+
+        ray, engine = import_module("ray"), self._engine
+        order = RayOrder(launch=engine.launch, specs=pickled(self.specs), services=engine.services, attempt=attempt)
+        calls = sum(parallel_calls(spec) for spec in self.specs if spec.kind == "service") + _WAITING_CALLS
+        needs = {name: sum(spec.resources.get(name, 0.0) for spec in self.specs) for name in engine.names(self.specs)}
+        made = ray.remote(
+            num_cpus=needs.pop("CPU", 0),
+            num_gpus=needs.pop("GPU", 0),
+            resources=needs or None,
+            concurrency_groups={"control": CONTROL_CALLS},
+            max_concurrency=calls,
+            max_restarts=0,  # restarts are ours to say
+            runtime_env={"env_vars": dict(self.specs[0].environment)} if self.specs[0].environment else None,
+        )(NodeActor)
+        deadline = time.monotonic() + _NAME_SECONDS
+        while True:
+            try:
+                return made.options(name=self.specs[0].label, namespace=engine.launch).remote(order)
+            except ValueError:  # the name still belongs to the actor of the last attempt
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
+class RayEngine:
+    """The engine that runs nodes as actors of the Ray cluster that `ray.init` connected to.
+
+    Colocated nodes share an actor. A group's resources are Ray's: "CPU", "GPU" and custom ones; without any, a node
+    takes no place. Nodes may restart as their `Restart` says; Ray's own restarts are off. What a node prints goes where
+    Ray sends it, and `current_node().log` to the node's log. An actor that was lost has exit code -9.
+
+    Raises:
+        MissingDependencyError: without the library `ray`.
+        ProgramError: before `ray.init`.
+    """
+
+    name = "ray"
+
+    def __init__(self) -> None:
+        try:
+            ray = import_module("ray")
+        except ImportError as error:
+            raise MissingDependencyError("ray", extra="ray", needed_for="RayEngine") from error
+        if not ray.is_initialized():
+            message = (
+                "`RayEngine()` was made before `ray.init`. It runs nodes on the cluster that Ray is connected to, and "
+                "starts none of its own: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
+            )
+            raise ProgramError(message)
+        self.services: dict[int, tuple[str, str, tuple[str, ...], int]] = {}
+        self._endpoints: dict[int, Any] = {}
+
+    def open(self, program: Program, emit: Emit) -> list[RayHost]:
+        """One host for each set of nodes that share an actor.
+
+        Raises:
+            ProgramError: if no machine of the cluster has the resources of a node.
+        """
+        self._check(program)
+        self.launch = f"workbench-{program.name}-{secrets.token_hex(4)}"
+        self.emit = emit
+        self.services = {
+            spec.index: (specs[0].label, spec.label, spec.methods, parallel_calls(spec))
+            for specs in program.hosts()
+            for spec in specs
+            if spec.kind == "service"
+        }
+        self._endpoints = {}
+        return [RayHost(specs, self) for specs in program.hosts()]
+
+    def close(self) -> None:
+        """Nothing to do: actors ended with their nodes."""
+
+    def endpoint(self, spec: NodeSpec) -> Any:
+        """How this process calls a service."""
+        from workbench.launch._ray_worker import RayEndpoint
+
+        if spec.index not in self._endpoints:
+            actor, label, methods, _ = self.services[spec.index]
+            self._endpoints[spec.index] = RayEndpoint(self.launch, actor, label, methods)
+        return self._endpoints[spec.index]
+
+    @staticmethod
+    def names(specs: tuple[NodeSpec, ...]) -> list[str]:
+        """All resources that the nodes ask for."""
+        return sorted({name for spec in specs for name in spec.resources})
+
+    def _check(self, program: Program) -> None:
+        ray = import_module("ray")
+
+        offers = [node.get("Resources", {}) for node in ray.nodes() if node.get("Alive")]
+        faults = []
+        for specs in program.hosts():
+            needs = {name: sum(spec.resources.get(name, 0.0) for spec in specs) for name in self.names(specs)}
+            if needs and not any(all(offer.get(name, 0) >= need for name, need in needs.items()) for offer in offers):
+                faults.append(f"{' and '.join(spec.label for spec in specs)} needs {needs}")
+        if faults:
+            message = (
+                f"`launch` on Ray was given program {program.name!r} with nodes that no machine of the cluster can "
+                f"hold: {'; '.join(faults)}. An actor lives on one machine: start machines with these resources, ask "
+                "for less, or leave nodes apart."
+            )
+            raise ProgramError(message)

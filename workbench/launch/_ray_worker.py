@@ -1,0 +1,183 @@
+"""What a Ray actor does for its nodes: runs them as threads, answers calls, tells the notebook what happened."""
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import psutil
+
+from workbench._errors import NodeError
+from workbench.launch._client import Client, Line
+from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._pickling import pickled
+from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked
+from workbench.launch._runner import NodeRunner
+
+CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls of other nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOrder:
+    """What an actor is told at its start."""
+
+    launch: str  # unique name, the namespace of the launch's actors
+    specs: bytes
+    services: Mapping[int, tuple[str, str, tuple[str, ...], int]]  # actor's name, label, methods, parallel calls
+    attempt: int
+
+
+class RayEndpoint:
+    """Calls a service in an actor, wherever it lives now."""
+
+    def __init__(self, launch: str, actor: str, label: str, methods: tuple[str, ...]) -> None:
+        self.label = label
+        self.methods = methods
+        self.gone: str | None = None
+        self._launch, self._name = launch, actor
+        self._actor: Any = None
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Calls `method` and waits for its answer."""
+        ray = import_module("ray")
+
+        payload = pickled((method, args, kwargs))
+        if self.gone is not None:
+            raise self._unreachable(method, self.gone)
+        actor = self._actor or self._find(method)
+        try:
+            answer = ray.get(actor.ask.remote(self.label, payload))
+        except ray.exceptions.RayActorError as error:
+            self._actor = None
+            fact = self.gone or f"its actor ended while it worked on the call, which may have had an effect ({error})"
+            raise self._unreachable(method, fact) from error
+        return unpacked(answer)
+
+    def forget(self) -> None:
+        """Looks for the actor anew at the next call."""
+        self._actor = None
+
+    def _find(self, method: str) -> Any:
+        ray = import_module("ray")
+
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while time.monotonic() < deadline:
+            if self.gone is not None:
+                raise self._unreachable(method, self.gone)
+            try:
+                self._actor = ray.get_actor(self._name, namespace=self._launch)
+            except ValueError:  # not there yet, or not there again
+                time.sleep(0.02)
+                continue
+            return self._actor
+        raise self._unreachable(method, f"it did not start within {CONNECT_SECONDS:.0f} s")
+
+    def _unreachable(self, method: str, fact: str) -> NodeError:
+        message = (
+            f"The call `{method}` did not get an answer from node {self.label!r}: {fact}. A node answers between its "
+            "start and its end: see `Launched.state()` for what happened, or give the node a `Restart` and call again."
+        )
+        return NodeError(message, stage=self.label)
+
+
+class NodeActor:
+    """The nodes of one host in a Ray actor."""
+
+    def __init__(self, order: RayOrder) -> None:
+        self._order = order
+        self._changed = threading.Condition()
+        self._news: list[tuple[str, str, Any]] = []
+        self._lines: list[tuple[str, str]] = []
+        self._codes: dict[str, int] = {}
+        self._closing = False
+        self._calling: dict[int, Line] = {}
+        self._endpoints: list[RayEndpoint] = []
+        self._process = psutil.Process(os.getpid())
+        specs: tuple[NodeSpec, ...] = pickle.loads(order.specs)
+        self._runners = {
+            spec.label: NodeRunner(spec, self._client_of, self._emit, write=self._writer(spec.label)) for spec in specs
+        }
+        self._services = {label: r.service for label, r in self._runners.items() if r.service is not None}
+        self._keeper = Keeper(self._services)
+        for runner in self._runners.values():
+            runner.start(order.attempt)
+
+    def ask(self, label: str, payload: bytes) -> bytes:
+        """Answers one call."""
+        return self._keeper.ask(label, payload)
+
+    def news(self, seconds: float) -> dict[str, Any]:
+        """What happened since the last look, after at most `seconds`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news or self._code() is not None, seconds)
+            news, self._news = self._news, []
+            lines, self._lines = self._lines, []
+            code = self._code()
+        return {"events": news, "lines": lines, "code": code, "seen": self._seen()}
+
+    def obey(self, order: str, *details: str) -> None:
+        """Does what the notebook says."""
+        for runner in self._runners.values():
+            if order == "stop":
+                runner.request_stop()
+            elif order == "close":
+                runner.close(details[0])
+            elif order == "failed" and runner.context is not None:
+                runner.context.tell_failed(*details)
+        for endpoint in list(self._endpoints) if order == "failed" else ():
+            if endpoint.label == details[0]:
+                endpoint.gone = details[1]
+        if order == "close":
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
+
+    def _code(self) -> int | None:
+        """The exit code once the nodes have ended: nodes of one actor end together."""
+        codes = tuple(self._codes.values())
+        if any(codes):
+            return max(codes, key=abs)
+        return 0 if len(codes) == len(self._runners) and (self._closing or not self._services) else None
+
+    def _emit(self, label: str, event: str, detail: Any) -> None:
+        with self._changed:
+            self._news.append((label, event, detail))
+            if event in ("finished", "stopped", "raised"):
+                self._codes[label] = 1 if event == "raised" else (detail or 0)
+            self._changed.notify_all()
+
+    def _writer(self, label: str) -> Any:
+        return lambda line: self._lines.append((label, line))
+
+    def _seen(self) -> dict[str, dict[str, Any]]:
+        times = self._process.cpu_times()
+        whole = {
+            "where": f"actor in process {self._process.pid}",
+            "cpu_seconds": times.user + times.system,
+            "memory_bytes": self._process.memory_info().rss,
+        }
+        found = {}
+        for label, runner in self._runners.items():
+            limit, silent = runner.spec.hang_seconds, runner.silent_seconds()
+            hung = limit is not None and silent > limit
+            seen = runner.snapshot() | {"silent_seconds": silent, "stack": runner.stack() if hung else None}
+            seen.pop("native_id")
+            found[label] = seen | whole
+        return found
+
+    def _client_of(self, handle: Handle) -> Client:
+        with self._changed:
+            line = self._calling.get(handle.index)
+            if line is None:
+                actor, label, methods, parallel = self._order.services[handle.index]
+                endpoint = self._services.get(label) or self._remote(actor, label, methods)
+                line = self._calling[handle.index] = Line(endpoint, parallel)
+            return Client(line)
+
+    def _remote(self, actor: str, label: str, methods: tuple[str, ...]) -> RayEndpoint:
+        self._endpoints.append(RayEndpoint(self._order.launch, actor, label, methods))
+        return self._endpoints[-1]
