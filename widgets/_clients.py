@@ -80,6 +80,9 @@ def clients_view_state(
     if timeline is not None:
         needed = {each.client: each.needed_seconds for each in timeline.outcomes}
         _add(state, arrays, ("needed", "round", "seconds", "simulated"), needed)
+        for phase, label in (("download", "downloading"), ("compute", "computing"), ("upload", "uploading")):
+            spent = {s.client: s.seconds for s in timeline.spans if s.kind == phase and s.complete}
+            _add(state, arrays, (phase, label, "seconds", "simulated"), spent)
     if run is None:
         return state, arrays
     measured = {

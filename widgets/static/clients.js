@@ -38,8 +38,10 @@ export function clients(ctx) {
     if (sort.value !== "client") order.sort((a, b) => sign * (value(a) - value(b)) || a - b);
     const shown = order.map(value).filter(Number.isFinite), [low, high] = range(shown), mean = shown.reduce((a, b) => a + b, 0) / Math.max(shown.length, 1);
     const most = order.find((client) => value(client) === high);
-    summary.textContent = !order.length ? "No client passes the filter." :
-      `${format.count(order.length)} of ${format.count(ctx.data.count)} clients · ${column().label}${column().kind ? ` (${column().kind})` : ""}: mean ${show(column().unit, mean)}, most ${show(column().unit, high)}${high > low ? ` (client ${most}, ${(high / mean).toFixed(2)} × the mean)` : ""}${ctx.data.sentence ? ` · ${ctx.data.sentence}` : ""}`;
+    const { label, kind, unit } = column(), leader = h("button", { type: "button", class: "wb-link", onclick: () => choose(most) }, `client ${most}`);
+    summary.replaceChildren(...(!order.length ? ["No client passes the filter."] : [
+      `${format.count(order.length)} of ${format.count(ctx.data.count)} clients · ${label}${kind ? ` (${kind})` : ""}: mean ${show(unit, mean)}, most ${show(unit, high)}`,
+      ...(high > low ? [" (", leader, `, ${(high / mean).toFixed(2)} × the mean)`] : []), ctx.data.sentence ? ` · ${ctx.data.sentence}` : ""]));
     legendBox.replaceChildren(...(mode.value === "heat" && high > low ? [legend("", show(column().unit, low), show(column().unit, high))] : []));
     draw(low, high);
   }
@@ -169,7 +171,8 @@ export function clients(ctx) {
     followed = [];
     options();
     take();
-    metric.value = String(Math.max(0, columns.findIndex((values) => { const [low, high] = range(values); return high > low; })));
+    const varies = (i) => { const [low, high] = range(columns[i]); return high > low; }, some = [...columns.keys()].filter(varies);
+    metric.value = String(some.find((i) => all()[i].unit === "seconds") ?? some[0] ?? 0); // who is late is what is asked most
     if (mode.dataset.set !== "1") (mode.value = ctx.data.count <= 64 ? "bars" : "heat"), (mode.dataset.set = "1");
     arrange();
     follow();

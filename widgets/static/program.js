@@ -1,6 +1,21 @@
 import { cells, cellAt, css, details, format, h, legend, ramp, range, roving, show, svgFrom, widget } from "./common.js";
 
 /** Which values a client has, and where it lives; shared with the panel of one client. */
+/** Whether everybody waits for this client, and what it has more of than the others. */
+function why(columns, values, client) {
+  const times = columns.findIndex((column, i) => column.unit === "seconds" && Number.isFinite(values[i][client]));
+  if (times < 0) return [];
+  const compared = columns.map(({ label }, i) => {
+    const known = [...values[i]].filter(Number.isFinite), mean = known.reduce((a, b) => a + b, 0) / known.length;
+    return { label, ratio: values[i][client] / mean, rank: known.filter((value) => value > values[i][client]).length + 1, of: known.length };
+  });
+  const own = compared[times], share = (ratio) => `${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean`;
+  const more = compared.filter(({ ratio }, i) => i !== times && columns[i].unit !== "times" && ratio > 1.05).sort((a, b) => b.ratio - a.ratio);
+  const place = own.rank === 1 ? `The slowest of ${format.count(own.of)}: all others wait for it.` : `Slower than ${format.count(own.of - own.rank)} of ${format.count(own.of)}.`;
+  const because = more.length ? ` It has more than others of: ${more.map(({ label, ratio }) => `${label} (${share(ratio)})`).join(", ")}.` : " Nothing that was counted tells why: it has no more work than the others, so its device is slower.";
+  return [{ form: "note", title: "straggler", text: `${place} It takes ${share(own.ratio)}.${own.ratio > 1.05 ? because : ""}` }];
+}
+
 export function clientDetails(ctx, clients, columns, client) {
   const held = clients.ranges.find(([start, stop]) => client >= start && client < stop);
   const rows = [["client", `${client} (of 0 to ${format.count(clients.count - 1)})`]];
@@ -9,7 +24,7 @@ export function clientDetails(ctx, clients, columns, client) {
     const value = columns[i][client];
     if (Number.isFinite(value)) rows.push([column.label, `${show(column.unit, value)}${column.kind ? ` (${column.kind})` : ""}`]);
   });
-  const blocks = [{ form: "facts", title: "", rows }];
+  const blocks = [{ form: "facts", title: "", rows }, ...why(clients.columns, columns, client)];
   if (clients.shares.length) blocks.push({ form: "table", title: "Its share of the data", columns: ["name", "type", "bytes"], rows: clients.shares });
   if (clients.neighbours && held) blocks.push({ form: "note", title: "Lives with", text: `clients ${held[0]} to ${held[1] - 1} on the same ${held[2].length > 1 ? "devices" : "device"}` });
   return { title: `Client ${client}`, kind: "clients", subtitle: clients.placement, blocks };

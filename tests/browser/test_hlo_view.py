@@ -1,0 +1,93 @@
+"""The HLO view: the graph of groups, the memory timeline, the largest collectives."""
+
+import pytest
+import records_examples as examples
+from harness import Harness
+from playwright.sync_api import Locator, expect
+
+import widgets
+
+pytestmark = pytest.mark.browser
+
+
+def graph_of(harness: Harness, made: widgets.HloView) -> tuple[Locator, Locator]:
+    view = harness.mount(made)
+    view.get_by_role("button", name="Graph", exact=True).click()
+    return view, view.locator("canvas.wb-graph")
+
+
+def test_groups_open_and_close_by_keyboard_and_say_so(harness: Harness):
+    view, canvas = graph_of(harness, widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    expect(canvas).to_have_attribute("data-nodes", "5")  # the five stages, closed
+    canvas.focus()
+    said = view.locator(".wb-graphtip")
+    expect(said).to_contain_text("group stage 0 · broadcast, closed: 2,000 instructions")
+    harness.page.keyboard.press("Enter")
+    expect(canvas).to_have_attribute("data-nodes", "2005")
+    expect(said).to_contain_text("open")
+    harness.page.keyboard.press("ArrowDown")
+    expect(said).to_contain_text(": add")  # an instruction inside
+    harness.page.keyboard.press("Escape")
+    expect(canvas).to_have_attribute("data-open", "0")
+    view.get_by_role("button", name="Open all groups").click()
+    expect(canvas).to_have_attribute("data-nodes", "10007")  # 10,002 instructions and five groups
+    view.get_by_role("button", name="Close all groups").click()
+    expect(canvas).to_have_attribute("data-nodes", "5")
+
+
+def test_a_click_opens_a_group_and_chooses_an_instruction(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record(instruction_count=60))
+    _, canvas = graph_of(harness, made)
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.click(position={"x": box["width"] / 2, "y": 40})  # the first stage stands on top, in the middle
+    expect(canvas).to_have_attribute("data-open", "1")
+    canvas.focus()
+    harness.page.keyboard.press("ArrowDown")
+    harness.page.keyboard.press("Enter")
+    assert made.selection["stage"] == "0"
+    assert made.selection["instruction"] in {each.name for each in made.record.module.instructions[:12]}
+
+
+def test_what_is_chosen_elsewhere_is_opened_in_the_graph(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record(instruction_count=60))
+    _, canvas = graph_of(harness, made)
+    made.select(instruction="all-reduce.1")
+    expect(canvas).to_have_attribute("data-open", "1")
+
+
+def test_collectives_are_ranked_by_what_they_send_and_lead_to_their_line(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record())
+    view = harness.mount(made)
+    rows = view.get_by_role("table", name="Collectives, largest first").locator("tbody tr")
+    # 3,906 B once, and 1,280 B twice.
+    expect(rows.first).to_contain_text("all-reduce.1")
+    expect(rows.nth(1)).to_contain_text("2.5 KiB")
+    rows.first.get_by_role("button").click()
+    assert made.selection == {"instruction": "all-reduce.1", "line": "fedavg.py:12", "stage": "2"}
+
+
+def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record())
+    view = harness.mount(made)
+    view.get_by_role("button", name="Memory", exact=True).click()
+    line = view.get_by_role("slider", name="Memory over the schedule")
+    # 4.2 MB + k mod 6 · 150 kB: the first peak is the sixth instruction, fusion.5.
+    expect(line).to_have_attribute("aria-valuenow", "6")
+    expect(line).to_have_attribute(
+        "aria-valuetext", "6 of 26: 4.72 MiB alive while fusion.5 runs, from fedavg.py:11 · this is the peak"
+    )
+    expect(view.get_by_role("table", name="Buffers alive at the peak")).to_contain_text("param.data.x")
+    line.focus()
+    harness.page.keyboard.press("ArrowRight")
+    expect(line).to_have_attribute("aria-valuenow", "7")
+    harness.page.keyboard.press("Enter")
+    assert made.selection["instruction"] == "add.6"
+
+
+def test_python_opens_a_face_of_the_view(harness: Harness):
+    made = widgets.HloView(examples.fedavg_record())
+    view = harness.mount(made)
+    made.settings = {"face": "graph"}
+    expect(view.locator("canvas.wb-graph")).to_be_visible()
+    expect(view.get_by_label("Your source")).to_be_hidden()
