@@ -16,6 +16,7 @@ from workbench._errors import EngineError, MeasureError, ProgramError, RoundErro
 from workbench.live._checkpoints import Checkpoints
 from workbench.live._controls import Controls, stop_and_wait
 from workbench.live._feed import Feed
+from workbench.live._heard import hearing
 from workbench.live._history import History, read_metrics, without_clients
 from workbench.live._progress import Progress
 from workbench.records import ProblemRecord, RoundRecord
@@ -76,8 +77,10 @@ class Run:
         checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
         resume: False makes a `checkpoint_dir` that already holds rounds an error.
         stop_when: Ends the run after the round for whose record it returns True.
-        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so that
-            a long run does not fill the memory. None: of all.
+        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so
+            that a long run does not fill the memory. None: of all.
+        emitted: Whether what the programs of a round hand out with `emit` counts as metrics too: one value per client,
+            or per client and local step. The first round then compiles the listening program.
         nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
             the run with the state before that round.
         progress: Whether to show a progress bar.
@@ -103,6 +106,7 @@ class Run:
         resume: bool = True,
         stop_when: Callable[[RoundRecord], bool] | None = None,
         client_rounds: int | None = None,
+        emitted: bool = False,
         nonfinite: Literal["note", "stop"] = "note",
         progress: bool = True,
     ) -> None:
@@ -111,7 +115,7 @@ class Run:
         )
         self.rounds = rounds
         self.error: BaseException | None = None
-        self._step, self._client_rounds = step, client_rounds
+        self._step, self._client_rounds, self._emitted = step, client_rounds, emitted
         self._stop_when, self._nonfinite, self._progress = stop_when, nonfinite, progress
         self._checkpoint_every = checkpoint_every
         self._checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, keep=keep)
@@ -304,14 +308,15 @@ class Run:
     def _one_round(self) -> bool:
         started = time.perf_counter()
         round = self.finished
-        returned = self._step(self._last.state, *self._feed.arguments(round))
+        with hearing(self._emitted) as heard:
+            returned = self._step(self._last.state, *self._feed.arguments(round))
         if not isinstance(returned, tuple) or len(returned) != 2:
             msg = (
                 f"`run_rounds` was given a step that returned a `{type(returned).__name__}` in round {round}. A step "
                 "returns two things, the next state and the metrics: `return state, {'loss': loss}`."
             )
             raise ProgramError(msg)
-        self._pending = (*returned, started)
+        self._pending = (returned[0], heard(returned[1]), started)
         return self._commit()
 
     def _commit(self) -> bool:
