@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat, inspectors
 from workbench._errors import InspectionError
-from workbench.cost import estimate_cost, known_chip
+from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.plan import (
     AtOnce,
     Jitted,
@@ -316,9 +316,7 @@ class Inspection:
     def _cost(
         self, module: ModuleRecord | None, described: PlanRecord, mesh: MeshRecord | None, chip: ChipRecord | None
     ) -> Any:
-        dtype = _largest_dtype(described)
-        if chip is not None and dtype not in chip.peak_flops_per_second:
-            dtype = "bfloat16"
+        dtype = largest_dtype(described, chip)
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
 
 
@@ -387,8 +385,3 @@ def _joined_memory(module: ModuleRecord, told: Any) -> Any:
         timeline=told.timeline or module.memory.timeline,
         peak_bytes=told.peak_bytes if told.peak_bytes is not None else module.memory.peak_bytes,
     )
-
-
-def _largest_dtype(described: PlanRecord) -> str:
-    floats = [v for v in described.inputs if "float" in v.dtype]
-    return max(floats, key=lambda v: v.size_bytes).dtype if floats else "bfloat16"

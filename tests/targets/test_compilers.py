@@ -154,6 +154,13 @@ def test_program_that_does_not_fit_says_by_how_much_and_because_of_which_lines(c
     assert done.hlo.startswith("HloModule")
 
 
+def test_gpu_compiler_says_itself_that_memory_is_not_enough(compiled):
+    too_much = compiled(lambda mesh: lowered_too_large(mesh, 4 * 131072), "h100:8")
+    (said,) = (note for note in too_much.notes if "own words on memory" in note)
+    assert re.search(r"Can't reduce memory use below [\d.]+GiB \(\d+ bytes\) by rematerialization", said)
+    assert not any("own words" in note for note in compiled(lowered_round, "h100:8").notes)
+
+
 def test_out_of_memory_errors_exact_bytes_agree_with_its_words(compiled):
     done = compiled(lambda mesh: lowered_too_large(mesh, 4 * 131072), "v5e:4x4")
     words = re.search(r"temporaries \(([\d.]+)G\)", done.error)

@@ -1,6 +1,7 @@
 import pytest
 
 from workbench.targets._memory import largest_buffers, memory_record, out_of_memory_bytes
+from workbench.targets.worker import memory_warning
 
 TEMPORARIES = (
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (22.25G) exceeds "
@@ -110,3 +111,15 @@ def test_gpu_program_fits_when_its_peak_does(available, fits):
 def test_peak_that_the_compiler_does_not_tell_is_bounded_by_what_it_holds():
     figures = {"argument_bytes": 100, "output_bytes": 50, "temporary_bytes": 7, "alias_bytes": 50, "peak_bytes": 0}
     assert memory_record(reply(memory=figures), available_bytes=1000).peak_bytes == 107
+
+
+def test_warning_of_the_gpu_compiler_is_read_from_what_was_written_since(tmp_path):
+    log = tmp_path / "stderr.txt"
+    assert memory_warning(log, 0) == ""
+    old = "W1 hlo_rematerialization.cc:1] Can't reduce memory use below 1.00GiB (1 bytes) by rematerialization\n"
+    new = "W1 hlo_rematerialization.cc:1] Can't reduce memory use below 2.00GiB (2 bytes) by rematerialization; only\n"
+    log.write_text(f"{old}I0 something else\n")
+    start = log.stat().st_size
+    assert memory_warning(log, start) == ""
+    log.write_text(f"{old}I0 something else\n{new}W0 more\n")
+    assert memory_warning(log, start) == "Can't reduce memory use below 2.00GiB (2 bytes) by rematerialization; only"

@@ -2,4 +2,5 @@
 
 from workbench.cost._chips import CHIPS as CHIPS, known_chip as known_chip
 from workbench.cost._collectives import collective_seconds as collective_seconds, is_closed_ring as is_closed_ring
-from workbench.cost._estimate import estimate_cost as estimate_cost
+from workbench.cost._estimate import estimate_cost as estimate_cost, largest_dtype as largest_dtype
+from workbench.cost._scaling import estimate_scaled as estimate_scaled

@@ -55,17 +55,18 @@ def collective_seconds(
     if not link:
         return None
     if beyond or chip.topology == "switch":
-        return _sent(kind, payload_bytes, group_size) / link + HOP_SECONDS * _steps(kind, group_size, closed=False)
+        return sent_bytes(kind, payload_bytes, group_size) / link + HOP_SECONDS * _steps(kind, group_size, closed=False)
     closed = is_closed_ring(chip, group_size) if closed is None else closed
     latency = HOP_SECONDS * _steps(kind, group_size, closed=closed)
     if kind.endswith("all-to-all"):
         return group_size * payload_bytes / (8 if closed else 4) / link + latency
     if kind in ("collective-permute", "send"):
         return payload_bytes / link + latency
-    return _sent(kind, payload_bytes, group_size) / (2 if closed else 1) / link + latency
+    return sent_bytes(kind, payload_bytes, group_size) / (2 if closed else 1) / link + latency
 
 
-def _sent(kind: str, payload_bytes: float, group_size: int) -> float:
+def sent_bytes(kind: str, payload_bytes: float, group_size: int) -> float:
+    """What one device of a group sends in one collective, as a ring does it."""
     share = (group_size - 1) / group_size
     if kind == "all-reduce":
         return 2 * payload_bytes * share

@@ -57,26 +57,34 @@ def estimate_cost(
             "`estimate_cost` was given neither a module nor a plan, so that there is nothing to price. A cost needs "
             "the stages of a program: pass the record of `inspect_module`, or a `PlanRecord`."
         )
-    peak = _peak(chip, dtype)
+    peak = peak_of(chip, dtype)
     devices = math.prod(mesh.shape) if mesh is not None else 1
     if module is not None:
-        stages = _compiled_stages(module, plan)
+        stages = compiled_stages(module, plan)
     else:
-        stages = list(_planned_stages(plan.stages, plan, mesh)) if plan is not None else []
-    priced = tuple(_priced(stage, sent, chip, peak) for stage, sent in stages)
+        stages = list(planned_stages(plan.stages, plan, mesh)) if plan is not None else []
+    costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
     clients, padding, lockstep = client_costs(plan, mesh, examples_per_client)
     return CostRecord(
-        stages=priced,
+        stages=costs,
         clients=clients,
         chip=chip,
-        seconds=_sum_or_none([stage.seconds for stage in priced]) if chip is not None else None,
+        seconds=_sum_or_none([stage.seconds for stage in costs]) if chip is not None else None,
         padding_waste=padding,
         lockstep_waste=lockstep,
         assumptions=tuple(_assumptions(module, chip, dtype, peak, devices)),
     )
 
 
-def _peak(chip: ChipRecord | None, dtype: str) -> float | None:
+def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
+    """The dtype whose peak prices a program: of its largest floating-point input, if the chip has one; else bfloat16."""
+    floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
+    dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
+    return "bfloat16" if chip is not None and dtype not in chip.peak_flops_per_second else dtype
+
+
+def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
+    """FLOP/s of one device of the chip in `dtype`; None without a chip."""
     if chip is None:
         return None
     if dtype not in chip.peak_flops_per_second:
@@ -92,7 +100,7 @@ def _peak(chip: ChipRecord | None, dtype: str) -> float | None:
 Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share of it that is a stage's
 
 
-def _compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple[StageCostRecord, Sent]]:
+def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple[StageCostRecord, Sent]]:
     """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after."""
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
@@ -142,7 +150,7 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
     return found
 
 
-def _planned_stages(
+def planned_stages(
     stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, turns: float = 1.0
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
     """The stages of a plan that nobody compiled, their work shared evenly; what a loop holds counts once per turn.
@@ -164,7 +172,7 @@ def _planned_stages(
         )
         yield record, sent
         if is_loop:
-            yield from _planned_stages(stage.body, plan, mesh, turns * (stage.trip_count or math.nan))
+            yield from planned_stages(stage.body, plan, mesh, turns * (stage.trip_count or math.nan))
 
 
 def _times(amount: float | None, factor: float) -> float | None:
@@ -195,7 +203,8 @@ def _planned_reduction(
         yield record, 1.0
 
 
-def _priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
+def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
+    """The stage with its seconds on a chip."""
     if chip is None or peak is None:
         return stage
     compute = None if stage.flops is None else stage.flops / peak

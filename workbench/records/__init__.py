@@ -62,6 +62,7 @@ from workbench.records._run import (
     RunRecord as RunRecord,
     StageRunRecord as StageRunRecord,
 )
+from workbench.records._scaling import ScaledCostRecord as ScaledCostRecord
 from workbench.records._sharding import (
     AxisArrivalRecord as AxisArrivalRecord,
     LeafShardingRecord as LeafShardingRecord,

@@ -179,6 +179,8 @@ def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
     found = [*target.notes, *reply["notes"]]
     if reply["error"] and reply["hlo"]:
         found.append("the HLO is that of a program which does not fit: as the compiler had it when it gave up")
+    if reply.get("said"):
+        found.append(f"the compiler's own words on memory: {reply['said']}")
     if target.platform == "cuda":
         found.append(
             "compiled without a GPU: no autotuning, so kernels and their tiles may differ from those of a real run"

@@ -45,7 +45,7 @@ def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
     """The memory of one device from a worker's reply.
 
     `fits` is the compiler's own word on TPU (it raises otherwise) and a comparison of its peak with `available_bytes`
-    on GPU, whose compiler does not check.
+    on GPU, whose compiler warns at most (the compilation's notes then hold its words).
     """
     largest = largest_buffers(reply["peak"], reply["hlo"]) or _allocations(reply["error"])
     if reply["error"]:

@@ -34,10 +34,10 @@ _SET = {
     "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks a metadata server over the network
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_STDERR_LOG_LEVEL": "3",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "1",  # warnings: the GPU compiler's only word on a program that does not fit
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else the second notebook fails on libtpu's lock file
 }
-_NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING)|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
+_NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING|[IW]\d{4} )|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
 _SIGNALS = {
     "SIGFPE": "the compiler divided by zero",
     "SIGABRT": "the compiler gave up on a check of its own",

@@ -7,6 +7,7 @@ ends (so also when the kernel is killed), and after some idle time. DIRECTORY is
 import contextlib
 import os
 import queue
+import re
 import shutil
 import sys
 import tempfile
@@ -92,6 +93,8 @@ def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> d
     sizes = [size for _, size in request["axes"]]
     ordered, order, notes = aot.order_devices(devices, sizes, request["slices"], request["order"])
     options = {"xla_dump_to": str(scratch), **request["options"]}
+    log = scratch.parent / "stderr.txt"
+    written = log.stat().st_size if log.exists() else 0
     report("compiling")
     started = time.monotonic()
     error = ""
@@ -115,8 +118,23 @@ def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> d
         "devices": [_device(device) for device in ordered],
         "peak": live.partition("(peak):\n")[2][:20_000],
         "usage": usage[:200],
+        "said": memory_warning(log, written),
         "versions": {"jaxlib": aot.jaxlib_version(), "python": sys.version.split()[0]},
     }
+
+
+def memory_warning(log: Path, start: int) -> str:
+    """What the compiler wrote about memory that it could not save; "" if nothing.
+
+    XLA's GPU compiler raises nothing for a program that does not fit, but it warns when rematerialization cannot bring
+    it under the memory of the device. A TPU's raises.
+    """
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(start)
+        found = re.findall(r"Can't reduce memory use below .*", file.read().decode(errors="replace"))
+    return found[-1].strip() if found else ""
 
 
 def _dumped(directory: str, ending: str) -> str:

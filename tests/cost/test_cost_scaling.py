@@ -1,0 +1,163 @@
+"""Costs at another size: against the compiler at that size, and by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench._errors import InspectionError
+from workbench.cost import estimate_scaled, known_chip
+
+STEPS, ROWS, WIDTH = 3, 8, 64
+
+
+def inspected(*, clients=16, shares=2, model=2, layers=2, at_once=None, chip=None, compiled=True):
+    """A round of local SGD of `layers` square layers, cut along the model axis, inspected on a mesh of CPU devices."""
+    sizes, names = (shares, model), ("clients", "model")
+    mesh = wb.make_mesh(dict(zip(names, sizes, strict=True)), devices=jax.devices()[: shares * model])
+    if not compiled:
+        mesh = mesh.abstract_mesh
+
+    @wb.program(clients=clients)
+    def local_sgd(weights, data):
+        def train(weights, rows):
+            def step(weights, _):
+                def loss(weights):
+                    x = rows
+                    for layer in range(layers):
+                        x = jnp.tanh(x @ weights[layer])
+                    return jnp.mean(x**2)
+
+                return weights - 0.1 * jax.grad(loss)(weights), None
+
+            return jax.lax.scan(step, weights, None, length=STEPS)[0]
+
+        return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(weights), data)))
+
+    def struct(shape, *spec):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
+
+    args = struct((layers, WIDTH, WIDTH), None, None, "model"), struct((clients, ROWS, WIDTH), "clients")
+    return wb.inspect(local_sgd, *args, mesh=mesh, chip=chip, clients_at_once=at_once)
+
+
+@pytest.fixture(scope="module")
+def record():
+    return inspected(chip="v5e")
+
+
+def sent(cost):
+    return {(stage.stage, axis): amount for stage in cost.stages for axis, amount in stage.collective_bytes.items()}
+
+
+def flops(cost):
+    return {stage.stage: stage.flops for stage in cost.stages if stage.flops}
+
+
+def test_size_as_it_is_gives_the_records_own_cost(record):
+    same = estimate_scaled(record)
+    assert same.cost.stages == record.cost.stages
+    assert same.cost.seconds == record.cost.seconds
+    assert same.memory.peak_bytes == record.module.memory.peak_bytes
+    assert (same.clients, same.clients_per_device, same.devices, same.idle_devices) == (16, 8, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "actual"),
+    [
+        ({"clients": 64}, {"clients": 64}),
+        ({"devices": 8}, {"shares": 4}),
+        ({"clients": 64, "devices": 8}, {"clients": 64, "shares": 4}),
+        ({"devices": 2}, {"shares": 1}),
+    ],
+    ids=["more-clients", "more-devices", "both", "fewer-devices"],
+)
+def test_flops_and_bytes_sent_are_those_of_the_program_compiled_at_that_size(record, changes, actual):
+    estimated, compiled = estimate_scaled(record, **changes), inspected(**actual)
+    assert flops(estimated.cost) == flops(compiled.cost)
+    assert sent(estimated.cost) == {key: pytest.approx(amount) for key, amount in sent(compiled.cost).items()}
+    assert estimated.memory.argument_bytes == compiled.module.memory.argument_bytes
+    assert estimated.memory.peak_bytes == pytest.approx(compiled.module.memory.peak_bytes, rel=0.15)
+
+
+def test_twice_the_layers_are_twice_the_model(record):
+    estimated, compiled = estimate_scaled(record, model=2.0), inspected(layers=4)
+    # the first layer needs no gradient of its input, so a layer more costs a little more than a layer on average
+    assert estimated.cost.stages[1].flops == pytest.approx(compiled.cost.stages[1].flops, rel=0.15)
+    assert sent(estimated.cost)["2", "clients"] == pytest.approx(sent(compiled.cost)["2", "clients"])
+    assert estimated.memory.argument_bytes == compiled.module.memory.argument_bytes
+    assert estimated.memory.peak_bytes == pytest.approx(compiled.module.memory.peak_bytes, rel=0.25)
+
+
+def test_fewer_clients_at_once_take_less_memory_and_as_many_flops(record):
+    estimated, compiled = estimate_scaled(record, clients_at_once=2), inspected(at_once=2)
+    assert estimated.clients_at_once == 2
+    assert flops(estimated.cost) == flops(record.cost) == flops(compiled.cost)
+    assert estimated.memory.temporary_bytes == record.module.memory.temporary_bytes / 4  # of 8 clients at once
+    assert compiled.module.memory.temporary_bytes < record.module.memory.temporary_bytes
+
+
+def test_one_device_that_becomes_four_sends_what_the_plan_reduces():
+    alone = inspected(shares=1, model=1)
+    estimated = estimate_scaled(alone, devices=4)
+    # an all-reduce of two layers of float32 over a ring of 4: 2 · S · 3/4
+    assert sent(estimated.cost) == {("2", "clients"): 2 * (2 * WIDTH * WIDTH * 4) * 3 / 4}
+    assert sent(estimate_scaled(alone).cost) == {}
+
+
+def test_plan_that_nobody_compiled_is_scaled_too():
+    planned = inspected(compiled=False)
+    twice = estimate_scaled(planned, clients=32)
+    assert twice.memory is None
+    assert twice.cost.stages[1].flops == 2 * planned.cost.stages[1].flops
+    assert "the plan of local_sgd" in twice.cost.assumptions[0]
+
+
+def test_devices_without_a_client_are_counted(record):
+    # 16 clients on 32 shares of two devices: sixteen shares hold one each
+    scaled = estimate_scaled(record, devices=64)
+    assert (scaled.clients_per_device, scaled.idle_devices) == (1, 32)
+
+
+def test_seconds_follow_the_chip(record):
+    slow, fast = estimate_scaled(record), estimate_scaled(record, chip=known_chip("v6e"))
+    # v6e: 918 TFLOP/s and 1638 GB/s, v5e: 197 and 819
+    assert fast.cost.stages[1].compute_seconds == pytest.approx(slow.cost.stages[1].compute_seconds * 197 / 918)
+    assert fast.cost.stages[1].memory_seconds == pytest.approx(slow.cost.stages[1].memory_seconds * 819 / 1638)
+    assert fast.memory.available_bytes == 32 * 2**30
+
+
+def test_model_that_does_not_fit_any_more_says_so(record):
+    assert estimate_scaled(record).memory.fits is not False
+    large = estimate_scaled(record, model=1e6, chip=known_chip("v5e"))
+    assert large.memory.fits is False
+    assert large.memory.peak_bytes > large.memory.available_bytes == 16 * 2**30
+
+
+def test_every_assumption_stands_beside_the_estimate(record):
+    scaled = estimate_scaled(record, clients=32, model=2.0, devices=8, clients_at_once=1)
+    said = " | ".join(scaled.cost.assumptions)
+    for words in ("estimated, not compiled", "rings of 4 instead of 2", "2 times the parameters", "1 clients at once"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": 0}, "clients=0 is not above 0"),
+        ({"model": -1.0, "clients_at_once": 0}, "model=-1.0 is not above 0; clients_at_once=0 is not above 0"),
+        ({"devices": 3}, "devices=3 is no multiple of 2"),
+    ],
+    ids=["clients", "several", "devices"],
+)
+def test_impossible_sizes_are_all_named(record, changes, words):
+    with pytest.raises(InspectionError, match=f"given impossible sizes for 'local_sgd': {words}") as caught:
+        estimate_scaled(record, **changes)
+    assert "use numbers above 0" in str(caught.value)
+
+
+def test_program_without_clients_is_refused():
+    plain = wb.inspect(lambda x: x + 1, jnp.ones(3))
+    with pytest.raises(InspectionError, match=r"which has no clients.*pass the record of a program with a placement"):
+        estimate_scaled(plain)

@@ -1,0 +1,293 @@
+"""What a program would cost at another size: its own records, scaled by laws that are written beside every number."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from workbench._errors import InspectionError
+from workbench.cost._collectives import sent_bytes
+from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
+from workbench.records import (
+    ChipRecord,
+    CollectiveRecord,
+    CostRecord,
+    MemoryRecord,
+    MeshRecord,
+    PlacementRecord,
+    PlanRecord,
+    ProgramRecord,
+    ScaledCostRecord,
+    StageCostRecord,
+    StageRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How many there are of everything: `shares` of the clients over devices, `others` devices in each share."""
+
+    clients: int
+    shares: int
+    others: int
+    at_once: int
+
+    @property
+    def per_device(self) -> int:
+        return -(-self.clients // self.shares)
+
+    @property
+    def turns(self) -> int:
+        return -(-self.per_device // self.at_once)
+
+
+def estimate_scaled(
+    record: ProgramRecord,
+    *,
+    clients: int | None = None,
+    model: float = 1.0,
+    clients_at_once: int | None = None,
+    devices: int | None = None,
+    chip: ChipRecord | None = None,
+) -> ScaledCostRecord:
+    """Estimates what a program would cost with other numbers of clients, parameters and devices.
+
+    Starts from what the compiler made of the program (or from its plan, where nothing was compiled) and scales it;
+    compile the program at that size to know.
+
+    Args:
+        record: The program, from `inspect`.
+        clients: How many clients; None: as many as it has.
+        model: Times the parameters, with the same examples.
+        clients_at_once: How many clients a device computes together; None: as it is.
+        devices: How many devices; the mesh axes of the clients grow or shrink, the others stay.
+        chip: The chip to price seconds on; None: that of the record.
+
+    Returns:
+        The estimate. With everything left as it is, it is the record's own cost.
+
+    Raises:
+        InspectionError: if the program has no clients, or a number is impossible.
+
+    Example:
+        >>> import jax, workbench as wb
+        >>> from workbench.cost import estimate_scaled
+        >>> mean = wb.program(clients=8)(lambda x: wb.reduce_mean(wb.map_fn(lambda row: row @ row, x)))
+        >>> record = wb.inspect(mean, jax.numpy.ones((8, 32)))
+        >>> estimate_scaled(record, clients=64).cost.stages[0].flops / record.cost.stages[0].flops
+        8.0
+    """
+    placement, before = _size(record)
+    after = _changed(record, placement, before, (clients, model, clients_at_once, devices))
+    chip = chip or (record.cost.chip if record.cost is not None else None)
+    law = _Law(record.plan, placement, before, after, model)
+    peak = peak_of(chip, largest_dtype(record.plan, chip))
+    stages = [law.scaled(stage, sent) for stage, sent in _stages(record, placement, after)]
+    costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
+    seconds = [stage.seconds for stage in costs]
+    known = [each for each in seconds if each is not None]
+    return ScaledCostRecord(
+        cost=CostRecord(
+            stages=costs,
+            chip=chip,
+            seconds=sum(known) if chip is not None and len(known) == len(seconds) else None,
+            assumptions=tuple(_assumptions(record, placement, before, after, model)),
+        ),
+        memory=_memory(record, law, chip),
+        clients=after.clients,
+        clients_per_device=after.per_device,
+        clients_at_once=after.at_once,
+        devices=after.shares * after.others,
+        idle_devices=max(0, after.shares - -(-after.clients // after.per_device)) * after.others,
+        model=model,
+    )
+
+
+def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
+    if not record.plan.placements:
+        message = (
+            f"`estimate_scaled` was given {record.name!r}, which has no clients. It changes how many clients a program "
+            "has and where they are: pass the record of a program with a placement."
+        )
+        raise InspectionError(message)
+    placement = record.plan.placements[0]
+    axes = record.mesh.axes if record.mesh is not None else ()
+    shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
+    others = math.prod(axis.size for axis in axes) // shares
+    per_device = -(-placement.size // shares)
+    at_once = min(record.plan.clients_at_once or per_device, per_device)
+    return placement, _Size(placement.size, shares, others, at_once)
+
+
+def _changed(
+    record: ProgramRecord,
+    placement: PlacementRecord,
+    before: _Size,
+    wanted: tuple[int | None, float, int | None, int | None],
+) -> _Size:
+    clients, model, at_once, devices = wanted
+    clients = before.clients if clients is None else clients
+    devices = before.shares * before.others if devices is None else devices
+    given = {"clients": clients, "model": model, "clients_at_once": 1 if at_once is None else at_once}
+    wrong = [f"{name}={value!r} is not above 0" for name, value in given.items() if not value > 0]
+    if devices < 1 or devices % before.others:
+        wrong.append(f"devices={devices!r} is no multiple of {before.others}, the devices of the other mesh axes")
+    if devices != before.shares * before.others and not placement.mesh_axes:
+        wrong.append(f"devices={devices!r}, but no mesh axis carries the clients, so that more devices change nothing")
+    if wrong:
+        message = (
+            f"`estimate_scaled` was given impossible sizes for {record.name!r}: {'; '.join(wrong)}. Clients, "
+            "parameters and devices are counted: use numbers above 0, and devices that fill the mesh."
+        )
+        raise InspectionError(message)
+    shares = devices // before.others
+    per_device = -(-clients // shares)
+    if at_once is None:
+        at_once = before.at_once if record.plan.clients_at_once is not None else per_device
+    return _Size(clients, shares, before.others, min(at_once, per_device))
+
+
+class _Law:
+    """How every amount of a program grows with its size."""
+
+    def __init__(self, plan: PlanRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float) -> None:
+        self.before, self.after, self.model = before, after, model
+        self.clients = after.per_device / before.per_device
+        self.plan, self.placement = plan, placement
+        self.inside = set(_inside(plan.stages, placement.name))
+
+    def scaled(self, stage: StageCostRecord, sent: Sent) -> tuple[StageCostRecord, Sent]:
+        """The work and the collectives of one stage at the new size."""
+        at_clients = stage.stage in self.inside
+        factor = self.model * (self.clients if at_clients else 1.0)
+        found = [(self._collective(one, at_clients), share) for one, share in sent]
+        kept = [(one, share) for one, share in found if one is not None]
+        wire: dict[str, float] = {}
+        for one, share in kept:
+            axis = "+".join(one.axes) or "unnamed"
+            wire[axis] = wire.get(axis, 0.0) + (one.wire_bytes or 0.0) * share * (one.times or 0.0)
+        scaled = stage.replace(
+            flops=None if stage.flops is None else stage.flops * factor,
+            accessed_bytes=None if stage.accessed_bytes is None else stage.accessed_bytes * factor,
+            collective_bytes=wire,
+        )
+        return scaled, kept
+
+    def _collective(self, one: CollectiveRecord, at_clients: bool) -> CollectiveRecord | None:
+        """One collective; None where nobody is left to take part."""
+        crosses = any(axis in self.placement.mesh_axes for axis in one.axes)
+        group = round(one.group_size * self.after.shares / self.before.shares) if crosses else one.group_size
+        if group < 2:
+            return None
+        looped = at_clients and not crosses  # sent anew for every group of clients that is computed together
+        payload = one.payload_bytes * self.model * (self.after.at_once / self.before.at_once if looped else 1.0)
+        times = one.times
+        if times is not None and looped:
+            times *= self.after.turns / self.before.turns
+        was = sent_bytes(one.kind, one.payload_bytes, one.group_size)
+        now = sent_bytes(one.kind, payload, group)
+        wire = None if one.wire_bytes is None else one.wire_bytes * now / was if was else now
+        return one.replace(group_size=group, payload_bytes=round(payload), wire_bytes=wire, times=times)
+
+
+def _stages(record: ProgramRecord, placement: PlacementRecord, after: _Size) -> Iterator[tuple[StageCostRecord, Sent]]:
+    """The program's stages as they are, with the reductions that one device alone did not need to send."""
+    if record.module is None:
+        yield from planned_stages(record.plan.stages, record.plan, record.mesh)
+        return
+    new = _planned_reductions(record, placement, after)
+    for stage, sent in compiled_stages(record.module, record.plan):
+        yield stage, [*sent, *new.get(stage.stage, [])]
+
+
+def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after: _Size) -> dict[str, Sent]:
+    _, before = _size(record)
+    if before.shares > 1 or after.shares == 1 or record.mesh is None:
+        return {}
+    # As if over two devices, the fewest that send anything: the law then grows the group to the new size.
+    axes = tuple(
+        axis.replace(size=2 if axis.name in placement.mesh_axes[:1] else axis.size) for axis in record.mesh.axes
+    )
+    mesh = MeshRecord(axes=axes, devices=(), abstract=True)
+    planned = planned_stages(record.plan.stages, record.plan, mesh)
+    return {
+        stage.stage: [(one.replace(group_size=1), share) for one, share in sent]
+        for stage, sent in planned
+        if sent and stage.stage in set(_inside(record.plan.stages, placement.name))
+    }
+
+
+def _inside(stages: Sequence[StageRecord], placement: str, *, within: bool = False) -> Iterator[str]:
+    """Paths of the stages whose work is done once per client."""
+    for stage in stages:
+        here = within or stage.placement == placement
+        if here:
+            yield stage.path
+        yield from _inside(stage.body, placement, within=here)
+
+
+def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> MemoryRecord | None:
+    told = record.module.memory if record.module is not None else None
+    parts = None if told is None else (told.argument_bytes, told.output_bytes, told.temporary_bytes, told.peak_bytes)
+    if told is None or parts is None or any(part is None for part in parts):
+        return None
+    arguments, outputs, temporaries, peak = (part or 0 for part in parts)
+    data = min(arguments, sum(_client_bytes(record.plan, law)))
+    new_arguments = round((arguments - data) * law.model + data * law.clients)
+    new_outputs = round(outputs * law.model)
+    new_temporaries = round(temporaries * law.model * law.after.at_once / law.before.at_once)
+    grown = new_arguments + new_outputs + new_temporaries - arguments - outputs - temporaries
+    new_peak = max(peak + grown, new_arguments)
+    same_chip = record.cost is None or chip is None or chip == record.cost.chip
+    available = told.available_bytes if same_chip and told.available_bytes else None
+    if available is None and chip is not None:
+        available = chip.hbm_bytes // chip.devices_per_chip
+    return MemoryRecord(
+        argument_bytes=new_arguments,
+        output_bytes=new_outputs,
+        temporary_bytes=new_temporaries,
+        peak_bytes=new_peak,
+        available_bytes=available,
+        fits=None if available is None else new_peak <= available,
+        notes=("estimated from the compiler's figures at the program's own size",),
+    )
+
+
+def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
+    """Bytes per device of every argument that has one row per client."""
+    clients = law.before.clients
+    read = {
+        value.name
+        for stage in plan.stages
+        if stage.placement == law.placement.name and -1 in stage.consumes
+        for value in stage.inputs
+        if value.shape[:1] == (clients,)
+    }
+    for value in plan.inputs:
+        if value.name in read:
+            yield value.size_bytes / clients * law.before.per_device
+
+
+def _assumptions(
+    record: ProgramRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float
+) -> Iterator[str]:
+    came = "what the compiler made of" if record.module is not None else "the plan of"
+    yield f"estimated, not compiled: scaled from {came} {record.name} with {before.clients} {placement.name}"
+    if after.clients != before.clients or after.shares != before.shares:
+        yield (
+            f"the fullest device has {after.per_device} {placement.name} instead of {before.per_device}, and work at "
+            f"{placement.name} grows with that; the server's stays"
+        )
+    if after.shares != before.shares:
+        yield f"collectives over {', '.join(placement.mesh_axes)} are rings of {after.shares} instead of {before.shares}"
+    if model != 1.0:
+        yield (
+            f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and what is sent grow {model:g} "
+            "times (so does a model with more layers; one with wider layers moves fewer activations than that)"
+        )
+    if after.at_once != before.at_once:
+        yield (
+            f"{after.at_once} {placement.name} at once instead of {before.at_once}: temporaries grow with that, FLOPs "
+            "and memory traffic do not"
+        )
+    if record.cost is not None:
+        yield from (each for each in record.cost.assumptions if each != "predicted, not measured")
