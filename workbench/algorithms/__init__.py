@@ -3,12 +3,26 @@
 from workbench.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
 from workbench.algorithms._algorithm import Algorithm as Algorithm, ServerState as ServerState
 from workbench.algorithms._apfl import ApflState as ApflState, apfl as apfl
+from workbench.algorithms._coded import (
+    best_needed as best_needed,
+    coded_matmul as coded_matmul,
+    encode_blocks as encode_blocks,
+    expected_latency as expected_latency,
+    simulate_latency as simulate_latency,
+)
+from workbench.algorithms._coded_shuffle import (
+    ShufflePlan as ShufflePlan,
+    coded_shuffle as coded_shuffle,
+    plan_shuffle as plan_shuffle,
+    shuffle_messages as shuffle_messages,
+)
 from workbench.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
 from workbench.algorithms._diloco import DilocoState as DilocoState, diloco as diloco, outer_nesterov as outer_nesterov
 from workbench.algorithms._fedavg import fedavg as fedavg, fedopt as fedopt, fedprox as fedprox
 from workbench.algorithms._kmeans import kmeans as kmeans
 from workbench.algorithms._linear import newton as newton, power_iteration as power_iteration
 from workbench.algorithms._local import Trained as Trained, train_locally as train_locally
+from workbench.algorithms._matmul import matmul_25d as matmul_25d, matmul_words as matmul_words
 from workbench.algorithms._meta import fine_tuning as fine_tuning, maml as maml, reptile as reptile
 from workbench.algorithms._mime import mime_lite as mime_lite
 from workbench.algorithms._population import (
