@@ -23,6 +23,7 @@ from workbench.engines._ledger import Ledger
 from workbench.engines._pass import Pass, list_clients, partial_avals
 from workbench.engines._stage import edge_aval, from_edge, to_host
 from workbench.plan import Plan
+from workbench.plan._steps import loop_bodies, plan_jaxpr
 from workbench.records import RunRecord
 
 
@@ -114,7 +115,7 @@ class Flower(Engine):
     def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:
         self._ledger = ledger
         self._given = {id(x): x for x in inputs if isinstance(x, np.ndarray)}
-        wanted = max([math.ceil(p.size / self.clients_per_node) for p in plan.placements], default=1)
+        wanted = math.ceil(_most_clients(plan) / self.clients_per_node)
         if self._running is not None and self._running.nodes < wanted:
             self.close()
         if self._running is not None:
@@ -280,6 +281,14 @@ class Flower(Engine):
 
     def _place(self, seat: int) -> str:
         return f"node {seat}" if self.runtime == "simulation" else f"supernode {seat}"
+
+
+def _most_clients(plan: Plan) -> int:
+    """The clients of the largest pass of a plan, loops included."""
+    most = max((step.placement.size for step in plan.steps if step.kind == "clients" and step.placement), default=1)
+    loops = [step.equation for step in plan.steps if step.kind in ("loop", "branch")]
+    bodies = [plan_jaxpr(closed, plan.name) for equation in loops for closed in loop_bodies(equation)]
+    return max([most, *map(_most_clients, bodies)])
 
 
 def _as_expected(x: Any, aval: Any, work: Pass, batch: Batch, where: str) -> np.ndarray:

@@ -339,7 +339,9 @@ def write_bridge(project: Path) -> None:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     for name, module in (("server", "_flower_bridge"), ("client", "_flower_app.client")):
-        (package / f"{name}.py").write_text(f"from workbench.engines.{module} import app as app\n")
+        # Flower looks for an assignment, not for an import.
+        text = f"from workbench.engines.{module} import app as made\n\napp = made\n"
+        (package / f"{name}.py").write_text(text)
     (project / "pyproject.toml").write_text(project_file("workbench-bridge", "workbench_bridge", {}))
 
 
