@@ -83,8 +83,8 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
             parts["sharding"]["can_try"] = what_if is not None
         live: dict[str, Any] = {}
         if monitor is not None:
-            timeline = None if run is None or not run.events else str(render_run_svg(run))
-            parts["devices"] = {"timeline": timeline}
+            measured = None if run is None or not run.events else str(render_run_svg(run))
+            parts["devices"] = {"timeline": measured}
             live = _prefixed(devices_state(tuple(monitor.history())))
         if view is not None and view not in parts:
             message = (
@@ -97,6 +97,7 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         data = {**parts, "views": views, "glossary": GLOSSARY}
         label = describe_program(record)
         super().__init__(
+            programs=(record, *others),
             compile_for=compile_for,
             what_if=what_if,
             propagation=record.propagation,
@@ -112,20 +113,21 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         self.courses = ClientCourses(parts["clients"]["count"] if "clients" in parts else 0)
         if rounds is not None:
             self.follow(rounds)
-            self.live = {**self.live, **self._rounds_state()}
+            self.live = live | self._rounds_state()
             self.observe(self._turned, "settings")
 
     def refresh(self) -> None:
         """Sends how the run stands, if a page shows it and one of its tabs is open."""
-        if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients", None):
+        if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients"):
             self.update_live(**self._rounds_state())
 
     def _rounds_state(self) -> dict[str, Any]:
         assert self.followed is not None
         self.courses.read(self.followed.history)
         digest = self._digest.state(self.followed)
-        state = {f"run/{name}": value for name, value in digest.items()}
-        return state | {f"clients/{name}": value for name, value in self.courses.state().items()}
+        state: dict[str, Any] = {f"run/{name}": value for name, value in digest.items()}
+        state.update((f"clients/{name}", value) for name, value in self.courses.state().items())
+        return state
 
     def _turned(self, change: Any) -> None:
         """Another tab is open, which may have missed rounds."""

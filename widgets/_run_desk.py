@@ -74,17 +74,17 @@ class RunDesk(WorkbenchWidget):
 
     def pause(self) -> str:
         """Holds the run before its next round."""
-        return self._tell("pause")
+        return self._tell_run("pause")
 
     def resume(self) -> str:
         """Lets a paused run go on."""
-        return self._tell("resume")
+        return self._tell_run("resume")
 
     def stop(self) -> str:
         """Ends the run after the round that is in progress."""
-        return self._tell("stop")
+        return self._tell_run("stop")
 
-    def _tell(self, what: str) -> str:
+    def _tell_run(self, what: str) -> str:
         if self.followed is None:
             message = f"`{what}` was asked of a view without a run. Give it one: `Explorer(record, rounds=run)`."
             raise RuntimeError(message)

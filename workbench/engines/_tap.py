@@ -159,8 +159,9 @@ class _Tap(Engine):
             self._place, self._here = place, {}
         before = self._here.get(described["name"])
         self._here[described["name"]] = array
-        emitted = described["operation"] == _EMIT and before is not None
-        return emitted and array.dtype.kind != "V" and np.array_equal(before, array, equal_nan=array.dtype.kind in "fc")
+        if before is None or described["operation"] != _EMIT or array.dtype.kind == "V":
+            return False
+        return np.array_equal(before, array, equal_nan=array.dtype.kind in "fc")
 
     def known(self) -> str:
         """The clients that there are, in words."""
