@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import records_examples as examples
 from accessibility import nameless, weak_contrasts
@@ -6,7 +7,7 @@ from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
 
 import widgets
-from workbench.records import ProblemRecord
+from workbench.records import ProblemRecord, TappedValueRecord, TapRecord
 
 pytestmark = pytest.mark.browser
 
@@ -88,3 +89,68 @@ def test_problems_of_a_run_are_listed(harness: Harness):
     run.problems.append(ProblemRecord(round=1, what="loss of client 3 is not finite (nan)"))
     view = harness.mount(widgets.RunView(run))
     expect(view.get_by_role("listitem")).to_have_text("round 1: loss of client 3 is not finite (nan)")
+
+
+def followed(rounds: int = 9) -> tuple[FakeRun, widgets.ClientsView]:
+    value = TappedValueRecord(
+        stage="1", name="slope", operation="mul", shape=(3,), dtype="float32", value=np.array([1.0, 2.0, 3.0])
+    )
+    run = FakeRun(rounds=rounds)
+    made = widgets.ClientsView(
+        examples.fedavg_record(4096),
+        rounds=run,
+        tap=lambda client: TapRecord(name="fedavg", client=(client,), stages={"1": "train"}, values=(value,)),
+    )
+    return run, made
+
+
+def test_clients_of_a_run_are_measures_of_their_own_and_can_be_looked_back_at(harness: Harness):
+    run, made = followed()
+    view = harness.mount(made)
+    for number in range(3):
+        run.finish(loss=tuple(float(number + client % 7) for client in range(4096)))
+    view.get_by_label("Measure", exact=True).select_option(label="loss, by round")
+    summary = view.locator(".wb-wide > .wb-note").first
+    expect(summary).to_contain_text("loss in round 2 (measured): mean 4.999, most 8")
+    run.finish(loss=tuple(float(3 + client % 7) for client in range(4096)))
+    expect(summary).to_contain_text("loss in round 3 (measured): mean 5.999, most 9")
+    view.get_by_label("Round", exact=True).fill("0")
+    expect(summary).to_contain_text("loss in round 0 (measured): mean 2.999, most 6")
+    run.finish(loss=tuple(0.0 for _ in range(4096)))
+    expect(summary).to_contain_text("loss in round 0")  # who looks back is left alone
+
+
+def test_a_chosen_client_shows_its_course_over_rounds_and_local_steps(harness: Harness):
+    run, made = followed()
+    view = harness.mount(made)
+    run.finish(loss=tuple((4.0 + client, 2.0 + client) for client in range(4096)))
+    run.finish(loss=tuple((3.0 + client, 1.0 + client) for client in range(4096)))
+    made.select(client=10)
+    expect(view.get_by_role("img", name="loss of client 10: 12 after round 1")).to_be_visible()
+    expect(view.get_by_role("img", name="loss of client 10 over 2 local steps")).to_be_visible()
+    assert weak_contrasts(view) == []
+    assert nameless(view) == []
+
+
+def test_a_client_is_opened_into_a_frame_that_reaches_nothing(harness: Harness):
+    _, made = followed()
+    view = harness.mount(made)
+    made.select(client=10)
+    view.get_by_role("button", name="Open its values").click()
+    frame = view.frame_locator("iframe.wb-values")
+    expect(frame.locator("body")).to_contain_text("slope")
+    assert view.locator("iframe.wb-values").get_attribute("sandbox") == "allow-scripts"
+    view.get_by_text("As text").click()
+    expect(view.get_by_role("region", name="Values of client 10 as text")).to_contain_text("slope: float32[3]")
+    view.get_by_role("button", name="Close", exact=True).click()
+    expect(view.locator("iframe.wb-values")).to_have_count(0)
+
+
+def test_a_run_is_a_tab_of_the_explorer(harness: Harness):
+    run = FakeRun(rounds=4)
+    view = harness.mount(widgets.Explorer(examples.fedavg_record(), rounds=run))
+    view.get_by_role("tab", name="Run", exact=True).click()
+    run.finish(loss=(3.0, 1.0))
+    expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 1 of 4 rounds")
+    view.get_by_role("button", name="Pause", exact=True).click()
+    assert run.told == ["pause"]
