@@ -55,4 +55,4 @@ def start(order: bytes, **arguments: Any) -> None:
 # In the process that imports this, be it a server or a child, before anything else could ask for the root package.
 install_light_root(Path(__file__).with_name(PACKAGE))
 
-import workbench.launch._child as _child  # noqa: E402
+import workbench.launch._child as _child  # noqa: E402, PLC2701

@@ -58,6 +58,21 @@ def plain_dask(client: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[in
     future.release()
 
 
+@contextlib.contextmanager
+def plain_ray(ray: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    actor = ray.remote(num_cpus=0)(Echo).remote()
+
+    class Later:
+        def __init__(self, value: int) -> None:
+            self.reference = actor.echo.remote(value)
+
+        def result(self) -> Any:
+            return ray.get(self.reference)
+
+    yield lambda value: ray.get(actor.echo.remote(value)), Later
+    ray.kill(actor)
+
+
 def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float]:
     """Seconds to the first answer, of one round trip, and per call of a burst."""
     began = time.perf_counter()
@@ -115,6 +130,14 @@ def main() -> None:
             cluster = LocalCluster(1, threads_per_worker=4, processes=False, dashboard_address=":0", silence_logs=50)
             client = stack.enter_context(Client(stack.enter_context(cluster), direct_to_workers=True))
             cases["dask, actors"] = (lambda: ours(DaskEngine(client)), lambda: plain_dask(client))
+        with contextlib.suppress(ImportError):
+            import ray  # pyright: ignore[reportMissingImports]
+
+            from workbench.launch import RayEngine
+
+            ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+            stack.callback(ray.shutdown)
+            cases["ray, actors"] = (lambda: ours(RayEngine()), lambda: plain_ray(ray))
         for name, (our_way, plain_way) in cases.items():
             pairs = []
             for turn in range(options.rounds):

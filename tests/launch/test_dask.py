@@ -5,6 +5,7 @@ import signal
 
 import launch_nodes as nodes
 import pytest
+from dask_library import import_distributed
 
 from workbench._errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import DaskEngine, Program, PyNode, Restart, ServiceNode, launch
@@ -21,7 +22,7 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch):
 
 @pytest.fixture(scope="module")
 def client():
-    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    distributed = import_distributed()
     with (
         distributed.LocalCluster(
             n_workers=1,
@@ -66,7 +67,7 @@ def test_a_node_runs_where_its_resources_are(client):
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 1], ids=["fails", "restarts"])
 def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_policy_says(limit):
-    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    distributed = import_distributed()
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
@@ -92,7 +93,7 @@ def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_
 
 @pytest.mark.slow
 def test_a_task_whose_worker_is_killed_is_not_run_again_behind_our_back():
-    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    distributed = import_distributed()
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50

@@ -2,6 +2,7 @@
 
 import launch_nodes as nodes
 import pytest
+from dask_library import import_distributed
 
 from workbench._errors import NodeError, NodeTimeoutError
 from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
@@ -11,7 +12,7 @@ LONG = 60.0  # seconds after which something is broken; nothing here waits so lo
 
 @pytest.fixture(scope="module")
 def dask_client():
-    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    distributed = import_distributed()
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=6, processes=False, dashboard_address=":0", silence_logs=50
