@@ -82,56 +82,6 @@ def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
     assert made.selection["client"] == 3
 
 
-def test_device_says_which_clients_live_on_it(harness: Harness):
-    made = widgets.MeshView(parts.mesh_record())
-    view = harness.mount(made)
-    cards = view.locator("[data-device]")
-    expect(cards).to_have_count(8)
-    cards.first.focus()
-    harness.page.keyboard.press("ArrowDown")  # one row down: next place along the first axis
-    harness.page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("cpu:2")
-    expect(view.locator(".wb-panel")).to_contain_text("16–31")
-    assert made.selection == {"device": 2}
-
-
-def test_8960_devices_are_recoloured_within_a_frame(harness: Harness):
-    record = parts.mesh_record(clients=8960, axes=(("pods", 20), ("x", 16), ("y", 28)))
-    view = harness.mount(widgets.MeshView(record))
-    view.get_by_label("Colour devices by").select_option(label="place along y")
-    canvas = view.locator("canvas")
-    assert canvas.evaluate("node => node.width * node.height") == 8960
-    first, second = (canvas.evaluate(f"n => [...n.getContext('2d').getImageData({x}, 0, 1, 1).data]") for x in (0, 27))
-    assert first == [0, 34, 78, 255]
-    assert second == [254, 232, 56, 255]
-
-
-def test_sharding_shows_the_chosen_array_and_tries_another_spec(harness: Harness):
-    made = widgets.ShardingView(parts.sharding_record())
-    view = harness.mount(made)
-    view.locator('[data-leaf="2"] button').click()
-    blocks = view.locator("[data-block]")
-    expect(blocks).to_have_count(4)
-    expect(blocks.nth(1)).to_have_attribute("aria-label", "shard 1, 0 on cpu:2, cpu:3")
-    # [64, 128, 64] cut 4 × 2 ways: shards of [16, 128, 32] floats are 256 KiB.
-    view.get_by_label("mesh axes of dimension 2").select_option("model")
-    expect(view.locator(".wb-trial")).to_contain_text("[16,128,32]")
-    expect(view.locator(".wb-trial")).to_contain_text("256 KiB")
-    view.get_by_label("mesh axes of dimension 1").select_option("model")
-    expect(view.locator(".wb-trial")).to_contain_text("Mesh axis model is used twice")
-
-
-def test_sharding_of_any_rank_is_seen_by_slices(harness: Harness):
-    mesh = parts.mesh_record(axes=(("a", 2), ("b", 2), ("c", 2)), clients=0)
-    leaf = parts.leaf("cube", (4, 4, 4), (("a",), ("b",), ("c",)), mesh)
-    made = widgets.ShardingView(parts.sharding_record().replace(leaves=(leaf,), mesh=mesh))
-    view = harness.mount(made)
-    label = view.locator('[data-block="1,1"]')
-    expect(label).to_have_attribute("aria-label", "shard 1, 1 on cpu:6")
-    view.get_by_label("slice of dimension 2").fill("1")
-    expect(label).to_have_attribute("aria-label", "shard 1, 1 on cpu:7")
-
-
 def test_instruction_line_and_stage_are_linked(harness: Harness):
     made = widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)

@@ -2,7 +2,7 @@ import { cellAt, colour, css, details, format, h, legend, ramp, range, show, wid
 
 const rgbOf = (text) => text.match(/\w\w/g).map((part) => parseInt(part, 16));
 const MOST_RINGS = 256; // devices marked around a canvas at once
-const MOST_TITLES = 40;
+const MOST_TITLES = 40; // as in the kernel's layout, which leaves room for them
 
 /** Devices by mesh axis, on the torus or by host: cards with words while they are few, one pixel each when they are many. */
 export function mesh(ctx) {
@@ -79,7 +79,7 @@ export function mesh(ctx) {
   function buildCards() {
     const box = h("div", { class: "wb-cards", role: "group", "aria-label": ctx.data.sentence }), columns = layout.columns;
     cards = Array.from(ids, (id, i) => h("button", { type: "button", class: "wb-devicecard", "data-device": id, "aria-label": spoken(i), tabindex: i ? -1 : 0, title: spoken(i) },
-      h("span", { class: "wb-cardname" }, nameOf(i), h("span", { class: "wb-cardnumber", "aria-hidden": "true" })), h("span", { class: "wb-cardclients" }, words(id) || "no clients")));
+      h("span", { class: "wb-cardname" }, nameOf(i), h("span", { class: "wb-cardnumber", "aria-hidden": "true" })), h("span", { class: "wb-cardclients" }, (layout.columns > 5 ? words(id).replace(/^\D+(?=\d+(–\d+)?$)/, "") : words(id)) || "no clients")));
     const gaps = Array.from({ length: columns }, (_, x) => (Array.from({ length: layout.rows }, (_, y) => grid[y * columns + x]).some((found) => found >= 0) ? "minmax(64px, 1fr)" : "10px"));
     box.style.gridTemplateColumns = gaps.join(" ");
     const titled = layout.panels.length > 1, line = (y) => (titled ? layout.panels.filter((each) => each[2] <= y).map((each) => each[2]).filter((row, i, all) => all.indexOf(row) === i).length : 0) + y + 1;
@@ -104,6 +104,7 @@ export function mesh(ctx) {
     const frame = h("div", { class: "wb-meshframe" }, canvas, rings);
     frame.style.maxWidth = `${Math.min(900, (620 * columns) / rows)}px`;
     const shown = layout.panels.length > 1 && layout.panels.length <= MOST_TITLES;
+    frame.classList.toggle("wb-titled", shown);
     if (shown) for (const [title, x, y, wide] of layout.panels) {
       const head = h("span", { class: "wb-paneltag" }, title);
       Object.assign(head.style, { left: `${(100 * x) / columns}%`, top: `${(100 * y) / rows}%`, maxWidth: `${(100 * wide) / columns}%` });

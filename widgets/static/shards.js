@@ -19,7 +19,7 @@ export function shards(ctx, picture, menus) {
   const multiples = () => cutOthers().reduce((n, d) => n * leaf.blocks[d], 1) <= PANELS;
 
   function setOthers() {
-    if (view.row === view.column) view.column = leaf.shape.findIndex((_, d) => d !== view.row);
+    if (view.row !== null && view.row === view.column) view.column = leaf.shape.findIndex((_, d) => d !== view.row);
     view.others = leaf.shape.map((_, d) => d).filter((d) => d !== view.row && d !== view.column);
     for (const d of view.others) view.slice[d] ??= 0;
   }

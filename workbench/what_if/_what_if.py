@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import inspectors
-from workbench._errors import EngineError, InspectionError, MeshError
+from workbench._errors import EngineError, InspectionError, MeshError, WorkbenchError
 from workbench._inspect import AtOnce, Inspection, current_mesh, mesh_record, on_mesh, opened, plan
 from workbench.plan import choose_clients_at_once
 from workbench.records import ModuleRecord, ProgramRecord, StageRecord, WhatIfRecord
@@ -111,11 +111,12 @@ class WhatIf:
     ) -> None:
         self._fn, given = opened(fn, "auto")
         self._at_once: AtOnce = given if clients_at_once == "as given" else clients_at_once
-        self._args, self._kwargs, self._present = args, kwargs, present
+        self._kwargs, self._present = kwargs, present
         self._machine = None if target is None else parse_target(target)
         self._there: TargetMesh | None = None
         self._mesh = self._find_mesh(mesh if mesh is not None else current_mesh())
         self._leaves = Leaves(self._fn, args)
+        self._args = self._leaves.replaced({}, self._mesh)
         self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
         self._turn = threading.Lock()
 
@@ -170,7 +171,9 @@ class WhatIf:
         if key not in self._known:
             try:
                 self._known[key] = self._plan_version(chosen)
-            except (ValueError, TypeError, NotImplementedError) as error:  # JAX's own words for a sharding it refuses
+            except WorkbenchError:
+                raise
+            except Exception as error:  # JAX's errors about shardings have no class in common
                 raise InspectionError(self._refusal(chosen, error)) from error
         return self._known[key]
 

@@ -1,0 +1,291 @@
+"""Shardings and meshes in a browser: every rank, other specs tried, the propagation played, devices by keyboard."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+import records_examples as examples
+import records_parts as parts
+from accessibility import nameless, weak_contrasts
+from harness import Harness, PageComm
+from playwright.sync_api import Locator, expect
+
+import widgets
+from workbench.records import (
+    PlannedValueRecord,
+    PropagationEdge,
+    PropagationRecord,
+    ShardingRecord,
+    TrafficRecord,
+    WhatIfRecord,
+)
+
+pytestmark = pytest.mark.browser
+
+
+def value(name: str, operation: str, spec, shape=(8, 16), **fields: object) -> PlannedValueRecord:
+    return PlannedValueRecord(
+        name=name,
+        operation=operation,
+        shape=shape,
+        dtype="f32",
+        spec=spec,
+        origins={},
+        source=parts.source(4),
+        **fields,
+    )  # type: ignore[arg-type]
+
+
+# x is cut by clients from the beginning; tanh takes that in step 0, the product in step 2; w gives model in step 1.
+PROPAGATION = PropagationRecord(
+    values=(
+        value("%arg0", "input", (("clients",), ()), op_name="x"),
+        value("%arg1", "input", ((), ("model",)), (16, 32), op_name="w"),
+        value("%0", "constant", ((), ())),
+        value("%1", "tanh", (("clients",), ()), stage="1"),
+        value("%2", "dot_general", (("clients",), ("model",)), (8, 32), stage="1", rule="([i, k], [k, j])->([i, j])"),
+    ),
+    edges=(
+        PropagationEdge(step=0, axis="clients", from_value="%arg0", to_value="%1"),
+        PropagationEdge(step=1, axis="model", from_value="%arg1", to_value="%2"),
+        PropagationEdge(step=2, axis="clients", from_value="%1", to_value="%2"),
+    ),
+)
+
+
+class Trying:
+    """Answers as `WhatIf` does, once the test lets it."""
+
+    def __init__(self) -> None:
+        self.go, self.asked = threading.Event(), []
+
+    def plan(self, specs):
+        self.asked.append(specs)
+        assert self.go.wait(20)
+        before = examples.fedavg_record()
+        added = TrafficRecord(
+            kind="all-gather",
+            axes=("model",),
+            stage="1",
+            stage_name="train_locally",
+            runs_after=2.0,
+            after_bytes=2048.0,
+        )
+        return WhatIfRecord(specs={"w": ((), ("model",))}, before=before, after=before, planned=(added,))
+
+    def compile(self, tried, *, progress, cancel):
+        progress("compiling", 1.5)
+        if "fail" in self.asked[-1]:
+            raise RuntimeError("the compiler refused")
+        return tried.replace(compiled=tried.planned)
+
+
+def finish(harness: Harness, view: widgets.ShardingView, trying: Trying) -> None:
+    """Lets a trial end; its thread must not touch the page, which belongs to this one."""
+    PageComm.harness = None
+    trying.go.set()
+    assert view.wait_for_trial(20)
+    assert view._outbox is not None
+    view._outbox.flush()
+    PageComm.harness = harness
+    view.send_state("live")
+
+
+def cube(rank: int) -> ShardingRecord:
+    """An array of `rank` dimensions of 4, the first three cut by two each."""
+    mesh = parts.mesh_record(axes=(("a", 2), ("b", 2), ("c", 2)), clients=0)
+    spec = tuple(axes for axes in ((("a",), ("b",), ("c",)) + ((),) * 2)[:rank])
+    leaf = parts.leaf("cube", (4,) * rank, spec, mesh)
+    return parts.sharding_record().replace(leaves=(leaf,), mesh=mesh)
+
+
+@pytest.mark.parametrize("rank", range(6))
+def test_sharding_of_any_rank_shows_every_shard_once(harness: Harness, rank: int):
+    view = harness.mount(widgets.ShardingView(cube(rank)))
+    blocks = view.locator("[data-block]")
+    expect(blocks).to_have_count(2 ** min(rank, 3))
+    # Devices 0 and 7 hold the first and the last corner; those that differ only along uncut axes share it.
+    shared = ["cpu:0", "cpu:1", "cpu:2", "cpu:3"][: 2 ** (3 - rank)] if 0 < rank < 3 else None
+    if rank == 0:
+        expect(blocks).to_have_attribute("aria-label", f"shard on {', '.join(f'cpu:{d}' for d in range(8))}")
+    elif shared:
+        expect(blocks.first).to_have_attribute("aria-label", f"shard {', '.join('0' * rank)} on {', '.join(shared)}")
+    else:
+        last = ["1", "1", "1", "0", "0"][:rank]
+        expect(view.locator(f'[data-block="{",".join(last)}"]')).to_have_attribute(
+            "aria-label", f"shard {', '.join(last)} on cpu:7"
+        )
+    assert nameless(view) == []
+
+
+def test_more_slices_than_fit_are_chosen_with_sliders(harness: Harness):
+    mesh = parts.mesh_record(axes=(("a", 2), ("b", 2), ("c", 32)), clients=0)
+    leaf = parts.leaf("deep", (4, 4, 32), (("a",), ("b",), ("c",)), mesh)
+    view = harness.mount(widgets.ShardingView(parts.sharding_record().replace(leaves=(leaf,), mesh=mesh)))
+    label = view.locator('[data-block^="1,1"]')
+    expect(label).to_have_attribute("aria-label", "shard 1, 1, 0 on cpu:96")
+    view.get_by_label("slice of dimension 2").fill("31")
+    expect(label).to_have_attribute("aria-label", "shard 1, 1, 31 on cpu:127")
+
+
+def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
+    made = widgets.ShardingView(parts.sharding_record())
+    view = harness.mount(made)
+    view.locator('[data-leaf="2"] button').click()
+    # [64, 128, 64] cut 4 × 2 ways: shards of [16, 128, 32] floats are 256 KiB.
+    view.get_by_label("mesh axes of dimension 2").select_option(label="model")
+    expect(view.locator(".wb-trial")).to_contain_text("[16,128,32]")
+    expect(view.locator(".wb-trial")).to_contain_text("512 KiB → 256 KiB")
+    view.get_by_label("mesh axes of dimension 1").select_option(label="model")
+    expect(view.locator(".wb-trial")).to_contain_text("Mesh axis model is used twice")
+    expect(view.locator(".wb-desk")).to_contain_text("open this view with the program")
+
+
+def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harness):
+    trying = Trying()
+    made = widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
+    view = harness.mount(made)
+    view.get_by_label("mesh axes of dimension 1").select_option(label="not cut")
+    view.get_by_label("mesh axes of dimension 0").select_option(label="clients × model")
+    view.get_by_role("button", name="Compile and compare").click()
+    expect(view.get_by_role("button", name="Stop")).to_be_visible()
+    assert trying.asked == [{"w": [["clients", "model"], []]}]
+    finish(harness, made, trying)
+    row = view.locator('[data-change="added"]')
+    expect(row).to_contain_text("0 B → 2 KiB")
+    row.get_by_role("button", name="all-gather").click()
+    assert (made.selection["stage"], made.selection["axis"]) == ("1", "model")
+    assert made.tried is not None
+    assert nameless(view) == []
+    assert weak_contrasts(view) == []
+
+
+def test_stopped_trial_says_so(harness: Harness):
+    trying = Trying()
+    made = widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
+    view = harness.mount(made)
+    view.get_by_label("mesh axes of dimension 0").select_option(label="clients")
+    view.get_by_role("button", name="Plan only").click()
+    view.get_by_role("button", name="Stop").click()
+    finish(harness, made, trying)
+    expect(view.locator(".wb-desk")).to_contain_text("Stopped.")
+    assert made.tried is None
+
+
+def frames_shown(view: Locator) -> int:
+    return view.locator("[data-frame]:not(.wb-future)").count()
+
+
+def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
+    made = widgets.PropagationView(PROPAGATION)
+    view = harness.mount(made)
+    expect(view.locator("[data-value]")).to_have_count(4)  # the constant is not sharded
+    assert frames_shown(view) == 5 + 3  # five tags, three arrows
+    view.get_by_label("First step").click()
+    assert frames_shown(view) == 2  # what the program says: clients of x, model of w
+    harness.page.keyboard.press("ArrowRight")
+    expect(view.locator(".wb-said")).to_contain_text("tanh %1 took it from input `x`")
+    harness.page.keyboard.press("End")
+    assert frames_shown(view) == 8
+    view.locator('[data-value="%2"]').click()
+    reasons = view.locator(".wb-why").first.locator("li")
+    expect(reasons).to_have_count(3)
+    expect(reasons.last).to_contain_text("The program says so itself")
+    assert made.selection == {"stage": "1", "line": "fedavg.py:4"}
+
+
+def test_propagation_plays_and_pauses(harness: Harness):
+    harness.page.emulate_media(reduced_motion="reduce")
+    view = harness.mount(widgets.PropagationView(PROPAGATION))
+    view.get_by_label("Speed").select_option("3")
+    view.locator(".wb-play").click()
+    expect(view.locator(".wb-counter")).to_have_text("step 2 · 3 of 3", timeout=10_000)
+    expect(view.locator(".wb-play")).to_have_attribute("aria-pressed", "false", timeout=10_000)
+    assert view.locator(".wb-arc").first.evaluate("n => getComputedStyle(n).transitionDuration") == "0s"
+
+
+def test_one_axis_of_the_propagation_is_shown_alone(harness: Harness):
+    made = widgets.PropagationView(PROPAGATION)
+    view = harness.mount(made)
+    view.get_by_label("Mesh axis shown").select_option("model")
+    assert made.selection == {"axis": "model"}
+    assert frames_shown(view) == 2 + 1
+
+
+def test_sharding_and_propagation_are_one_view(harness: Harness):
+    made = widgets.ShardingView(parts.sharding_record(), propagation=PROPAGATION)
+    view = harness.mount(made)
+    view.get_by_role("button", name="Why: propagation step by step").click()
+    expect(view.locator("[data-value]")).to_have_count(4)
+    expect(view.locator("[data-leaf]").first).to_be_hidden()
+    assert made.settings == {"mode": "why"}
+
+
+def torus(record, shape: tuple[int, ...]):
+    """Devices with coordinates in the reverse order of their ids, four to a host."""
+    last = math.prod(shape) - 1
+    devices = tuple(
+        device.replace(
+            coords=tuple(int(c) for c in np.unravel_index(last - device.id, shape)), host=device.id // 4, core_on_chip=0
+        )
+        for device in record.devices
+    )
+    return record.replace(devices=devices)
+
+
+def test_devices_stand_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
+    record = torus(parts.mesh_record(axes=(("clients", 4), ("model", 2))), (2, 4))
+    view = harness.mount(widgets.MeshView(record))
+    area = "node => node.style.gridRowStart + ' ' + node.style.gridColumnStart"
+    first = view.locator('[data-device="0"]')
+    assert first.evaluate(area) == "1 1"
+    view.get_by_label("Arrange devices by").select_option("torus")
+    # Coordinates (1, 3), x first: the last of four rows of two.
+    assert first.evaluate(area) == "4 2"
+    view.get_by_label("Arrange devices by").select_option("hosts")
+    assert view.locator('[data-device="5"]').evaluate(area) == "2 2"
+
+
+def test_device_says_which_clients_and_shards_live_on_it(harness: Harness):
+    made = widgets.MeshView(parts.mesh_record(), sharding=parts.sharding_record(), names=("w", "b", "x"))
+    view = harness.mount(made)
+    cards = view.locator("[data-device]")
+    expect(cards).to_have_count(8)
+    cards.first.focus()
+    harness.page.keyboard.press("ArrowDown")  # one row down: next place along the first axis
+    harness.page.keyboard.press("Enter")
+    expect(view.locator(".wb-panel h3")).to_have_text("cpu:2")
+    expect(view.locator(".wb-panel")).to_contain_text("16–31")
+    expect(view.locator(".wb-panel")).to_contain_text("[16:32, :, :]")  # its clients' rows of x
+    expect(view.locator(".wb-panel")).to_contain_text("[:, 0:5]")  # the first half of w's columns
+    view.get_by_role("button", name="its group along clients").click()
+    assert made.selection == {"device": 2, "axis": "clients"}
+    assert sorted(
+        int(n) for n in view.locator(".wb-group").evaluate_all("nodes => nodes.map(n => n.dataset.device)")
+    ) == [0, 4, 6]
+
+
+def test_8960_devices_are_recoloured_and_walked_by_keyboard(harness: Harness):
+    record = parts.mesh_record(clients=8960, axes=(("pods", 20), ("x", 16), ("y", 28)))
+    made = widgets.MeshView(record)
+    view = harness.mount(made)
+    view.get_by_label("Colour devices by").select_option(label="place along y")
+    canvas = view.locator("canvas")
+    painted = "n => { const d = n.getContext('2d').getImageData(0, 0, n.width, n.height).data; let k = 0; "
+    assert canvas.evaluate(painted + "for (let i = 3; i < d.length; i += 4) k += d[i] === 255; return k; }") == 8960
+    first, second = (canvas.evaluate(f"n => [...n.getContext('2d').getImageData({x}, 0, 1, 1).data]") for x in (0, 27))
+    assert first == [0, 34, 78, 255]
+    assert second == [254, 232, 56, 255]
+    canvas.focus()
+    for key in ["ArrowRight"] * 28 + ["Enter"]:  # 27 steps to the end of the first panel's row, then over the gap
+        harness.page.keyboard.press(key)
+    assert made.selection == {"device": 16 * 28}
+
+
+def test_explained_word_names_the_notebook_that_teaches_it(harness: Harness):
+    view = harness.mount(widgets.ShardingView(parts.sharding_record()))
+    word = view.locator(".wb-term", has_text="replication").first
+    expect(word).to_have_attribute(
+        "data-tip", "How many devices hold the same piece. Taught in notebook: 04-shardings-and-meshes."
+    )
