@@ -31,7 +31,7 @@ class CostView(CostDesk):
         self.records = (record, *others)
         data = cost_state(record, others, can_compile=compile_for is not None)
         data = {**data, "glossary": GLOSSARY}
-        super().__init__(compile_for=compile_for, data=data, label=data["sentence"], **values)
+        super().__init__(programs=self.records, compile_for=compile_for, data=data, label=data["sentence"], **values)
 
     def static_svg(self) -> Markup | None:
         """The roofline, where the cost is for a chip."""

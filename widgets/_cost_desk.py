@@ -2,11 +2,13 @@
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from widgets._base import WorkbenchWidget, problem
-from widgets._cost_state import target_state
+from widgets._cost_state import stage_rows, target_state
+from widgets._scaling_state import scaled_state
+from workbench.cost import CHIPS, estimate_scaled
 from workbench.records import ProgramRecord
 
 
@@ -34,10 +36,14 @@ class CostDesk(WorkbenchWidget):
         "compile": "start_compiling",
         "stop": "stop_compiling",
         "forget": "forget_target",
+        "scale": "scale",
     }
     _place = ""  # of the cost view in a widget of several views: "cost/"
 
-    def __init__(self, *, compile_for: CompileFor | None = None, **values: Any) -> None:
+    def __init__(
+        self, *, programs: Sequence[ProgramRecord] = (), compile_for: CompileFor | None = None, **values: Any
+    ) -> None:
+        self._programs = {record.target: record for record in programs}
         self.compiled: dict[str, ProgramRecord] = {}
         self._compile_for = compile_for
         self._job: _Job | None = None
@@ -68,6 +74,29 @@ class CostDesk(WorkbenchWidget):
         """Ends the compilation in progress, if there is one; its process is gone a moment later."""
         if self._job is not None:
             self._job.cancel.set()
+
+    def scale(
+        self,
+        target: str,
+        clients: int | None = None,
+        model: float = 1.0,
+        clients_at_once: int | None = None,
+        devices: int | None = None,
+        chip: str | None = None,
+    ) -> dict[str, Any]:
+        """What the program on `target` would cost at another size, as the view draws it; see `estimate_scaled`."""
+        record = {**self._programs, **self.compiled}[target]
+        priced_on = CHIPS.get(chip or "")
+        scaled = estimate_scaled(
+            record,
+            clients=clients,
+            model=model,
+            clients_at_once=clients_at_once,
+            devices=devices,
+            chip=priced_on,
+        )
+        as_is = estimate_scaled(record, chip=priced_on)
+        return {**scaled_state(record, scaled, as_is), "stages": stage_rows(scaled.cost)}
 
     def wait_for_compiling(self, timeout_seconds: float | None = None) -> bool:
         """Waits until nothing is being compiled; False where the time was over before."""

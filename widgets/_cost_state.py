@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from widgets._scaling_state import scaling_choices
 from workbench.records import CostRecord, MemoryRecord, ProgramRecord
 from workbench.targets import targets_for
 from workbench.views import (
@@ -52,24 +53,30 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
         "mesh": "" if record.mesh is None else " × ".join(f"{axis.name} {axis.size}" for axis in record.mesh.axes),
         "strategies": _strategies(record),
         "buffers": _buffer_rows(memory)[:5] if memory is not None and memory.fits is False else [],
-        "stages": [
-            {
-                "stage": each.stage,
-                "kind": each.kind,
-                "name": each.name,
-                "flops": each.flops,
-                "accessed": each.accessed_bytes,
-                "wire": dict(each.collective_bytes),
-                "wire_seconds": dict(each.collective_seconds_by_axis),
-                "compute": each.compute_seconds,
-                "memory": each.memory_seconds,
-                "collective": each.collective_seconds,
-                "seconds": each.seconds,
-                "bound": each.bound,
-            }
-            for each in cost.stages
-        ],
+        "stages": stage_rows(cost),
+        "scaling": scaling_choices(record),
     }
+
+
+def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
+    """What one stage after the other costs."""
+    return [
+        {
+            "stage": each.stage,
+            "kind": each.kind,
+            "name": each.name,
+            "flops": each.flops,
+            "accessed": each.accessed_bytes,
+            "wire": dict(each.collective_bytes),
+            "wire_seconds": dict(each.collective_seconds_by_axis),
+            "compute": each.compute_seconds,
+            "memory": each.memory_seconds,
+            "collective": each.collective_seconds,
+            "seconds": each.seconds,
+            "bound": each.bound,
+        }
+        for each in cost.stages
+    ]
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:

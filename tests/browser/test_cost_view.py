@@ -10,6 +10,7 @@ from records_parts import cost_record
 
 import widgets
 from workbench._errors import EngineError
+from workbench.cost import estimate_scaled
 from workbench.records import MemoryRecord
 
 pytestmark = pytest.mark.browser
@@ -171,3 +172,53 @@ def test_forgotten_view_ends_its_compilation():
     made.close()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def move(slider, value):
+    slider.evaluate(
+        "(node, value) => { node.value = value; node.dispatchEvent(new Event('input', { bubbles: true })); }", value
+    )
+
+
+def tiles(view):
+    return view.locator(".wb-whatif .wb-tile")
+
+
+@pytest.mark.parametrize("kind", [widgets.CostView, widgets.Explorer], ids=["alone", "in-the-explorer"])
+def test_sliders_ask_the_kernel_for_the_cost_at_another_size(harness: Harness, kind):
+    record = examples.fedavg_record()
+    made = kind(record)
+    view = harness.mount(made)
+    if kind is widgets.Explorer:
+        view.get_by_role("tab", name="Cost").click()
+    view.locator(".wb-whatif summary").first.click()
+    expect(tiles(view)).to_have_count(4)
+    expect(tiles(view).nth(2)).to_contain_text("as on here: cpu x 8")
+    clients = view.get_by_role("slider", name="clients", exact=True)
+    expect(clients).to_have_attribute("aria-valuetext", "64")
+    clients.press("ArrowRight")
+    expect(clients).to_have_attribute("aria-valuetext", "128")
+    wanted = estimate_scaled(record, clients=128)
+    assert wanted.cost.stages[1].flops == 2 * estimate_scaled(record).cost.stages[1].flops
+    expect(tiles(view).nth(2)).to_contain_text("32 clients on the fullest device")  # 128 over the 4 shares of the mesh
+    move(view.get_by_role("slider", name="devices, along clients"), 20)
+    expect(tiles(view).nth(3)).to_contain_text("devices have nothing to do")
+    expect(view.locator(".wb-whatif")).to_contain_text("estimated, not compiled")
+    view.get_by_role("button", name="As it is").click()
+    expect(tiles(view).nth(2)).to_contain_text("16 clients on the fullest device")
+
+
+def test_larger_model_that_does_not_fit_any_more_says_by_how_much(harness: Harness):
+    record = compiled_record(
+        argument_bytes=2**29, output_bytes=0, temporary_bytes=0, peak_bytes=2**29, available_bytes=2**30, fits=True
+    )
+    view = harness.mount(widgets.CostView(record.replace(target="v5e:4x4")))
+    view.locator(".wb-whatif summary").first.click()
+    expect(tiles(view).nth(1)).to_contain_text("of 1 GiB: fits")
+    model = view.get_by_role("slider", name="model size")
+    move(model, 5)
+    expect(model).to_have_attribute("aria-valuetext", "× 8")
+    expect(tiles(view).nth(1)).to_contain_text("DOES NOT FIT")
+    expect(tiles(view).nth(1).locator(".wb-wrong")).to_be_visible()
+    view.get_by_label("Chip of the estimate").select_option("v5p")
+    expect(tiles(view).nth(1)).to_contain_text("of 95 GiB: fits")

@@ -1,5 +1,6 @@
 import { format, h, roving, svgFrom, term, widget } from "./common.js";
 import { compilePanel, sideBySide } from "./compile.js";
+import { whatIf } from "./scaling.js";
 
 const PARTS = [["compute", "clients"], ["memory", "broadcast"]];
 const AXIS_LOOKS = 4; // patterns of axes in the style sheet; then they repeat
@@ -92,14 +93,21 @@ export function cost(ctx) {
     const more = ctx.live("compiled") ?? [];
     if (drawn === more) return;
     drawn = more;
-    chosen = [];
+    chosen = chosen.filter((node) => node.isConnected && !shown.contains(node));
     const all = [...targets, ...more], longest = Math.max(1e-30, ...all.flatMap((target) => target.stages.map((stage) => stage.seconds ?? 0)));
     const flops = Math.max(1e-30, ...all.flatMap((target) => target.stages.map((stage) => stage.flops ?? 0)));
     shown.replaceChildren(...[sideBySide(ctx, all, new Set(more.map((each) => each.target))), ...all.map((target) => section(target, target.seconds === null ? flops : longest))].filter(Boolean));
+    sizes?.offer();
     follow();
   }
 
-  ctx.root.append(...[compilePanel(ctx), shown].filter(Boolean));
+  const sizes = whatIf(ctx, () => [...targets, ...(ctx.live("compiled") ?? [])], (target, longest) => {
+    chosen = chosen.filter((node) => node.isConnected);
+    const made = bars(target, longest);
+    follow();
+    return made;
+  });
+  ctx.root.append(...[compilePanel(ctx), sizes?.section, shown].filter(Boolean));
   if (memory) {
     const rows = buffers.map((row) => h("tr", {}, row.map((value) => h("td", {}, value))));
     ctx.root.append(h("section", { "aria-label": "Memory of one device" }, h("h4", {}, "Memory of one device, as the compiler planned it"), h("div", { class: "wb-columns" },

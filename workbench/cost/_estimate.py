@@ -77,7 +77,7 @@ def estimate_cost(
 
 
 def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
-    """The dtype whose peak prices a program: of its largest floating-point input, if the chip has one; else bfloat16."""
+    """The dtype whose peak prices a program: that of its largest float input, or bfloat16 where the chip has none."""
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
     return "bfloat16" if chip is not None and dtype not in chip.peak_flops_per_second else dtype

@@ -278,11 +278,12 @@ def _assumptions(
             f"{placement.name} grows with that; the server's stays"
         )
     if after.shares != before.shares:
-        yield f"collectives over {', '.join(placement.mesh_axes)} are rings of {after.shares} instead of {before.shares}"
+        axes = ", ".join(placement.mesh_axes)
+        yield f"collectives over {axes} are rings of {after.shares} instead of {before.shares}"
     if model != 1.0:
         yield (
-            f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and what is sent grow {model:g} "
-            "times (so does a model with more layers; one with wider layers moves fewer activations than that)"
+            f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and what is sent grow "
+            f"{model:g} times (as with more layers; wider layers move fewer activations than that)"
         )
     if after.at_once != before.at_once:
         yield (

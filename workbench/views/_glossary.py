@@ -30,6 +30,7 @@ GLOSSARY = {
     "roofline": "The best speed that a chip allows for a given ratio of work to memory traffic.",
     "intensity": "FLOPs per byte of memory traffic; below the ridge a chip waits for its memory.",
     "predicted": "Computed from the program and published figures of a chip; nothing was run.",
+    "estimated": "Scaled from the program's own figures by laws that stand beside it; neither compiled nor run.",
     "measured": "Timed while the program really ran.",
     "padding": "Empty seats or examples that exist only to give every client or device an equal share.",
     "lockstep": "Clients on one device run together, so all of them take as long as the longest.",
