@@ -95,6 +95,14 @@ def test_program_sees_the_target_as_the_current_mesh(mesh):
     assert seen == [mesh.abstract]
 
 
+def test_mesh_of_here_does_not_stand_in_the_way_of_the_targets(mesh):
+    alone = lower_for_target(lambda x: x.sum(), (jnp.zeros((16, 4)),), mesh)
+    with jax.set_mesh(jax.make_mesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)):
+        beside = lower_for_target(lambda x: x.sum(), (jnp.zeros((16, 4)),), mesh)
+        assert jax.sharding.get_abstract_mesh().size == 8  # and is there again afterwards
+    assert beside.count("stablehlo.reduce") == alone.count("stablehlo.reduce") == 1
+
+
 def test_arrays_sharded_over_a_mesh_of_here_move_to_the_target_by_axis_name(mesh):
     here = jax.make_mesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)
     x = jax.device_put(jnp.zeros((16, 4)), NamedSharding(here, P("clients", "model")))
