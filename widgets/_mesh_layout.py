@@ -65,9 +65,10 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
     position = np.indices(sizes).reshape(len(sizes), -1)
     across = position[column] if column is not None else np.zeros(len(order), dtype=int)
     down = position[row] if row is not None else np.zeros(len(order), dtype=int)
-    if row is None and wide > 16:  # a single axis is written like text
-        line = 16 if wide <= FEW else min(WIDEST, 2 ** math.ceil(math.log2(math.sqrt(wide)) + 0.5))
-        across, down, wide, tall = across % line, across // line, line, -(-wide // line)
+    if wide > WIDEST or (row is None and wide > 16):  # long rows are written like text, a blank line between two
+        line = 16 if wide <= FEW else min(128, 2 ** math.ceil(math.log2(math.sqrt(wide)) + 0.5))
+        lines = -(-wide // line)
+        across, down, wide, tall = across % line, down * (lines + 1) + across // line, line, tall * (lines + 1) - 1
     panel = np.zeros(len(order), dtype=int)
     for axis in outer:
         panel = panel * sizes[axis] + position[axis]

@@ -52,15 +52,18 @@ class ProgramView(WorkbenchWidget):
 
 def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) -> tuple[dict[str, Any], Arrays]:
     """What the program view draws."""
-    pictures, stages = [], {}
+    pictures, stages, lines = [], {}, {}
     records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
     for prefix, each in records.items():
         width = WIDTH if gradient is None else NARROW_WIDTH
         svg = str(render_program_svg(each, width=width, live=True))
         pictures.append({"svg": svg, "width": width, "name": each.name, "prefix": prefix})
         stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}
+        found = {prefix + stage.path: stage.source for stage in walk(each.plan.stages)}
+        lines |= {path: f"{source.file}:{source.line}" for path, source in found.items() if source is not None}
     clients, arrays = clients_state(record)
-    return {"pictures": pictures, "stages": stages, "clients": clients, "overview": overview(record)}, arrays
+    state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": clients, "overview": overview(record)}
+    return state, arrays
 
 
 def overview(record: ProgramRecord) -> Mapping[str, Any]:

@@ -80,8 +80,9 @@ def propagation_page(playback: Playback, first: int) -> str:
 
 def _value(value: PlannedValueRecord) -> dict[str, Any]:
     ends = value.operation in ("input", "output")
+    operation = value.operation.replace("manual_computation", "shard_map")
     rows = [
-        ["operation", value.operation],
+        ["operation", operation],
         ["type", shape_text(value.dtype, value.shape)],
         ["sharding", spec_text(value.spec)],
     ]
@@ -95,7 +96,7 @@ def _value(value: PlannedValueRecord) -> dict[str, Any]:
         rows.append(["scope", value.op_name])
     return {
         "name": value.name,
-        "title": value.op_name if ends and value.op_name else f"{value.operation} {value.name}",
+        "title": value.op_name if ends and value.op_name else f"{operation} {value.name}",
         "leaf": value.op_name if value.operation == "input" else "",
         "stage": value.stage,
         "line": None if value.source is None else f"{value.source.file}:{value.source.line}",

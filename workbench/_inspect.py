@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
 import jax
@@ -282,7 +282,7 @@ class Inspection:
             at_once = functools.partial(
                 choose_clients_at_once, platform=machine.platform, memory_bytes=machine.available_bytes
             )
-        with jax.sharding.use_abstract_mesh(there.abstract):
+        with on_mesh(there.abstract):
             described = _described(trace(self.fn, *_abstract(self.args), **_abstract(self.kwargs)), at_once)
         text = lower_for_target(self._with_keywords(at_once), self.args, there)
         compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, **waiting)
@@ -320,10 +320,17 @@ class Inspection:
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
 
 
-def on_mesh(mesh: Mesh | AbstractMesh | None) -> Any:
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh | AbstractMesh | None) -> Iterator[None]:
+    """With `mesh` as the current one; None leaves it as it is."""
     if mesh is None:
-        return contextlib.nullcontext()
-    return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
+        yield
+    elif isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:  # an abstract mesh must not meet a concrete one of another size
+        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+            yield
 
 
 def current_mesh() -> Mesh | AbstractMesh | None:

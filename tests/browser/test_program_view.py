@@ -89,6 +89,9 @@ def test_gradient_stands_beside_the_program(harness: Harness):
     view.locator('.wb-picture:nth-child(2) [data-stage="2"]').click()
     expect(view.locator(".wb-panel h3")).to_have_text("transpose(train_locally)")
     assert made.selection == {"stage": "gradient/2"}
+    view.locator('.wb-picture:nth-child(2) [data-stage="1"]').click(position={"x": 40, "y": 12})
+    # `linearize(train_locally)` comes from the line of `train_locally`: its twin in the program is marked.
+    expect(view.locator(".wb-picture:nth-child(1) .wb-kin")).to_have_attribute("data-stage", "1")
 
 
 def test_nested_placement_is_a_frame_with_its_own_stages(harness: Harness):

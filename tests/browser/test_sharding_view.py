@@ -10,6 +10,7 @@ import records_parts as parts
 from accessibility import nameless, weak_contrasts
 from harness import Harness, PageComm
 from playwright.sync_api import Locator, expect
+from test_axe import violations
 
 import widgets
 from workbench.records import (
@@ -203,6 +204,26 @@ def test_propagation_plays_and_pauses(harness: Harness):
     expect(view.locator(".wb-counter")).to_have_text("step 2 · 3 of 3", timeout=10_000)
     expect(view.locator(".wb-play")).to_have_attribute("aria-pressed", "false", timeout=10_000)
     assert view.locator(".wb-arc").first.evaluate("n => getComputedStyle(n).transitionDuration") == "0s"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_propagation_and_trials_are_for_everyone(harness: Harness, theme: str):
+    harness.page.emulate_media(color_scheme=theme)
+    trying = Trying()
+    made = widgets.ShardingView(parts.sharding_record(), propagation=PROPAGATION, what_if=trying, names=("w", "b", "x"))
+    view = harness.mount(made)
+    view.get_by_label("mesh axes of dimension 0").select_option(label="clients")
+    view.get_by_role("button", name="Compile and compare").click()
+    finish(harness, made, trying)
+    expect(view.locator('[data-change="added"]')).to_be_visible()
+    assert violations(view) == []
+    assert weak_contrasts(view) == []
+    view.get_by_role("button", name="Why: propagation step by step").click()
+    view.locator('[data-value="%2"]').click()
+    assert violations(view) == []
+    assert nameless(view) == []
+    harness.page.set_viewport_size({"width": 460, "height": 800})
+    assert view.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
 
 
 def test_one_axis_of_the_propagation_is_shown_alone(harness: Harness):

@@ -108,6 +108,16 @@ def test_abstract_mesh_needs_no_devices_to_be_compiled_for():
     assert ("added", "all-reduce", ("model",), "layer") in rows(tried.compiled)
 
 
+def test_abstract_mesh_of_another_size_than_the_one_that_is_set(mesh):
+    far = AbstractMesh((2, 2), AXES)
+    w = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, device=NamedSharding(mesh, P("model"))), W)
+    with jax.set_mesh(mesh):
+        tried = try_specs(mean_output, w, DATA, specs={"data": P("clients")}, mesh=far, compiled=False)
+    assert [axis.size for axis in tried.after.mesh.axes] == [2, 2]
+    # What was sharded over this mesh is sharded over that one, by the names of the axes.
+    assert tried.before.inputs.leaves[0].shard_shape == (32, 32)
+
+
 def test_name_of_a_branch_means_every_leaf_below_it(mesh):
     tried = try_specs(mean_output, W, DATA, specs={"w": (None, "model")}, mesh=mesh, compiled=False)
     assert tried.specs == {"w['down']": ((), ("model",)), "w['up']": ((), ("model",))}

@@ -134,10 +134,11 @@ export function program(ctx) {
   }
 
   function follow() {
-    const { stage, client } = ctx.selection, clients = ctx.data.clients;
+    const { stage, client, line } = ctx.selection, lines = ctx.data.lines ?? {}, here = stage ? lines[stage] : line, clients = ctx.data.clients;
     for (const node of stages) {
       const chosen = node.dataset.key === stage;
       node.classList.toggle("wb-selected", chosen);
+      node.classList.toggle("wb-kin", !chosen && here !== undefined && lines[node.dataset.key] === here); // of the same line: its forward or backward twin
       node.setAttribute("aria-selected", String(chosen));
     }
     for (const wire of pictures.querySelectorAll(".wb-wire")) wire.classList.toggle("wb-related", wire.dataset.key1 === stage || wire.dataset.key2 === stage);

@@ -278,7 +278,8 @@ def _said(value: PlannedValueRecord, *, short: bool = False) -> str:
     where = f", {Path(value.source.file).name}:{value.source.line}" if value.source else ""
     if value.operation in ("input", "output"):
         return f"{value.operation} `{value.op_name or value.name}` ({value.name}, {kind})"
-    return f"{value.operation} {value.name}" if short else f"{value.operation} {value.name} ({kind}{where})"
+    operation = value.operation.replace("manual_computation", "shard_map")  # as one writes it in JAX
+    return f"{operation} {value.name}" if short else f"{operation} {value.name} ({kind}{where})"
 
 
 def _instead(value: PlannedValueRecord) -> str:

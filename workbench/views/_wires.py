@@ -69,8 +69,12 @@ def route(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> list[Wi
     """All wires of one level, crossings included."""
     nets = list(_nets(level, leaving).values())
     _spread(level, nets)
-    wires = [_wire(level, net, end) for net in nets for end in net.ends]
-    return [*wires, *_crossings(level, nets), *_captured(level, nets)]
+    ends = [(net, end) for net in nets for end in net.ends]
+    wires = [_wire(level, net, end) for net, end in ends]
+    arrivals: dict[int, list[float]] = {}
+    for (_, (consumer, _, _)), wire in zip(ends, wires, strict=True):
+        arrivals.setdefault(consumer, []).append(wire.points[-1][0])
+    return [*wires, *_crossings(level, nets, arrivals), *_captured(level, nets)]
 
 
 def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tuple[int, int], _Net]:
@@ -198,15 +202,11 @@ def _aside(level: Level, net: _Net) -> float:
     return band.x1 - net.offset if last else band.x0 + net.offset
 
 
-def _crossings(level: Level, nets: list[_Net]) -> list[Wire]:
-    arrivals: dict[int, list[float]] = {}
+def _crossings(level: Level, nets: list[_Net], arrivals: Mapping[int, Sequence[float]]) -> list[Wire]:
+    """One line per broadcast and reduction, from the farthest wire that arrives at it to where its value goes on."""
     departures = {
         net.maker: _aside(level, net) if net.side else level.lanes[net.lane].centre + net.offset for net in nets
     }
-    for net in nets:
-        for consumer, lane, _ in net.ends:
-            shift = net.offset if lane == net.lane and not net.side else 0.0
-            arrivals.setdefault(consumer, []).append(level.lanes[lane].centre + shift)
     wires = []
     for index, stage in enumerate(level.stages):
         if stage.kind not in ("broadcast", "reduce") or stage.body:

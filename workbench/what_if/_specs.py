@@ -20,9 +20,9 @@ class Leaves:
     `[0]['w']` is what `inspect(...).inputs` calls it, `params['w']` what one reads in the program.
     """
 
-    def __init__(self, fn: Callable, args: tuple[Any, ...]) -> None:
+    def __init__(self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(args)
-        self.values = [_shape(leaf) for _, leaf in found]  # shapes: nothing here should keep arrays alive
+        self.values = [_shape(leaf, mesh) for _, leaf in found]  # shapes: nothing here should keep arrays alive
         self.paths = [jax.tree_util.keystr(path) for path, _ in found]
         named = _argument_names(fn, len(args))
         self.labels = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
@@ -95,7 +95,8 @@ def as_spec(given: Any, rank: int) -> Spec:
     if len(entries) > rank:
         message = f"{len(entries)} entries for {rank} dimension{'s' if rank != 1 else ''}"
         raise ValueError(message)
-    spec = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in entries]
+    free = (None, PartitionSpec.UNCONSTRAINED)
+    spec = [() if entry in free else (entry,) if isinstance(entry, str) else tuple(entry) for entry in entries]
     return (*spec, *[()] * (rank - len(spec)))
 
 
@@ -127,11 +128,16 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
     return [plain[number] if number < len(plain) else f"args[{number}]" for number in range(count)]
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: Any, mesh: Mesh | AbstractMesh) -> Any:
+    """A leaf as a shape; a named sharding over another mesh is moved to this one, where its axes exist there too."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     sharding = getattr(leaf, "sharding", None)
-    named = sharding if isinstance(sharding, NamedSharding) and not sharding.mesh.empty else None
+    named = None
+    if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:
+        spec = as_spec(sharding.spec, len(leaf.shape))
+        if not _misfits(spec, leaf.shape, mesh):
+            named = NamedSharding(mesh, partition_spec(spec))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named)
 
 

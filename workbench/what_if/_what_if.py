@@ -115,7 +115,7 @@ class WhatIf:
         self._machine = None if target is None else parse_target(target)
         self._there: TargetMesh | None = None
         self._mesh = self._find_mesh(mesh if mesh is not None else current_mesh())
-        self._leaves = Leaves(self._fn, args)
+        self._leaves = Leaves(self._fn, args, self._mesh)
         self._args = self._leaves.replaced({}, self._mesh)
         self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
         self._turn = threading.Lock()

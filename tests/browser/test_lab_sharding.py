@@ -1,0 +1,57 @@
+"""Other shardings of a real program, tried in JupyterLab while its kernel stays free."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from lab import open_notebook, run_all, set_theme
+from playwright.sync_api import Page, expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.lab]
+
+SETUP = """
+import jax, jax.numpy as jnp
+import workbench as wb
+
+wb.simulate_devices(8)
+mesh = wb.make_mesh(clients=4, model=2)
+
+@wb.program(clients=8)
+def mean_output(w, data):
+    layer = lambda w, x: jnp.tanh(x @ w["up"]) @ w["down"]
+    return wb.reduce_mean(wb.map_fn(layer, (wb.broadcast(w), data)))
+
+w = {"up": jnp.ones((32, 64)), "down": jnp.ones((64, 32))}
+with jax.set_mesh(mesh):
+    wb.show(mean_output, w, jnp.ones((8, 16, 32)), view="sharding")
+"""
+
+
+def test_specs_are_tried_from_menus_and_the_propagation_is_played(
+    lab_page: Page, lab: str, lab_root: Path, tmp_path: Path
+):
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SETUP.strip())])
+    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(made, lab_root / "sharding.ipynb")
+    (lab_root / "04-shardings-and-meshes.ipynb").write_text("{}")
+    open_notebook(lab_page, lab, "sharding.ipynb")
+    assert run_all(lab_page) == []
+    view = lab_page.locator("section.wb")
+    view.get_by_role("button", name="w['up']", exact=True).click()
+    view.get_by_label("mesh axes of dimension 1").select_option(label="model")
+    view.get_by_role("button", name="w['down']", exact=True).click()
+    view.get_by_label("mesh axes of dimension 0").select_option(label="model")
+    view.get_by_role("button", name="Compile and compare").click()
+    added = view.locator('[data-change="added"]')
+    expect(view.locator(".wb-desk [role=status]")).to_contain_text("(compiled)", timeout=120_000)
+    expect(added).to_contain_text("all-reduce")
+    expect(added).to_contain_text("model")
+    for theme in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(lab_page, theme)
+        lab_page.screenshot(path=tmp_path / f"{theme[-5:].strip().lower()}.png")
+    word = view.locator("a.wb-term", has_text="replication").first
+    assert word.get_attribute("href").endswith("/lab/tree/04-shardings-and-meshes.ipynb")
+    view.get_by_role("button", name="Why: propagation step by step").click()
+    expect(view.locator("[data-value]").first).to_be_visible()
+    view.get_by_label("First step").click()
+    expect(view.locator(".wb-counter")).to_contain_text("beginning")
