@@ -7,6 +7,10 @@ from workbench.engines._debug import Observed as Observed
 from workbench.engines._drjax import from_drjax as from_drjax
 from workbench.engines._engine import Engine as Engine
 from workbench.engines._executor import Executor as Executor
+from workbench.engines._federated_language import (
+    FederatedComputation as FederatedComputation,
+    to_federated_language as to_federated_language,
+)
 from workbench.engines._flower import Flower as Flower
 from workbench.engines._mesh import Mesh as Mesh
 from workbench.engines._sequential import Sequential as Sequential

@@ -1,0 +1,360 @@
+"""Export to the federated language: the program as a typed syntax tree and its protocol buffer."""
+
+# pyright: reportMissingImports=false
+
+import collections
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal, Var, jaxpr_as_fun
+
+from workbench import _jax_compat
+from workbench._errors import MissingDependencyError, ProgramError
+from workbench.engines._engine import as_struct, without_emissions
+from workbench.engines._ledger import Ledger
+from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
+from workbench.engines._walk import Run, Server, Walk
+from workbench.plan import Jitted, Plan
+from workbench.plan._inline import uses_primitives
+from workbench.plan._jit import trace_listening
+from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._steps import Step
+from workbench.primitives import max_p, mean_p, min_p, sum_p
+
+
+class FederatedComputation:
+    """A program in the federated language: its type, its text, and the bytes of its protocol buffer.
+
+    `building_block` is the tree of the package `federated_language`; `intrinsics` counts what it calls.
+    """
+
+    def __init__(self, name: str, building_block: Any, notes: Sequence[str]) -> None:
+        self.name, self.building_block, self.notes = name, building_block, tuple(notes)
+
+    @property
+    def type_signature(self) -> str:
+        """As `(<w=float32[3]@SERVER,x={float32[5,3]}@CLIENTS> -> float32[3]@SERVER)`."""
+        return self.building_block.type_signature.compact_representation()
+
+    @property
+    def text(self) -> str:
+        """The whole program, indented."""
+        return self.building_block.formatted_representation()
+
+    @property
+    def proto(self) -> bytes:
+        """The serialised `Computation`."""
+        return self.building_block.to_proto().SerializeToString(deterministic=True)
+
+    @property
+    def intrinsics(self) -> dict[str, int]:
+        """How often each intrinsic stands in the program."""
+        from federated_language import framework
+
+        found: collections.Counter[str] = collections.Counter()
+        framework.visit_postorder(
+            self.building_block,
+            lambda block: found.update([block.uri]) if isinstance(block, framework.Intrinsic) else 0,
+        )
+        return dict(sorted(found.items()))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the protocol buffer to a file."""
+        Path(path).write_bytes(self.proto)
+
+    def __repr__(self) -> str:
+        return f"<federated computation {self.name} : {self.type_signature}>"
+
+
+def to_federated_language(fn: Callable, *args: Any) -> FederatedComputation:
+    """A program as a computation of the federated language (extra `federated-language`), checked by that package.
+
+    Placements become `SERVER` and `CLIENTS`, broadcasts and reductions the language's intrinsics, and every function of
+    the server or of a client a local computation in HLO. The result is generic in the number of clients, except where
+    the program computed with it. It is an export and nothing more: no runtime that can be installed today executes
+    local computations in HLO; TensorFlow Federated 0.87 reads the file and its types, and its executor refuses them.
+
+    Args:
+        fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+        *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
+
+    Returns:
+        The computation; every part of it was type-checked when it was built, and it was read back from its bytes.
+
+    Raises:
+        MissingDependencyError: if federated-language is not installed.
+        ProgramError: for what the language has no words for: rounds in a loop, rows that the server makes one for
+            each client, or that it reads one by one, clients that talk to each other, several placements.
+
+    References:
+        https://github.com/google-parfait/federated-language
+    """
+    if importlib.util.find_spec("federated_language") is None:
+        needed_for = "`workbench.engines.to_federated_language`"
+        raise MissingDependencyError("federated-language", extra="federated-language", needed_for=needed_for)
+    fn = fn.fn if isinstance(fn, Jitted) else fn
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
+        plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
+        _check(plan)
+        tree = _Translation(plan, traced.in_names).tree()
+    return FederatedComputation(plan.name, _validated(tree), _notes(plan))
+
+
+def _check(plan: Plan) -> None:
+    wrong = []
+    loops = [step for step in plan.steps if step.kind in ("loop", "branch")]
+    if loops:
+        names = ", ".join(f"`{step.equation.primitive.name}`" for step in loops)
+        wrong.append(
+            f"it has rounds or branches in {names}, and the language has no loops over placed values: export one round"
+        )
+    if len(plan.placements) > 1:
+        names = ", ".join(f'"{p.name}"' for p in plan.placements)
+        wrong.append(
+            f"it has the placements {names} side by side, and the language knows one group of clients: split it"
+        )
+    if any(step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr) for step in plan.steps):
+        wrong.append(
+            "its clients talk to each other, and clients of the language talk to the server only: use a reduction"
+        )
+    _refuse(plan.name, wrong)
+
+
+def _refuse(name: str, wrong: Sequence[str]) -> None:
+    if wrong:
+        message = (
+            f"`to_federated_language` cannot write `{name}`: {'; '.join(wrong)}. The federated language knows a "
+            "server, clients, broadcasts, maps and aggregations: write the program in these, or run it with "
+            "`workbench.engines`, which are not bound to them."
+        )
+        raise ProgramError(message)
+
+
+def _notes(plan: Plan) -> list[str]:
+    inner = any(step.jaxpr is not None and any(map(uses_primitives, step.jaxpr.eqns)) for step in plan.steps)
+    return ["an inner placement of the clients is local work of a client here"] if inner else []
+
+
+def _validated(tree: Any) -> Any:
+    """The tree, after the package's own checks; what comes back from its bytes has the same type."""
+    from federated_language import framework
+
+    framework.check_contains_no_unbound_references(tree)
+    framework.check_has_unique_names(tree)
+    read = framework.ComputationBuildingBlock.from_proto(tree.to_proto())
+    read.type_signature.check_equivalent_to(tree.type_signature)
+    return tree  # read back, local computations lose their names
+
+
+class _Translation:
+    """Names of the tree for the values of a plan; each step adds one."""
+
+    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
+        import federated_language as language
+
+        self.language, self.framework = language, language.framework
+        self.plan, self.walk = plan, Walk(plan, "", Run(lambda _: None, Ledger(plan.name, "", None, None)))
+        self.symbols: list[tuple[str, Any]] = []
+        self.values: dict[Var, Any] = {}
+        variables = plan.closed.jaxpr.invars
+        fields = [
+            (_identifier(name), self._type(v, self._is_placed(v))) for v, name in zip(variables, names, strict=True)
+        ]
+        self.parameter = language.StructType(_unique(fields))
+        argument = self.framework.Reference("arguments", self.parameter)
+        for i, v in enumerate(variables):
+            self.values[v] = self.framework.Selection(argument, index=i)
+        for v, x in zip(plan.closed.jaxpr.constvars, plan.closed.consts, strict=True):
+            self.values[v] = self._constant(x)
+
+    def tree(self) -> Any:
+        """The whole program as a function of its arguments."""
+        for level in range(self.plan.levels):
+            self._serve(level)
+            for step in self.plan.steps:
+                if step.level == level and step.kind in ("broadcast", "clients", "reduce"):
+                    getattr(self, f"_{step.kind}")(step)
+        outputs = [self._read(atom, None) for atom in self.plan.closed.jaxpr.outvars]
+        result = outputs[0] if len(outputs) == 1 else self.framework.Struct(outputs)
+        body = self.framework.Block(self.symbols, result) if self.symbols else result
+        return self.framework.Lambda("arguments", self.parameter, body)
+
+    def _is_placed(self, v: Var) -> bool:
+        return any(v in step.inputs for step in self.plan.steps if step.kind in ("clients", "reduce"))
+
+    def _type(self, v: Any, placed: bool) -> Any:
+        aval = edge_aval(v.aval)
+        shape = aval.shape[1:] if placed else aval.shape
+        where = self.language.CLIENTS if placed else self.language.SERVER
+        return self.language.FederatedType(self.language.TensorType(np.dtype(aval.dtype), shape), where)
+
+    def _read(self, atom: Any, placed: bool | None) -> Any:
+        """The value of an atom, which must be at the clients or at the server if `placed` says so."""
+        value = self._constant(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else self.values[atom]
+        at_clients = value.type_signature.placement is self.language.CLIENTS
+        if placed is not None and at_clients != placed:
+            what = f"{atom.aval.str_short()}" if hasattr(atom.aval, "str_short") else str(atom.aval)
+            reason = (
+                f"a server stage reads the rows {what} of all clients, and the language's server gets aggregates only"
+                if at_clients
+                else f"clients read rows {what} that the server made one for each, and a broadcast gives all the same"
+            )
+            _refuse(self.plan.name, [reason])
+        return value
+
+    def _constant(self, x: Any, dtype: Any = None) -> Any:
+        array = to_host(x) if dtype is None else np.asarray(x, dtype)
+        literal = self.framework.Literal(array, self.language.TensorType(array.dtype, array.shape))
+        return self.framework.create_federated_value(literal, self.language.SERVER)
+
+    def _bind(self, v: Var, name: str, value: Any) -> None:
+        label = f"{_identifier(name)}_{len(self.symbols)}"
+        self.symbols.append((label, value))
+        self.values[v] = self.framework.Reference(label, value.type_signature)
+
+    def _serve(self, level: int) -> None:
+        for stage in self.plan.stages:
+            if stage.kind == "server" and any(step.level == level for step in stage.steps):
+                server = Server(self.plan, stage.index)
+                operands = [self._read(v, False) for v in server.inputs]
+                call = _at_edges(server, [dtype_of(v) for v in server.inputs])
+                self._local(stage.name or "server", call, (operands, server.inputs, server.outputs), placed=False)
+
+    def _broadcast(self, step: Step) -> None:
+        (sent,) = step.equation.invars
+        self._bind(step.outputs[0], "broadcast", self.framework.create_federated_broadcast(self._read(sent, False)))
+
+    def _clients(self, step: Step) -> None:
+        assert step.jaxpr is not None
+        atoms = [a for a in step.equation.invars if not (step.glue and isinstance(a, Literal))]
+        operands = [self._read(atom, True) for atom in atoms]
+        fn = jaxpr_as_fun(step.jaxpr)
+        call = _at_edges(lambda values: fn(*values), [dtype_of(a) for a in atoms])
+        name = self.plan.stages[step.stage].name or "client"
+        self._local(name, call, (operands, atoms, step.outputs), placed=True)
+
+    def _reduce(self, step: Step) -> None:
+        equation = step.equation
+        rows = [self._read(atom, True) for atom in equation.invars]
+        reduction, primitive, (out,) = REDUCTION_OF[equation.primitive], equation.primitive, step.outputs
+        dtype = dtype_of(equation.invars[0])
+        exact = len(rows) == 1 and equation.params.get("accumulator", dtype) == dtype
+        if exact and primitive is sum_p:
+            return self._bind(out, "sum", self.framework.create_federated_sum(rows[0]))
+        if exact and primitive is mean_p and dtype_of(out) == dtype:
+            return self._bind(out, "mean", self.framework.create_federated_mean(rows[0], None))
+        if primitive in (max_p, min_p):
+            return self._bind(out, primitive.name, self._extreme(rows[0], primitive is max_p))
+        start = jax.eval_shape(lambda: reduction.start(equation))
+
+        def share(*values: Any) -> list[Any]:
+            return [reduction.add(equation, reduction.start(equation), [x[None] for x in values], None)]
+
+        shares = self._compute("share", share, rows, placed=True, results=[start])
+        total = self._name("sum", self.framework.create_federated_sum(shares))
+        last = lambda total: [reduction.finish(equation, total)]  # noqa: E731
+        finish = self._compute("finish", last, [total], placed=False, results=[out.aval])
+        return self._bind(out, "reduced", finish)
+
+    def _extreme(self, rows: Any, largest: bool) -> Any:
+        intrinsic = self.framework.FEDERATED_MAX if largest else self.framework.FEDERATED_MIN
+        result = self.language.FederatedType(rows.type_signature.member, self.language.SERVER)
+        plain = self.language.FederatedType(rows.type_signature.member, self.language.CLIENTS)
+        called = self.framework.Intrinsic(intrinsic.uri, self.language.FunctionType(plain, result))
+        return self.framework.Call(called, rows)
+
+    def _name(self, name: str, value: Any) -> Any:
+        label = f"{name}_{len(self.symbols)}"
+        self.symbols.append((label, value))
+        return self.framework.Reference(label, value.type_signature)
+
+    def _local(self, name: str, fn: Callable, ends: tuple[Any, Any, Any], *, placed: bool) -> None:
+        operands, _, outputs = ends
+        results = [_of_one(v, placed) for v in outputs]
+        value = self._compute(name, fn, operands, placed=placed, results=results)
+        if len(outputs) == 1:
+            self._bind(outputs[0], name, value)
+            return
+        whole = self._name(_identifier(name), value)
+        member = whole.type_signature.member
+        for i, v in enumerate(outputs):
+            label = f"all_{len(self.symbols)}"
+            one = self.framework.Selection(self.framework.Reference(label, member), index=i)
+            pick = self.framework.Lambda(label, member, one)
+            self._bind(v, f"{name}_{i}", self.framework.create_federated_map_or_apply(pick, whole))
+
+    def _compute(self, name: str, fn: Callable, operands: list[Any], *, placed: bool, results: list[Any]) -> Any:
+        """A local function, mapped over the clients or applied at the server."""
+        avals = [x.type_signature.member for x in operands]
+        shapes = [jax.ShapeDtypeStruct(tuple(t.shape), t.dtype) for t in avals]
+        local = self._compiled(name, fn, shapes, [edge_aval(y) for y in results])
+        if not operands:
+            result = self.language.FederatedType(local.type_signature.result, self.language.SERVER)
+            evaluate = self.framework.FEDERATED_EVAL_AT_SERVER
+            called = self.framework.Intrinsic(evaluate.uri, self.language.FunctionType(local.type_signature, result))
+            return self.framework.Call(called, local)
+        argument = operands[0]
+        if len(operands) > 1:
+            argument = self.framework.create_federated_zip(self.framework.Struct(operands))
+        return self.framework.create_federated_map_or_apply(local, argument)
+
+    def _compiled(self, name: str, fn: Callable, shapes: Sequence[Any], results: Sequence[Any]) -> Any:
+        """A function as HLO, with the types of its ends."""
+        from federated_language.proto import computation_pb2
+        from google.protobuf import any_pb2
+
+        module = jax.jit(fn, keep_unused=True).lower(*shapes).compiler_ir("hlo")
+        hlo = any_pb2.Any(type_url="type.googleapis.com/xla.HloModuleProto", value=_serialized(module))
+        binding = computation_pb2.Xla.Binding
+
+        def bind(count: int) -> Any:
+            parts = [binding(tensor=computation_pb2.Xla.TensorBinding(index=i)) for i in range(count)]
+            return parts[0] if count == 1 else binding(struct=computation_pb2.Xla.StructBinding(element=parts))
+
+        kind = self.language.FunctionType(self._types(shapes) if shapes else None, self._types(results))
+        parameter = bind(len(shapes)) if shapes else None
+        payload = computation_pb2.Xla(hlo_module=hlo, parameter=parameter, result=bind(len(results)))
+        proto = computation_pb2.Computation(type=kind.to_proto(), xla=payload)
+        return self.framework.CompiledComputation(proto, _identifier(name), kind)
+
+    def _types(self, avals: Sequence[Any]) -> Any:
+        types = [self.language.TensorType(np.dtype(aval.dtype), aval.shape) for aval in avals]
+        return types[0] if len(types) == 1 else self.language.StructType(types)
+
+
+def _serialized(module: Any) -> bytes:
+    return module.as_serialized_hlo_module_proto()
+
+
+def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:
+    """A function of plain arrays: keys are the integers that they are made of."""
+
+    def call(*values: Any) -> list[Any]:
+        return [to_edge(y) for y in fn([from_edge(x, dtype) for x, dtype in zip(values, dtypes, strict=True)])]
+
+    return call
+
+
+def _of_one(v: Any, placed: bool) -> Any:
+    aval = edge_aval(v.aval)
+    return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype) if placed else aval
+
+
+def _identifier(name: str) -> str:
+    text = "".join(c if c.isalnum() else "_" for c in name).strip("_")
+    return text if text[:1].isalpha() else f"x{text}"
+
+
+def _unique(fields: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    seen: collections.Counter[str] = collections.Counter()
+    named = []
+    for name, kind in fields:
+        seen[name] += 1
+        named.append((name if seen[name] == 1 else f"{name}_{seen[name]}", kind))
+    return named
