@@ -82,15 +82,18 @@ class DevicesView(WorkbenchWidget):
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
     """The last sample, and the memory of every device over the samples that are kept."""
     if not history:
-        return {"devices": [], "seconds": b"", "memory": b"", "arrays": [], "host": []}
+        return {
+            "devices": [],
+            "seconds": b"",
+            "memory": b"",
+            "courses": {},
+            "host_courses": {},
+            "arrays": [],
+            "host": [],
+        }
     kept, last = history[-MOST_SAMPLES:], history[-1]
     devices = last.devices[:MOST_DEVICES]
-    memory = np.full((len(devices), len(kept)), np.nan)
-    rows = {device.where: row for row, device in enumerate(devices)}
-    for column, sample in enumerate(kept):
-        for device in sample.devices:
-            if device.bytes_in_use is not None and device.where in rows:
-                memory[rows[device.where], column] = device.bytes_in_use
+    courses = _courses(kept, [device.where for device in devices])
     host = last.host
     return {
         "devices": [
@@ -111,7 +114,12 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
         ],
         "left_out": len(last.devices) - len(devices),
         "seconds": floats([sample.time_seconds for sample in kept]),
-        "memory": floats(memory.ravel()),
+        "memory": floats(courses.pop("bytes_in_use")),
+        "courses": {name: floats(values) for name, values in courses.items() if np.isfinite(values).any()},
+        "host_courses": {
+            "processor": floats([_number(sample.host.cpu_percent) for sample in kept]),
+            "memory of this process": floats([_number(sample.host.process_bytes) for sample in kept]),
+        },
         "arrays": [
             [
                 shape_text(a.dtype, a.shape),
@@ -131,3 +139,27 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
             ["memory of this process", bytes_text(host.process_bytes)],
         ],
     }
+
+
+_COURSES = {  # what is drawn over time -> where a sample holds it
+    "bytes_in_use": "bytes_in_use",
+    "utilisation": "utilisation_percent",
+    "power": "power_watts",
+    "temperature": "temperature_celsius",
+}
+
+
+def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Every figure over the samples, devices one after the other; NaN where it is not known."""
+    rows = {where: row for row, where in enumerate(names)}
+    found = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
+    for column, sample in enumerate(samples):
+        for device in sample.devices:
+            if device.where in rows:
+                for name, field in _COURSES.items():
+                    found[name][rows[device.where], column] = _number(getattr(device, field))
+    return {name: values.ravel() for name, values in found.items()}
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value

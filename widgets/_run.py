@@ -27,9 +27,8 @@ MOST_POINTS = 1000  # of one curve
 class RunView(RunDesk):
     """A run, live: watch it, pause it, go on, stop it.
 
-    The buttons reach a run that was started in the background or that a cell awaits. While a cell blocks the kernel,
-    they reach it where the front end talks to the kernel beside its cells (JupyterLab from 4.4 on); elsewhere they wait
-    until the cell is over, as everything in a notebook does.
+    The buttons reach a run that was started in the background or that a cell awaits; while a cell blocks the kernel,
+    they wait until it is over, as everything in a notebook does.
 
     Args:
         run: The run.

@@ -7,7 +7,7 @@ from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
 
 import widgets
-from workbench.records import ProblemRecord, TappedValueRecord, TapRecord
+from workbench.records import ProblemRecord, SampleRecord, TappedValueRecord, TapRecord
 
 pytestmark = pytest.mark.browser
 
@@ -36,11 +36,25 @@ def test_devices_show_memory_as_it_changes(harness: Harness):
     assert nameless(view) == []
 
 
+def test_what_a_backend_tells_beside_memory_can_be_drawn_over_time(harness: Harness):
+    def at(second: float, percent: float) -> SampleRecord:
+        made = sample(second, 1024)
+        busy = made.devices[0].replace(utilisation_percent=percent, power_watts=300.0, temperature_celsius=41.0)
+        return made.replace(devices=(busy,))
+
+    view = harness.mount(widgets.DevicesView(FakeMonitor(at(0, 20.0), at(2, 90.0))))
+    tile = view.locator("[data-where]")
+    expect(tile).to_contain_text("utilisation 90 % · power 300 W · temperature 41 °C")
+    view.get_by_label("Draw over time").select_option("utilisation")
+    expect(tile.locator("svg")).to_have_attribute("aria-label", "utilisation over 2 s: 20 % to 90 %")
+    expect(view.get_by_role("img", name="memory of this process over 2 s: 256 MiB to 256 MiB")).to_be_visible()
+
+
 def test_devices_are_a_tab_of_the_explorer_and_share_its_selection(harness: Harness):
     monitor = FakeMonitor(sample(0, 1, 2, 3))
     made = widgets.Explorer(examples.fedavg_record(), monitor=monitor, view="devices")
     view = harness.mount(made)
-    view.locator('[data-where="cpu:2"]').click()
+    view.get_by_role("button", name="cpu:2").press("Enter")
     assert made.selection == {"device": 2}
     view.get_by_role("tab", name="Mesh").click()
     expect(view.locator('[data-device="2"]')).to_have_attribute("aria-pressed", "true")
