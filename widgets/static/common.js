@@ -10,9 +10,13 @@ export function h(tag, attributes = {}, ...children) {
     else if (name === "class") node.className = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
+  if (attributes.type === "range") keepKeys(node);
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
+
+/** JupyterLab moves between cells with the arrow keys, before a widget hears of them, unless a node says not to. */
+const keepKeys = (node) => node.setAttribute("data-lm-suppress-shortcuts", "true");
 
 const TAGS = new Set("svg g rect line path circle text tspan title desc defs pattern polyline polygon ellipse".split(" "));
 
@@ -127,6 +131,7 @@ function lessonAddress(path) {
 
 /** Arrow keys move between `items`, one of which is in the tab order; Enter and space choose. */
 export function roving(container, items, { choose, step = {}, escape } = {}) {
+  keepKeys(container);
   const all = () => (typeof items === "function" ? items() : items);
   const focus = (item) => {
     if (!item) return;
