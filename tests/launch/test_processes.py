@@ -17,7 +17,7 @@ from workbench._errors import NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
 from workbench_child import install_light_root
 
-LONG = 60.0
+LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
 
 
 def pids(launched):

@@ -99,7 +99,7 @@ class NodeRunner:
         tally = self.service.tally() if self.service is not None else {}
         tally.pop("oldest_call_seconds", None)
         return tally | {
-            "heartbeat_age_seconds": now - context.last_beat if context else None,
+            "heartbeat_age_seconds": max(now - context.last_beat, 0.0) if context else None,
             "uptime_seconds": until - context.started_at if context else None,
             "log_tail": tuple(context.lines)[-5:] if context else (),
             "native_id": thread.native_id if thread is not None and thread.is_alive() else None,

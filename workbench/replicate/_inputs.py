@@ -1,6 +1,6 @@
 """Batches of all replicas, from one iterator per replica."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,12 +11,13 @@ from workbench.replicate._context import InputContext
 
 
 class ReplicaInputs:
-    """The iterators of `input_fn`, one per replica; `next_batch` stacks one batch of each."""
+    """The iterators of `input_fn`, one per replica of this host; `next_batch` stacks one batch of each."""
 
-    def __init__(self, input_fn: Callable, num_replicas: int) -> None:
+    def __init__(self, input_fn: Callable, num_replicas: int, own: Sequence[int] | None = None) -> None:
         self.name = getattr(input_fn, "__name__", type(input_fn).__name__)
-        made = [input_fn(InputContext(i, num_replicas)) for i in range(num_replicas)]
-        wrong = [i for i, source in enumerate(made) if not hasattr(source, "__iter__")]
+        self.own = tuple(range(num_replicas)) if own is None else tuple(own)
+        made = {i: input_fn(InputContext(i, num_replicas)) for i in self.own}
+        wrong = [i for i, source in made.items() if not hasattr(source, "__iter__")]
         if wrong:
             message = (
                 f"`{self.name}` returned a {type(made[wrong[0]]).__name__} for replicas {wrong}, which is not "
@@ -25,17 +26,17 @@ class ReplicaInputs:
                 "generator function."
             )
             raise DataError(message)
-        self.sources: list[Iterator[Any]] = [iter(source) for source in made]
+        self.sources: list[Iterator[Any]] = [iter(source) for source in made.values()]
 
     def next_batch(self, step: int, steps: int) -> Any:
-        """The batches of one step, each leaf a numpy array `[replicas, *shape]`.
+        """The batches of one step, each leaf a numpy array `[replicas of this host, *shape]`.
 
         Raises:
             DataError: naming the replicas whose iterator has ended, or whose batch is unlike the others'.
         """
         missing = object()
         batches = [next(source, missing) for source in self.sources]
-        ended = [i for i, batch in enumerate(batches) if batch is missing]
+        ended = [i for i, batch in zip(self.own, batches, strict=True) if batch is missing]
         if ended:
             message = (
                 f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. "
@@ -46,14 +47,14 @@ class ReplicaInputs:
             )
             raise DataError(message)
         kinds = [_described(batch) for batch in batches]
-        unlike = [i for i, kind in enumerate(kinds) if kind != kinds[0]]
+        unlike = [place for place, kind in enumerate(kinds) if kind != kinds[0]]
         if unlike:
+            others = [self.own[place] for place in unlike]
             message = (
-                f"`{self.name}` gave batches of different form at step {step}: replica 0 has {kinds[0]}, but "
-                f"replicas {unlike} "
-                f"have {', '.join(map(str, [kinds[i] for i in unlike[:3]]))}. All replicas run one program, so "
-                f"their batches "
-                "have equal structure, shapes and dtypes: pad the smaller ones, or drop the remainder."
+                f"`{self.name}` gave batches of different form at step {step}: replica {self.own[0]} has {kinds[0]}, "
+                f"but replicas {others} have {', '.join(kinds[place] for place in unlike[:3])}. All replicas run one "
+                "program, so their batches have equal structure, shapes and dtypes: pad the smaller ones, or drop the "
+                "remainder."
             )
             raise DataError(message)
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches)

@@ -16,7 +16,7 @@ from workbench.primitives import map_fn, program
 from workbench.replicate._context import ReplicaContext
 from workbench.replicate._inputs import ReplicaInputs
 from workbench.replicate._optimizer import wrap_optimizer
-from workbench.replicate._rows import copy_to_replicas, first_rows, place_rows
+from workbench.replicate._rows import copy_to_replicas, first_rows, own_replicas, place_rows, read_rows
 from workbench.replicate._step import ReplicaStep
 
 
@@ -117,6 +117,9 @@ class Replicator:
     ) -> tuple[Any, Any]:
         """Runs `steps` steps on all replicas; it is compiled once.
 
+        With many hosts (`jax.distributed`, a mesh of the devices of all of them) every host makes the same call;
+        `input_fn` is asked on each host for the replicas that have a device there.
+
         Args:
             step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
             input_fn: `input_fn(ctx)` of one replica; returns an iterator of its batches.
@@ -138,16 +141,17 @@ class Replicator:
                 "least 0: pass, for example, `steps=100`."
             )
             raise PlacementError(message)
-        inputs = ReplicaInputs(input_fn, self.num_replicas)
+        own = own_replicas(self.mesh, self.num_replicas, self.axis)
+        inputs = ReplicaInputs(input_fn, self.num_replicas, own)
         taken = []
         with contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
             states = self.replicate(state)
             call = jit(self.step(step_fn, check_state=check_state))
             for step in range(steps):
-                batch = place_rows(inputs.next_batch(step, steps), self.mesh, self.axis)
+                batch = place_rows(inputs.next_batch(step, steps), self.mesh, self.axis, own, self.num_replicas)
                 states, metrics = call(batch, states)
                 # One step at a time: simulated devices starve when collectives of several steps are under way at once.
-                taken.append(jax.tree.map(np.asarray, metrics))
+                taken.append(read_rows(metrics))
                 jax.block_until_ready(states)
             final = self.value(states)
         return final, (jax.tree.map(lambda *rows: np.stack(rows), *taken) if taken else None)

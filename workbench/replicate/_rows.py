@@ -4,14 +4,45 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 
-def place_rows(tree: Any, mesh: Mesh | None, axis: str) -> Any:
-    """Rows `[replicas, ...]` of the host as arrays along the mesh axis."""
+def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]:
+    """The replicas that have a device in this process: all of them, unless there are many hosts."""
+    if mesh is None:
+        return tuple(range(replicas))
+    places = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
+    return tuple(sorted({replica for (rows,) in places for replica in range(replicas)[rows]}))
+
+
+def place_rows(tree: Any, mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> Any:
+    """Rows of this process's replicas `[own, ...]` as arrays `[replicas, ...]` along the mesh axis."""
     if mesh is None:
         return jax.tree.map(jax.numpy.asarray, tree)
-    return jax.device_put(tree, NamedSharding(mesh, P(axis)))
+    sharding = NamedSharding(mesh, P(axis))
+    if len(own) == replicas:
+        return jax.device_put(tree, sharding)
+    row_of = {replica: row for row, replica in enumerate(own)}
+
+    def place(x: Any) -> Any:
+        def rows(index: tuple[slice, ...]) -> Any:
+            return x[[row_of[replica] for replica in range(replicas)[index[0]]]]
+
+        return jax.make_array_from_callback((replicas, *x.shape[1:]), sharding, rows)
+
+    return jax.tree.map(place, tree)
+
+
+def read_rows(tree: Any) -> Any:
+    """Rows of all replicas as numpy arrays, on every host."""
+
+    def read(x: Any) -> np.ndarray:
+        if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+            return np.asarray(x)
+        return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+    return jax.tree.map(read, tree)
 
 
 def copy_to_replicas(tree: Any, replicas: int, mesh: Mesh | None, axis: str) -> Any:

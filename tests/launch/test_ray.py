@@ -1,0 +1,70 @@
+"""What only Ray does: actors that are shared, placed by resources, killed and started anew."""
+
+import os
+import sys
+
+import launch_nodes as nodes
+import pytest
+
+from workbench._errors import MissingDependencyError, NodeError, ProgramError
+from workbench.launch import Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
+
+LONG = 120.0
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r'RayEngine needs the library `ray`.*\[ray\]"'):
+        RayEngine()
+
+
+def test_before_ray_is_connected_the_error_says_to_call_init(monkeypatch):
+    class NotConnected:
+        @staticmethod
+        def is_initialized():
+            return False
+
+    monkeypatch.setitem(sys.modules, "ray", NotConnected)
+    with pytest.raises(ProgramError, match=r"`RayEngine\(\)` was made before `ray.init`.*`ray.init\(address=...\)`"):
+        RayEngine()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+class TestOnACluster:
+    def test_resources_that_nobody_has_are_named_at_once(self):
+        program = Program("wishes")
+        with program.group("rich", resources={"GPU": 64}):
+            program.add_node(PyNode(nodes.idle))
+        with pytest.raises(ProgramError, match=r"no machine of the cluster can hold: rich/0 needs {'GPU': 64}"):
+            launch(program, RayEngine())
+
+    def test_colocated_nodes_share_an_actor_with_the_resources_and_the_environment_of_their_group(self):
+        program = Program("pair")
+        with program.group("pair", colocate=True, resources={"SEAT": 0.5}, environment={"WORKBENCH_TEST_NUMBER": "41"}):
+            counter = program.add_node(ServiceNode(nodes.Counter))
+            program.add_node(PyNode(nodes.read_environment, counter, "WORKBENCH_TEST_NUMBER"))
+        with program.group("apart"):
+            program.add_node(PyClassNode(nodes.Adder, counter, 1))
+        with launch(program, RayEngine()) as launched:
+            assert launched.wait(LONG) == {"pair/0": None, "pair/1": 0, "apart/0": 0}
+            assert launched.client(counter).add(0) == 42
+            where = [state.where for state in launched.state()]
+        assert where[0] == where[1] != where[2]
+
+    @pytest.mark.parametrize("limit", [0, 1], ids=["fails", "restarts"])
+    def test_an_actor_that_is_killed_is_reported_and_restarted_only_as_its_policy_says(self, limit):
+        program = Program("lost")
+        counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=limit))
+        with launch(program, RayEngine(), on_failure="continue") as launched:
+            remote = launched.client(counter)
+            assert remote.add(5) == 5
+            os.kill(remote.pid(), 9)
+            if limit:
+                assert nodes.eventually(lambda: launched.state()[0].restarts == 1, LONG)
+                assert nodes.eventually(lambda: launched.state()[0].state == "serving", LONG)
+                assert remote.add(1) == 1
+            else:
+                assert nodes.eventually(lambda: launched.failures, LONG)
+                assert launched.exit_codes == {"main/0": -9}
+                with pytest.raises(NodeError, match="was lost"):
+                    remote.add(1)
