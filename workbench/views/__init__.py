@@ -97,6 +97,12 @@ from workbench.views._rounds import (
     render_clients_svg as render_clients_svg,
     render_rounds_svg as render_rounds_svg,
 )
+from workbench.views._rounds_figures import (
+    plot_clients_over_rounds as plot_clients_over_rounds,
+    plot_gantt as plot_gantt,
+    plot_rounds as plot_rounds,
+    plot_run as plot_run,
+)
 from workbench.views._sharding import (
     describe_leaf as describe_leaf,
     describe_sharding as describe_sharding,
