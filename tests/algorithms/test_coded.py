@@ -99,6 +99,16 @@ def test_simulated_shuffles_send_what_the_formula_says(workers: int, share: floa
     assert coded * 0.98 <= len(plan.messages) <= coded * 1.06
 
 
+@pytest.mark.parametrize(("workers", "copies"), [(4, 2), (6, 3), (6, 2)])
+def test_balanced_caches_reach_the_papers_gain(workers: int, copies: int) -> None:
+    rows = 1200 * workers
+    plan = algorithms.plan_shuffle(rows, workers, copies * rows // workers, balanced=True)
+    assert all(len(set(cache)) == copies * rows // workers for cache in plan.caches.tolist())
+    assert plan.uncoded / len(plan.messages) == pytest.approx(copies + 1, rel=0.12)  # α n + 1 for many rows
+    data = jnp.arange(rows, dtype=jnp.uint32)[:, None]
+    assert np.array_equal(algorithms.coded_shuffle(plan, data)[..., 0], plan.batches)
+
+
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 def test_the_gain_of_coded_shuffling_is_the_papers_to_first_order(share: float) -> None:
     for workers in (50, 200, 1000):
@@ -114,8 +124,9 @@ def test_the_gain_of_coded_shuffling_is_the_papers_to_first_order(share: float) 
         (lambda: algorithms.encode_blocks(A, workers=3, needed=4), "pass 1 to 3"),
         (lambda: algorithms.plan_shuffle(10, 3, 5), "10 rows, workers=3.*multiple of 3"),
         (lambda: algorithms.plan_shuffle(12, 3, 3), "cached=3.*4 to 12"),
+        (lambda: algorithms.plan_shuffle(24, 4, 13, balanced=True), "cached=13 and balanced=True"),
     ],
-    ids=["rows", "workers", "batches", "cache"],
+    ids=["rows", "workers", "batches", "cache", "unbalanced"],
 )
 def test_impossible_codes_are_refused(call: Any, says: str) -> None:
     with pytest.raises(ProgramError, match=says):

@@ -137,4 +137,5 @@ def simulate_latency(
         (5,)
     """
     seconds = (1 + jax.random.exponential(key, (trials, workers)) / rate) / needed
-    return jnp.sort(seconds, axis=1)[:, needed - 1]
+    # An index that is an array does not compile anew for every `needed`.
+    return jnp.sort(seconds, axis=1)[:, jnp.int32(needed - 1)]

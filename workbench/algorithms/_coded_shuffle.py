@@ -1,5 +1,7 @@
 """Coded shuffling: one message to all that several workers can each use, thanks to what they have already."""
 
+import itertools
+import math
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -28,7 +30,7 @@ class ShufflePlan(NamedTuple):
     uncoded: int
 
 
-def plan_shuffle(rows: int, workers: int, cached: int, *, seed: int = 0) -> ShufflePlan:
+def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False, seed: int = 0) -> ShufflePlan:
     """Draws a shuffle of rows among workers, and finds the messages that serve several of them at once.
 
     Rows that each of a group of workers wants, and that all others of the group hold, go into one message: their sum.
@@ -37,6 +39,8 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, seed: int = 0) -> Shuf
         rows: q, a multiple of `workers`.
         workers: n.
         cached: s, rows that each worker can hold: those of its batch, and others at random.
+        balanced: Whether every row is held by equally many workers (s n / q, a whole number), every group of so many
+            holding equally many rows. Then every message serves one worker more than that.
         seed: Decides what is cached and the new order.
 
     Raises:
@@ -59,7 +63,10 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, seed: int = 0) -> Shuf
         raise ProgramError(message)
     random = np.random.default_rng(seed)
     before, after = (random.permutation(rows).reshape(workers, -1) for _ in range(2))
-    caches = np.stack([_fill(own, rows, cached, random) for own in before])
+    if balanced:
+        caches = _balanced_caches(before, cached, rows)
+    else:
+        caches = np.stack([_fill(own, rows, cached, random) for own in before])
     holds = np.zeros((workers, rows), bool)
     np.put_along_axis(holds, caches, True, axis=1)
     queues: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -76,6 +83,27 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, seed: int = 0) -> Shuf
 def _fill(own: np.ndarray, rows: int, cached: int, random: np.random.Generator) -> np.ndarray:
     others = np.setdiff1d(np.arange(rows), own)
     return np.concatenate([own, random.choice(others, cached - len(own), replace=False)])
+
+
+def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
+    """Gives the rows of each batch in turn to every group of as many other workers as have room."""
+    workers, batch = before.shape
+    copies = cached * workers // rows
+    if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
+        message = (
+            f"`plan_shuffle` was given cached={cached} and balanced=True for {rows} rows among {workers} workers. "
+            "Every row is held by `cached * workers / rows` workers, a whole number t, and every batch is dealt evenly "
+            "to the groups of t − 1 others: pass a multiple of rows / workers, and batches that C(workers − 1, t − 1) "
+            "divides."
+        )
+        raise ProgramError(message)
+    held: list[list[int]] = [batch_.tolist() for batch_ in before]
+    for owner, own in enumerate(before.tolist()):
+        groups = itertools.combinations([w for w in range(workers) if w != owner], copies - 1)
+        for row, group in zip(own, itertools.cycle(groups), strict=False):
+            for worker in group:
+                held[worker].append(row)
+    return np.array(held)
 
 
 def _columns(queue: dict[int, list[int]], workers: int) -> list[list[int]]:
@@ -143,29 +171,34 @@ def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
     return sources, parts
 
 
-def shuffle_messages(rows: int, workers: int, cached: int) -> tuple[float, float]:
+def shuffle_messages(rows: int, workers: int, cached: int, *, balanced: bool = False) -> tuple[float, float]:
     """How many rows a shuffle sends on average: one by one, and coded, for many rows.
 
     Args:
         rows: q.
         workers: n.
         cached: s; α = s / q is the share that each worker holds.
+        balanced: As in `plan_shuffle`.
 
     Returns:
-        `(uncoded, coded)`: q (1 − α), and q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 − p)²) with the chance p =
-        (s − q/n) / (q − q/n) that a worker holds a row beyond its batch. Their ratio is between α n and α n + 1; where
-        one message to all costs 1 / γ(n) of n messages to one each, the gain is that over n, the paper's
-        (α + 1/n) γ(n).
+        `(uncoded, coded)`. Uncoded q (1 − α). Coded, with balanced caches, α n + 1 times less; with random ones
+        q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 − p)²), where p = (s − q/n) / (q − q/n) is the chance that a
+        worker holds a row beyond its batch: a little more, for many workers α n times less. Where one message to all
+        costs 1 / γ(n) of n messages to one each, the gain is the paper's (α + 1/n) γ(n).
 
     Example:
         >>> uncoded, coded = shuffle_messages(10_000, 8, 5_000)
         >>> uncoded, round(uncoded / coded, 2)
         (5000.0, 4.22)
+        >>> shuffle_messages(10_000, 8, 5_000, balanced=True)
+        (5000.0, 1000.0)
 
     References:
         Lee et al., arXiv 1512.02673, theorem 3.
     """
     share = cached / rows
+    if balanced:
+        return rows * (1 - share), rows * (1 - share) / (share * workers + 1)
     held = (share - 1 / workers) / (1 - 1 / workers)
     if held == 0:  # nothing beyond the batch: a row is at one worker, so messages serve two at a time
         return rows * (1 - share), rows * (1 - share) / 2
