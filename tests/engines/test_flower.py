@@ -45,7 +45,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def flower() -> Iterator[Flower]:
     """One simulation for all tests: Ray takes up to a minute to start."""
-    with Flower(nodes=CLIENTS, workers=2) as engine:
+    with Flower(nodes=CLIENTS, workers=2, start_seconds=500) as engine:
         yield engine
 
 
@@ -282,7 +282,7 @@ def test_rows_that_a_node_lost_are_an_error_that_names_the_client():
 @needs_flower
 @pytest.mark.slow
 def test_simulation_runs_in_other_processes_and_leaves_nothing_behind():
-    with Flower(workers=1) as engine:
+    with Flower(workers=1, start_seconds=500) as engine:
         run = engine.run(fedavg, start(), client_data())
         assert len({client.where.split(", ")[1] for client in run.clients}) == 1
         assert f"process {os.getpid()}" not in run.clients[0].where
@@ -309,7 +309,7 @@ def test_run_ends_when_cancelled_and_the_runtime_serves_the_next_one(flower: Flo
 @needs_flower
 @needs_deployment
 def test_deployment_has_a_process_for_every_party_and_the_same_numbers():
-    with Flower("deployment") as engine:
+    with Flower("deployment", start_seconds=500) as engine:
         run = engine.run(fedavg, start(), client_data())
         runtime: Any = engine._running
         assert {f"supernode {i}" for i in range(CLIENTS)} | {"superlink", "flwr run"} == set(runtime.processes.pids)
@@ -330,7 +330,7 @@ def test_supernode_that_leaves_is_an_error_that_names_the_client():
             os.kill(killed[0], signal.SIGKILL)
 
     killed: list[int] = []
-    with Flower("deployment", clients_per_node=3, timeout_seconds=300) as engine:
+    with Flower("deployment", clients_per_node=3, timeout_seconds=300, start_seconds=500) as engine:
         with pytest.raises(
             EngineError, match=r"one of the clients 3, 4 on supernode 1.*ended with exit status -9"
         ) as e:
