@@ -182,7 +182,8 @@ def _parts(
     if clients[0]["columns"]:
         add("clients", clients)
     if record.mesh is not None and record.mesh.devices:
-        add("mesh", mesh_state(record.mesh, record.cost))
+        names = [value.name for value in record.plan.inputs]
+        add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names))
     if record.inputs is not None and record.inputs.leaves:
         # Arrays that were not placed yet do not know their mesh, but the program does.
         known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)

@@ -11,6 +11,7 @@ from workbench.views import arrange_devices
 
 FEW = 128  # devices that are drawn as cards with words on them
 WIDEST = 160  # cells in one row
+CARDS = 12  # cards in one row, panels and their gaps counted
 TITLE_ROWS, MOST_TITLES = 4, 40
 LONG = 24  # rows that are folded into bands side by side beyond
 
@@ -78,7 +79,8 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
     block = (bands * (wide + 1) - 1, height)
     count = math.prod(sizes[axis] for axis in outer)
     gap = TITLE_ROWS if len(order) > FEW and 1 < count <= MOST_TITLES else 1  # room for the titles of panels of pixels
-    side = max(1, min(count, round(math.sqrt(count * 1.8 * (block[1] + 1) / (block[0] + 1))), WIDEST // (block[0] + 1)))
+    room = (CARDS if len(order) <= FEW else WIDEST) // (block[0] + 1)
+    side = max(1, min(count, round(math.sqrt(count * 1.8 * (block[1] + 1) / (block[0] + 1))), room))
     x = panel % side * (block[0] + 1) + across
     y = panel // side * (block[1] + gap) + down
     places = np.zeros((len(order), 2), dtype=int)

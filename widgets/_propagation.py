@@ -69,8 +69,14 @@ def propagation_state(record: PropagationRecord, playback: Playback | None = Non
         "steps": list(playback.steps),
         "sentence": describe_propagation(playback),
         "engine": record.engine,
-        "notes": list(record.notes),
+        "notes": [*record.notes, *_left_out(record, playback)],
     }
+
+
+def _left_out(record: PropagationRecord, playback: Playback) -> list[str]:
+    sharded = sum(any(value.spec) for value in record.values)
+    shown = len(playback.values)
+    return [f"The first {shown:,} of {sharded:,} sharded values are shown."] if shown < sharded else []
 
 
 def propagation_page(playback: Playback, first: int) -> str:

@@ -36,7 +36,9 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "clients": ClientsView,
     "hlo": HloView,
     "cost": CostView,
-    "mesh": lambda record: MeshView(_part(record, "mesh"), record.cost),
+    "mesh": lambda record: MeshView(
+        _part(record, "mesh"), record.cost, sharding=record.inputs, names=[value.name for value in record.plan.inputs]
+    ),
     "sharding": lambda record, **options: _sharding_of(record, **options),
 }
 

@@ -3,12 +3,16 @@
 import math
 import threading
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import records_examples as examples
 import records_parts as parts
+from jax.sharding import Mesh
 
 import widgets
+import workbench as wb
 from widgets._mesh_layout import arrangements
 from workbench.records import PlannedValueRecord, PropagationRecord, WhatIfRecord
 
@@ -77,6 +81,27 @@ def test_explorer_tries_specs_too_under_its_own_key():
     assert view._outbox is not None
     view._outbox.flush()
     assert view.live["sharding/trial"]["status"] == "done"
+    view.close()
+
+
+def test_explore_opens_a_program_that_can_be_tried_beside_its_gradient():
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("clients", "model"))
+
+    @wb.program(clients=4)
+    def mean_square(w, x):
+        return wb.reduce_mean(wb.map_fn(lambda w, x: ((x @ w) ** 2).mean(), (wb.broadcast(w), x)))
+
+    w, x = jnp.ones((8, 8)), jnp.ones((4, 2, 8))
+    with jax.set_mesh(mesh):
+        view = wb.explore(mean_square, w, x, gradient=jax.grad(mean_square))
+    assert [picture["prefix"] for picture in view.data["program"]["pictures"]] == ["", "gradient/"]
+    sharding = view.data["sharding"]
+    assert (sharding["can_try"], [leaf["path"] for leaf in sharding["leaves"]]) == (True, ["w", "x"])
+    assert [leaf["name"] for leaf in view.data["mesh"]["leaves"]] == ["w", "x"]
+    view.start_trial({"w": [[], ["model"]]}, compiled=False)
+    assert view.wait_for_trial(60)
+    assert view.tried is not None
+    assert view.tried.after.inputs.leaves[0].shard_shape == (8, 4)
     view.close()
 
 

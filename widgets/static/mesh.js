@@ -1,7 +1,7 @@
 import { cellAt, colour, css, details, format, h, legend, ramp, range, show, widget } from "./common.js";
 
 const rgbOf = (text) => text.match(/\w\w/g).map((part) => parseInt(part, 16));
-const MOST_RINGS = 256; // devices marked around a canvas at once
+const MOST_RINGS = 64; // devices marked around a canvas at once
 const MOST_TITLES = 40; // as in the kernel's layout, which leaves room for them
 
 /** Devices by mesh axis, on the torus or by host: cards with words while they are few, one pixel each when they are many. */
@@ -12,7 +12,7 @@ export function mesh(ctx) {
   const place = h("div", { class: "wb-pictures" });
   const panel = h("aside", { class: "wb-panel", "aria-live": "polite", "aria-label": "Details of the chosen device" });
   ctx.root.append(h("div", { class: "wb-tools" }, arrangeBox, h("label", {}, "Colour devices by ", select), legendBox), h("div", { class: "wb-split" }, place, panel));
-  let ids = [], values = [], cards = [], canvas = null, rings = null, cursor = 0, layout = null, spots = [], grid = new Int32Array();
+  let ids = [], values = [], cards = [], canvas = null, rings = null, cursor = 0, shownClient, layout = null, spots = [], grid = new Int32Array();
 
   const nameOf = (index) => `${ctx.data.names.all ?? ctx.data.names.each[index]}:${ids[index]}`;
   const clientsOf = (id) => ctx.data.held[id] ?? [];
@@ -42,12 +42,13 @@ export function mesh(ctx) {
       card.querySelector(".wb-cardnumber").textContent = choice?.kind === "group" ? format.count(values[i]) : "";
     });
     if (!canvas) return;
+    const holders = holding(), lit = holders.size > MOST_RINGS ? holders : null; // too many to ring: the others are dimmed
     const context = canvas.getContext("2d"), image = context.createImageData(layout.columns, layout.rows), known = new Map();
     for (let i = 0; i < ids.length; i++) {
       let rgb = known.get(values[i]);
       if (!rgb) known.set(values[i], (rgb = fill(values[i])));
       const at = 4 * (spots[2 * i + 1] * layout.columns + spots[2 * i]);
-      image.data[at] = rgb[0], image.data[at + 1] = rgb[1], image.data[at + 2] = rgb[2], image.data[at + 3] = 255;
+      image.data[at] = rgb[0], image.data[at + 1] = rgb[1], image.data[at + 2] = rgb[2], image.data[at + 3] = lit && !lit.has(i) ? 70 : 255;
     }
     context.putImageData(image, 0, 0);
     canvas.dataset.paintMilliseconds = (performance.now() - start).toFixed(2);
@@ -132,11 +133,16 @@ export function mesh(ctx) {
     return found;
   }
 
+  /** The devices that hold the chosen client. */
+  function holding() {
+    const { client } = ctx.selection, found = new Set();
+    if (client !== undefined) ids.forEach((id, i) => { if (clientsOf(id).some(([, start, stop]) => client >= start && client < stop)) found.add(i); });
+    return found;
+  }
+
   /** Rings around the cursor, the chosen device, its group, and the devices of the chosen client. */
   function mark() {
-    const chosen = ids.indexOf(ctx.selection.device), { client } = ctx.selection, group = groupOf(chosen, ctx.selection.axis);
-    const holders = new Set();
-    if (client !== undefined) ids.forEach((id, i) => { if (clientsOf(id).some(([, start, stop]) => client >= start && client < stop)) holders.add(i); });
+    const chosen = ids.indexOf(ctx.selection.device), group = groupOf(chosen, ctx.selection.axis), holders = holding();
     cards.forEach((card, i) => {
       card.classList.toggle("wb-selected", i === chosen);
       card.classList.toggle("wb-holds", holders.has(i));
@@ -150,8 +156,8 @@ export function mesh(ctx) {
       Object.assign(node.style, { left: `${(100 * (spots[2 * index] + 0.5)) / layout.columns}%`, top: `${(100 * (spots[2 * index + 1] + 0.5)) / layout.rows}%`, width: `max(9px, ${100 / layout.columns}%)` });
       rings.append(node);
     };
-    [...holders].slice(0, MOST_RINGS).forEach((index) => ring(index, "client"));
-    [...group].slice(0, MOST_RINGS).forEach((index) => ring(index, "group"));
+    if (holders.size <= MOST_RINGS) holders.forEach((index) => ring(index, "client"));
+    [...group].slice(0, 4 * MOST_RINGS).forEach((index) => ring(index, "group"));
     if (chosen >= 0) ring(chosen, "chosen");
     if (document.activeElement === canvas) ring(cursor, "cursor");
   }
@@ -178,6 +184,7 @@ export function mesh(ctx) {
   }
 
   function follow() {
+    if (canvas && ctx.selection.client !== shownClient) (shownClient = ctx.selection.client), paint();
     mark();
     const index = ids.indexOf(ctx.selection.device);
     if (index < 0) {

@@ -96,7 +96,9 @@ export function propagation(ctx) {
 
   function choose(name) {
     const value = valueOf(name), at = ctx.data.place[name];
-    if (at < first || at >= first + ctx.data.page) return turn(Math.floor(at / ctx.data.page) * ctx.data.page).then(() => choose(name));
+    if (!value) return;
+    const wanted = Math.floor(at / ctx.data.page) * ctx.data.page;
+    if (first !== wanted) return turn(wanted).then(() => { if (first === wanted && rows.some((row) => row.dataset.value === name)) choose(name); });
     chosenValue = name;
     ctx.select({ stage: value.stage ?? null, line: value.line ?? null });
     follow();
@@ -143,8 +145,8 @@ export function propagation(ctx) {
     first = to;
     pages.value = String(to);
     if (to === 0) return draw(ctx.data.svg);
-    const { value } = await ctx.request("propagation_page", { first: to });
-    draw(value);
+    const answer = await ctx.request("propagation_page", { first: to }).catch(() => null); // the error is shown already
+    if (answer) draw(answer.value);
   }
 
   player.addEventListener("keydown", (event) => {

@@ -2,6 +2,7 @@ import { format, h, term } from "./common.js";
 
 const WORDS = { added: "added", removed: "removed", more: "more bytes", less: "fewer bytes", same: "the same" };
 const written = (spec) => `P(${spec.map((axes) => axes.join("+") || "-").join(", ")})`;
+const copies = (count) => `${format.count(count)} device${count === 1 ? "" : "s"} per shard`;
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 /** Every ordered choice of mesh axes, so that one dimension can be cut by several. */
@@ -45,11 +46,11 @@ export function trialDesk(ctx) {
       options.map((axes, i) => h("option", { value: i, selected: same(axes, spec[d]) }, axes.length ? axes.join(" × ") : "not cut")))));
     const pieces = parts(spec).reduce((a, b) => a * b, 1), moved = !same(spec, leaf.spec), arrow = (before, after) => (moved && before !== after ? `${before} → ${after}` : after);
     const rows = [["shard", arrow(`[${leaf.shard_shape.join(",")}]`, `[${shardOf(leaf, spec).join(",")}]`)], ["bytes per device", arrow(format.bytes(bytesOf(leaf, leaf.spec)), format.bytes(bytesOf(leaf, spec)))],
-      ["replication", arrow(format.count(ctx.data.device_count / parts(leaf.spec).reduce((a, b) => a * b, 1)), `${format.count(ctx.data.device_count / pieces)} devices per shard`)]];
+      ["replication", arrow(copies(ctx.data.device_count / parts(leaf.spec).reduce((a, b) => a * b, 1)), copies(ctx.data.device_count / pieces))]];
     const at = document.activeElement?.dataset?.dimension, inside = menus.contains(document.activeElement);
     menus.replaceChildren(h("h4", {}, "What if it were cut differently?"), h("div", { class: "wb-menu" }, menu),
       ...(wrong.length && moved ? wrong.map((text) => h("p", { class: "wb-note wb-wrong" }, text)) : [h("dl", { class: "wb-facts" }, rows.map(([name, value]) => [h("dt", {}, term(ctx, name)), h("dd", {}, value)]))]),
-      moved ? h("button", { type: "button", class: "wb-link", onclick: () => put(leaf, leaf.spec) }, "Back to what it is") : null);
+      moved ? h("button", { type: "button", class: "wb-link", onclick: () => put(leaf, leaf.spec) }, "Back to what it is") : "");
     if (inside && at !== undefined) menus.querySelector(`[data-dimension="${at}"]`)?.focus();
   }
 
@@ -98,7 +99,7 @@ export function trialDesk(ctx) {
     top.replaceChildren(h("h4", {}, "What if"), leaves.length ? h("ul", { class: "wb-basket" }, basket) : h("p", { class: "wb-note" }, "Choose other mesh axes for a dimension in the menus of an array: what that would cost shows here, before anything runs."),
       ...(leaves.length ? [h("p", { class: "wb-note" }, `All arguments: ${format.bytes(total)} on a device, now ${ctx.data.fullest}.`), ...wrong.map((text) => h("p", { class: "wb-note wb-wrong" }, text))] : []),
       leaves.length || state?.status ? actions : "",
-      busy ? h("div", { class: "wb-row" }, h("span", { class: "wb-busy", "aria-hidden": "true" }), h("span", {}, `${state.phase} … ${format.seconds(state.seconds || 0)}`), h("button", { type: "button", onclick: () => ctx.request("stop_trial") }, "Stop")) : "",
+      busy ? h("div", { class: "wb-row" }, h("span", { class: "wb-busy", "aria-hidden": "true" }), h("span", {}, `${state.phase} … ${format.seconds(state.seconds || 0)}`), h("button", { type: "button", onclick: () => ctx.request("stop_trial").catch(() => {}) }, "Stop")) : "",
       (state && verdict(state)) ?? "");
     if (sentence.textContent !== (state?.sentence ?? "")) sentence.textContent = state?.sentence ?? "";
     bottom.replaceChildren(...outcome(state).filter(Boolean));

@@ -1,5 +1,6 @@
 """How shardings spread through a program, as a score: values below one another, axes that arrive step by step."""
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from workbench.views._svg import Markup, count_text, group, path, rect, source_t
 from workbench.views._theme import svg_style
 
 ROWS_AT_MOST = 120
+VALUES_AT_MOST = 4000
 _ROW, _HEAD, _GUTTER, _MARGIN = 26.0, 40.0, 118.0, 12.0
 _NAME = 184.0
 _CHIP, _TAG = 18.0, 11.0
@@ -28,24 +30,30 @@ class Playback:
 
     def frame_of(self, arrival: AxisArrivalRecord) -> int:
         """The frame at which an axis arrives."""
-        return 0 if arrival.step is None else self.steps.index(arrival.step) + 1
+        return 0 if arrival.step is None else bisect.bisect_left(self.steps, arrival.step) + 1
 
 
-def play_back(record: PropagationRecord, arrivals: Sequence[AxisArrivalRecord]) -> Playback:
+def play_back(
+    record: PropagationRecord, arrivals: Sequence[AxisArrivalRecord], *, values_at_most: int = VALUES_AT_MOST
+) -> Playback:
     """A propagation as frames to be shown one after another.
 
     Args:
         record: From `propagate_shardings`.
         arrivals: From `trace_axes` of it.
+        values_at_most: How many values to keep, in program order: inputs come first.
 
     Example:
         >>> play_back(PropagationRecord(), ()).steps
         ()
     """
     reached = {arrival.value for arrival in arrivals}
+    values = tuple(value for value in record.values if value.name in reached)[:values_at_most]
+    kept = {value.name for value in values}
+    arrivals = tuple(arrival for arrival in arrivals if arrival.value in kept)
     return Playback(
-        values=tuple(value for value in record.values if value.name in reached),
-        arrivals=tuple(arrivals),
+        values=values,
+        arrivals=arrivals,
         axes=tuple(dict.fromkeys(arrival.axis for arrival in arrivals)),
         steps=tuple(sorted({arrival.step for arrival in arrivals if arrival.step is not None})),
     )
