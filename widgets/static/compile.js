@@ -36,7 +36,7 @@ export function compilePanel(ctx) {
   }
 
   const ready = chips.filter((each) => !each.install && each.targets.length), first = ready.find((each) => each.chip === "v5e") ?? ready[0];
-  if (first) chip.value = first.chip;
+  chip.value = (first ?? chips.find((each) => each.chip === "v5e") ?? chips[0]).chip;
   chip.addEventListener("change", offer);
   ctx.onLive(follow);
   offer();

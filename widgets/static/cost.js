@@ -39,7 +39,7 @@ export function cost(ctx) {
   }));
 
   /** Stages × axes as bars: of seconds where a chip is known, else of FLOPs; what each stage sends over each axis. */
-  function bars(target, longest) {
+  function bars(target, longest, known = "predicted") {
     const timed = target.stages.some((stage) => stage.seconds !== null);
     const axes = [...new Set(target.stages.flatMap((stage) => Object.keys(stage.wire)))], look = (axis) => `wb-axis-${axes.indexOf(axis) % AXIS_LOOKS}`;
     const most = Math.max(1e-30, ...target.stages.flatMap((stage) => Object.values(stage.wire)));
@@ -56,7 +56,7 @@ export function cost(ctx) {
       return row;
     });
     const column = (name) => h("th", { scope: "col" }, name || h("span", { class: "wb-hidden" }, "value"));
-    const head = ["stage", timed ? "time, predicted" : "FLOPs, predicted", "", "bound", "FLOPs", "memory traffic", ...axes.map((axis) => `sent over ${axis}`)].map(column);
+    const head = ["stage", `${timed ? "time" : "FLOPs"}, ${known}`, "", "bound", "FLOPs", "memory traffic", ...axes.map((axis) => `sent over ${axis}`)].map(column);
     const body = h("tbody", {}, rows);
     body.addEventListener("click", (event) => { const row = event.target.closest("[data-stage]"); if (row) ctx.select({ stage: row.dataset.stage }); });
     const key = (words, look) => h("span", { class: "wb-row" }, h("span", { class: `wb-key ${look}`, "aria-hidden": "true" }), words);
@@ -103,7 +103,7 @@ export function cost(ctx) {
 
   const sizes = whatIf(ctx, () => [...targets, ...(ctx.live("compiled") ?? [])], (target, longest) => {
     chosen = chosen.filter((node) => node.isConnected);
-    const made = bars(target, longest);
+    const made = bars(target, longest, "estimated");
     follow();
     return made;
   });
