@@ -10,6 +10,7 @@ from widgets._hlo import HloView as HloView
 from widgets._launch import LaunchView as LaunchView
 from widgets._mesh import MeshView as MeshView
 from widgets._picture import PictureView as PictureView
+from widgets._playground import Playground as Playground
 from widgets._program import ProgramView as ProgramView
 from widgets._propagation import PropagationView as PropagationView
 from widgets._run import RunView as RunView

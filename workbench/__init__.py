@@ -6,7 +6,7 @@ Importing it prints nothing, starts no device and reaches no network.
 from workbench._export import export as export, load as load
 from workbench._inspect import inspect as inspect, plan as plan
 from workbench._measure import measure as measure
-from workbench._show import explore as explore, show as show
+from workbench._show import explore as explore, playground as playground, show as show
 from workbench.engines import tap as tap
 from workbench.inspectors import compare as compare
 from workbench.live import Run as Run, run_rounds as run_rounds, watch_devices as watch_devices

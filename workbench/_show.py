@@ -107,6 +107,24 @@ def explore(
     )
 
 
+def playground(**settings: Any) -> Any:
+    """An experiment in federated learning without writing code: choose, run, compare, and take the code along.
+
+    Args:
+        **settings: What to start with, as for `workbench.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
+
+    Returns:
+        The widget; the last line of a cell displays it.
+
+    Raises:
+        ProgramError: for settings that no experiment can be made of.
+    """
+    import widgets
+    from workbench.experiments import Settings
+
+    return widgets.Playground(Settings(**settings))
+
+
 def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:
     if not in_notebook():
         if isinstance(x, launch.Launched):
