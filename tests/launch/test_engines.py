@@ -1,8 +1,11 @@
 """What holds on threads and on processes alike."""
 
+import sys
+
 import launch_nodes as nodes
 import pytest
 from dask_library import import_distributed
+from ray_stand_in import StandInRay
 
 from workbench._errors import NodeError, NodeTimeoutError
 from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
@@ -22,8 +25,11 @@ def dask_client():
         yield client
 
 
-@pytest.fixture(params=["threads", "processes", "dask", "ray"])
-def on(request):
+@pytest.fixture(params=["threads", "processes", "dask", "ray", "stand-in for ray"])
+def on(request, monkeypatch):
+    if request.param == "stand-in for ray":
+        monkeypatch.setitem(sys.modules, "ray", StandInRay())
+        return RayEngine()
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
         return RayEngine()

@@ -29,15 +29,15 @@ class RayHost:
         self.specs = specs
         self._engine = engine
         self._actor: Any = None
-        self._attempt = 0
         self._over = True
+        self._killed = False  # by us, so that its end is no news
         self._seen: dict[str, dict[str, Any]] = {}
         self._heard_at = time.monotonic()
         self._logs: dict[str, deque[str]] = {spec.label: deque(maxlen=LOG_LINES) for spec in specs}
 
     def start(self, attempt: int) -> None:
         """Asks Ray for an actor, which starts the nodes; Ray decides where it lives."""
-        self._attempt, self._over, self._seen = attempt, False, {}
+        self._over, self._killed, self._seen = False, False, {}
         self._heard_at = time.monotonic()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         threading.Thread(target=self._live, args=(attempt,), name=f"reports of {name}", daemon=True).start()
@@ -52,6 +52,7 @@ class RayHost:
 
     def kill(self) -> None:
         """Ends the actor's process at once."""
+        self._killed = True
         if self._actor is not None:
             with contextlib.suppress(Exception):  # Ray may be shut down by now, and with it the actor
                 import_module("ray").kill(self._actor)
@@ -121,7 +122,8 @@ class RayHost:
                     break
             self.kill()  # nothing of it is needed any more
         except Exception as error:  # the actor died, or could not be made
-            emit(first, "killed", f"The actor of {first!r} was lost: {error}")
+            if not self._killed:
+                emit(first, "killed", f"The actor of {first!r} was lost: {error}")
         for spec in self.specs:
             if spec.kind == "service":
                 self._engine.endpoint(spec).forget()
