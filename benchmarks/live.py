@@ -1,10 +1,11 @@
-"""What looking costs: the profiler, the monitor and the driver of rounds against the bare round, interleaved.
+"""What looking costs: profiler, monitor, driver of rounds and emitted values against the bare round, interleaved.
 
 `python -m benchmarks.live` on eight simulated devices, `--simulate 0` on those that are here. Each turn runs the bare
 round and every observed one; the table shows medians and the median of the ratios of one turn.
 """
 
 import argparse
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -87,6 +88,71 @@ def compare(ways: dict[str, Callable[[], float]], rounds: int) -> list[tuple[str
     return [(name, median(t[name] for t in turns), median(t[name] / t["bare"] for t in turns)) for name in ways]
 
 
+def show(lines: list[tuple[str, float, float]]) -> None:
+    for name, seconds, ratio in lines:
+        print(f"{name:<32}{1e3 * seconds:9.2f} ms   x {ratio:.2f}")
+
+
+def emitting_round(kind: str, clients: int, steps: int) -> tuple[Any, tuple[Any, ...]]:
+    """Local SGD on a small network; its four values per step are left out, emitted, or "returned" as outputs."""
+
+    def loss_of(p: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = jnp.tanh(x @ p[0] + p[1]) @ p[2] + p[3]
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)), logits
+
+    def train(params: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> Any:
+        def step(p: tuple[jax.Array, ...], _: None) -> Any:
+            (loss, logits), slopes = jax.value_and_grad(loss_of, has_aux=True)(p, x, y)
+            values = {
+                "loss": loss,
+                "accuracy": jnp.mean(jnp.argmax(logits, -1) == y),
+                "largest logit": jnp.max(jnp.abs(logits)),
+                "slope of the bias": jnp.linalg.norm(slopes[3]),
+            }
+            for name, value in values.items() if kind == "emit" else ():
+                wb.emit(name, value)
+            return jax.tree.map(lambda a, b: a - 0.1 * b, p, slopes), values if kind == "returned" else loss
+
+        last, told = jax.lax.scan(step, params, None, length=steps)
+        return jax.tree.map(jnp.subtract, last, params), told
+
+    @wb.program(clients=clients)
+    def fedavg(params: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> Any:
+        change, told = wb.map_fn(train, (wb.broadcast(params), x, y))
+        params = jax.tree.map(jnp.add, params, wb.reduce_mean(change))
+        return params, told if kind == "returned" else wb.reduce_mean(told)
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    params = (0.05 * jax.random.normal(keys[0], (784, 64)), jnp.zeros(64),
+              0.1 * jax.random.normal(keys[1], (64, 10)), jnp.zeros(10))  # fmt: skip
+    x = jax.random.normal(keys[2], (clients, 32, 784))
+    return wb.jit(fedavg), (params, x, jax.random.randint(keys[3], (clients, 32), 0, 10))
+
+
+def emitted(clients: int, steps: int) -> dict[str, Callable[[], float]]:
+    """The same round without its values, with nobody listening, with a listener, and with them as outputs."""
+    rounds = {kind: emitting_round(kind, clients, steps) for kind in ("bare", "emit", "returned")}
+
+    def timed(kind: str, *, listen: bool = False) -> Callable[[], float]:
+        compiled, args = rounds[kind]
+
+        def call() -> float:
+            started = time.perf_counter()
+            with wb.listen() if listen else contextlib.nullcontext(()) as heard:
+                jax.block_until_ready(compiled(*args))
+                jax.device_get([each.value for each in heard])
+            return time.perf_counter() - started
+
+        return call
+
+    return {
+        "bare": timed("bare"),
+        "4 values, nobody listens": timed("emit"),
+        "4 values emitted and read": timed("emit", listen=True),
+        "4 values returned by hand": timed("returned"),
+    }
+
+
 def probe(clients: int, width: int, steps: int) -> RunRecord:
     """A measurement with the clients of each device one after the other."""
     mesh = wb.make_mesh(clients=jax.device_count())
@@ -104,15 +170,20 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--simulate", type=int, default=8, help="CPU devices to simulate, 0: the devices that are here")
+    parser.add_argument("--emit", action="store_true", help="measure emitted values alone")
     options = parser.parse_args()
     if options.simulate:
         wb.simulate_devices(options.simulate)
+    if options.emit:
+        with jax.set_mesh(wb.make_mesh(clients=jax.device_count())):
+            print(f"{jax.devices()[0].device_kind} x {jax.device_count()}, 512 clients, 10 local steps")
+            show(compare(emitted(512, 10), options.rounds))
+        return
     size = (options.clients, options.width, options.steps)
     with jax.set_mesh(wb.make_mesh(clients=jax.device_count())):
         compiled, args = make_round(*size, clients_at_once=None)
     print(f"{jax.devices()[0].device_kind} x {jax.device_count()}, {options.clients} clients, {options.rounds} turns")
-    for name, seconds, ratio in compare(observed(compiled, args, inspect_module(compiled)), options.rounds):
-        print(f"{name:<32}{1e3 * seconds:9.2f} ms   x {ratio:.2f}")
+    show(compare(observed(compiled, args, inspect_module(compiled)), options.rounds))
     run = probe(*size)
     assert run.joined_events is not None
     assert run.attributed_seconds is not None

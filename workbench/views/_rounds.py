@@ -108,7 +108,7 @@ def _panel(name: str, points: Sequence[Point]) -> Markup:
 
     band = [at(r, high) for r, _, _, high in known] + [at(r, low) for r, _, low, _ in known[::-1]]
     mean = [at(r, value) for r, value, _, _ in known]
-    bottom = _HIGH - _FOOT
+    bottom, spread = _HIGH - _FOOT, any(high > low for _, _, low, high in known)
     return group(
         heading,
         line(_LEFT, _HEAD, _WIDE - 14, _HEAD, class_="wb-stroke-line", stroke_width=0.7),
@@ -117,7 +117,7 @@ def _panel(name: str, points: Sequence[Point]) -> Markup:
         text(_LEFT - 6, bottom + 4, count_text(least), size=10.5, class_="wb-fill-muted wb-end"),
         text(_LEFT, _HIGH - 8, f"round {first}", size=10.5, class_="wb-fill-muted"),
         text(_WIDE - 14, _HIGH - 8, str(points[-1][0]), size=10.5, class_="wb-fill-muted wb-end"),
-        path(f"M{'L'.join(band)}Z", class_="wb-fill-clients-soft") if most > least else None,
+        path(f"M{'L'.join(band)}Z", class_="wb-fill-clients-soft") if spread else None,
         path(f"M{'L'.join(mean)}" + ("h4" if len(mean) == 1 else ""), fill="none", stroke_width=2,
              class_="wb-stroke-clients"),
     )  # fmt: skip
