@@ -15,7 +15,7 @@ from widgets._picture import PictureView
 from widgets._program import ProgramView
 from widgets._propagation import PropagationView
 from widgets._sharding import ShardingView
-from widgets._trial_desk import TriesSpecs
+from widgets._trial_desk import TriesSpecs, trial_state
 from workbench.records import (
     LaunchedRecord,
     LeafShardingRecord,
@@ -28,6 +28,7 @@ from workbench.records import (
     RunRecord,
     ShardingRecord,
     TimelineRecord,
+    WhatIfRecord,
 )
 
 _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
@@ -98,6 +99,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
         return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    if isinstance(record, WhatIfRecord):
+        return {"sharding": _trial_of}, "sharding"
     if isinstance(record, PropagationRecord):
         return {"propagation": PropagationView}, "propagation"
     if isinstance(record, ProgramGraphRecord | LaunchedRecord):
@@ -106,9 +109,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
-        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, RunRecord, TimelineRecord, "
-        "ProgramGraphRecord or "
-        "LaunchedRecord; `workbench.views` draws the others."
+        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, WhatIfRecord, RunRecord, "
+        "TimelineRecord, ProgramGraphRecord or LaunchedRecord; `workbench.views` draws the others."
     )
     raise TypeError(message)
 
@@ -118,6 +120,18 @@ def _sharding_of(record: ProgramRecord, *, what_if: TriesSpecs | None = None) ->
     known = _part(record, "inputs")
     inputs = known if known.mesh is not None else known.replace(mesh=record.mesh)
     return ShardingView(inputs, propagation=record.propagation, what_if=what_if, names=names)
+
+
+def _trial_of(record: WhatIfRecord) -> WorkbenchWidget:
+    """The arguments as they are, with the specs that were tried and what came of them."""
+    before = record.before
+    return ShardingView(
+        _part(before, "inputs"),
+        propagation=record.after.propagation,
+        names=[value.name for value in before.plan.inputs],
+        live={"trial": {"status": "done", **trial_state(record)}},
+        settings={"specs": {leaf: [list(axes) for axes in spec] for leaf, spec in record.specs.items()}},
+    )
 
 
 def _part(record: ProgramRecord, name: str) -> Any:

@@ -105,6 +105,14 @@ def test_explore_opens_a_program_that_can_be_tried_beside_its_gradient():
     view.close()
 
 
+def test_record_of_a_what_if_is_shown_with_what_was_tried():
+    program = examples.fedavg_record()
+    tried = WhatIfRecord(specs={"w": (("model",), ())}, before=program, after=program)
+    view = widgets.show_record(tried)
+    assert view.live["trial"]["sentence"].startswith("What if w were P(model, -)?")
+    assert view.settings == {"specs": {"w": [["model"], []]}}
+
+
 def test_pages_of_a_propagation_are_made_when_they_are_asked_for():
     values = tuple(
         PlannedValueRecord(name=f"%{i}", operation="sine", shape=(8,), dtype="f32", spec=(("clients",),), origins={})

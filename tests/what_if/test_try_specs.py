@@ -123,6 +123,13 @@ def test_name_of_a_branch_means_every_leaf_below_it(mesh):
     assert tried.specs == {"w['down']": ((), ("model",)), "w['up']": ((), ("model",))}
 
 
+def test_notes_say_of_which_of_the_two_programs_they_are(mesh):
+    x = jax.ShapeDtypeStruct((8,), jnp.float32)
+    tried = try_specs(lambda x: x * 2, x, specs={"x": P("clients")}, mesh=mesh, compiled=False)
+    said = "as it is: no value of this program is sharded: its inputs carry no sharding over a mesh"
+    assert tried.notes == (said,)
+
+
 def test_arrays_are_not_kept_alive(mesh):
     import gc
     import weakref

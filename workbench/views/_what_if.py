@@ -1,5 +1,7 @@
 """A program under other shardings than its own, in words."""
 
+from collections.abc import Callable
+
 from workbench.records import ProgramRecord, TrafficRecord, WhatIfRecord
 from workbench.views._program import axes_text
 from workbench.views._sharding import spec_text
@@ -40,7 +42,10 @@ def render_what_if_text(record: WhatIfRecord) -> str:
 
 def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
     """What one device holds and does, before and after; only what is known of both."""
-    rows = [("arguments per device", *map(_argument_bytes, (record.before, record.after)), bytes_text)]
+    held = (_argument_bytes(record.before), _argument_bytes(record.after))
+    rows: list[tuple[str, float | None, float | None, Callable[[float], str]]] = [
+        ("arguments per device", *held, bytes_text)
+    ]
     before, after = record.before.module, record.after.module
     if record.compiled is not None and before is not None and after is not None:
         rows.append(("peak memory per device", before.memory.peak_bytes, after.memory.peak_bytes, bytes_text))

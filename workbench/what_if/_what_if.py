@@ -133,7 +133,11 @@ class WhatIf:
             before=records[0],
             after=records[1],
             planned=planned,
-            notes=tuple(dict.fromkeys(note for each in known for note in each.notes)),
+            notes=tuple(
+                f"{which}: {note}"
+                for which, each in zip(("as it is", "as tried"), known, strict=False)
+                for note in each.notes
+            ),
         )
 
     def compile(
