@@ -78,6 +78,7 @@ class CostDesk(WorkbenchWidget):
     def scale(
         self,
         target: str,
+        *,
         clients: int | None = None,
         model: float = 1.0,
         clients_at_once: int | None = None,
