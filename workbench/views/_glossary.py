@@ -55,7 +55,7 @@ _TAUGHT_IN = {
     "padding, propagation, sharding rule, what if",
     "05-reading-the-hlo": "HLO, StableHLO, collective, all-reduce, all-gather, reduce-scatter, all-to-all, "
     "collective-permute, payload",
-    "06-what-does-it-cost": "FLOPs, wire, roofline, intensity, bound, peak memory",
+    "06-what-does-it-cost": "FLOPs, wire, estimated, roofline, intensity, bound, peak memory",
     "13-stragglers-and-coding": "straggler, lockstep",
     "08-fedavg-on-real-data": "examples",
 }
