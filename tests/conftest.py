@@ -18,6 +18,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-browser", action="store_true", help="fail, instead of skip, when no browser is found")
+    parser.addoption("--new-pictures", action="store_true", help="take the reference pictures of views anew")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

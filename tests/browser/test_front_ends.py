@@ -123,8 +123,6 @@ def test_exported_explorer_is_interactive_from_a_file(page: Page, tmp_path: Path
     view.get_by_role("tab", name="HLO").click()
     view.get_by_role("button", name="all-reduce.1").click()
     view.get_by_role("button", name="Graph", exact=True).click()
-    expect(view.locator("canvas.wb-graph")).to_have_attribute(
-        "data-open", "5"
-    )  # few instructions: all stages open
+    expect(view.locator("canvas.wb-graph")).to_have_attribute("data-open", "5")  # few instructions: all stages open
     view.get_by_role("tab", name="Program").click()
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")

@@ -1,6 +1,6 @@
 import { cells, cellAt, colour, css, details, floats, format, h, legend, ramp, range, show, widget } from "./common.js";
 import { courses, opening } from "./courses.js";
-import { clientDetails } from "./program.js";
+import { clientDetails, timeColumn } from "./program.js";
 
 const ROW = 26;
 const TESTS = { "≥": (a, b) => a >= b, "≤": (a, b) => a <= b, "=": (a, b) => a === b };
@@ -172,7 +172,7 @@ export function clients(ctx) {
     options();
     take();
     const varies = (i) => { const [low, high] = range(columns[i]); return high > low; }, some = [...columns.keys()].filter(varies);
-    metric.value = String(some.find((i) => all()[i].unit === "seconds") ?? some[0] ?? 0); // who is late is what is asked most
+    metric.value = String([timeColumn(ctx.data.columns), ...some].find((i) => some.includes(i)) ?? 0); // who is late is what is asked most
     if (mode.dataset.set !== "1") (mode.value = ctx.data.count <= 64 ? "bars" : "heat"), (mode.dataset.set = "1");
     arrange();
     follow();

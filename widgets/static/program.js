@@ -1,16 +1,23 @@
 import { cells, cellAt, css, details, format, h, legend, ramp, range, roving, show, svgFrom, widget } from "./common.js";
 
 /** Which values a client has, and where it lives; shared with the panel of one client. */
+/** The column that says how long clients take: measured if there is one, else simulated, else estimated; -1: none. */
+export function timeColumn(columns) {
+  const rank = ({ kind }) => ["measured", "simulated"].indexOf(kind) + 1 || 3;
+  const known = [...columns.keys()].filter((i) => columns[i].unit === "seconds").sort((a, b) => rank(columns[a]) - rank(columns[b]) || a - b);
+  return known[0] ?? -1;
+}
+
 /** Whether everybody waits for this client, and what it has more of than the others. */
 function why(columns, values, client) {
-  const times = columns.findIndex((column, i) => column.unit === "seconds" && Number.isFinite(values[i][client]));
-  if (times < 0) return [];
+  const times = timeColumn(columns);
+  if (times < 0 || !Number.isFinite(values[times][client])) return [];
   const compared = columns.map(({ label }, i) => {
     const known = [...values[i]].filter(Number.isFinite), mean = known.reduce((a, b) => a + b, 0) / known.length;
     return { label, ratio: values[i][client] / mean, rank: known.filter((value) => value > values[i][client]).length + 1, of: known.length };
   });
   const own = compared[times], share = (ratio) => `${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean`;
-  const more = compared.filter(({ ratio }, i) => i !== times && columns[i].unit !== "times" && ratio > 1.05).sort((a, b) => b.ratio - a.ratio);
+  const more = compared.filter(({ ratio }, i) => i !== times && columns[i].unit !== "times" && !(columns[i].unit === "seconds" && columns[i].kind !== columns[times].kind) && ratio > 1.05).sort((a, b) => b.ratio - a.ratio);
   const place = own.rank === 1 ? `The slowest of ${format.count(own.of)}: all others wait for it.` : `Slower than ${format.count(own.of - own.rank)} of ${format.count(own.of)}.`;
   const because = more.length ? ` It has more than others of: ${more.map(({ label, ratio }) => `${label} (${share(ratio)})`).join(", ")}.` : " Nothing that was counted tells why: it has no more work than the others, so its device is slower.";
   return [{ form: "note", title: "straggler", text: `${place} It takes ${share(own.ratio)}.${own.ratio > 1.05 ? because : ""}` }];

@@ -1,0 +1,50 @@
+"""Every view of hand-written records, as pages show it first and as they show it after the first clicks."""
+
+from collections.abc import Callable
+
+import records_examples as examples
+import records_parts as parts
+from live_examples import FakeMonitor, FakeRun, sample
+from playwright.sync_api import Locator
+
+import widgets
+from workbench.records import EventRecord, RunRecord
+
+EVENTS = tuple(
+    EventRecord(where=f"cpu:{d}", name="dot", start_seconds=0.1 * d, seconds=0.5, kind=kind, stage="1")
+    for d, kind in enumerate(("compute", "collective", "wait"))
+)
+
+
+def finished_run() -> FakeRun:
+    run = FakeRun(rounds=4)
+    run.finish(loss=(3.0, 1.0), accuracy=0.25)
+    run.finish(loss=(2.0, 1.0), accuracy=0.5)
+    return run
+
+
+VIEWS: dict[str, Callable[[], widgets.WorkbenchWidget]] = {
+    "program": lambda: widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()),
+    "clients": lambda: widgets.ClientsView(examples.fedavg_record()),
+    "mesh": lambda: widgets.MeshView(parts.mesh_record(), parts.cost_record()),
+    "large-mesh": lambda: widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
+    "sharding": lambda: widgets.ShardingView(parts.sharding_record()),
+    "hlo": lambda: widgets.HloView(examples.fedavg_record()),
+    "hlo-graph": lambda: widgets.HloView(examples.fedavg_record(), settings={"face": "graph"}),
+    "hlo-memory": lambda: widgets.HloView(examples.fedavg_record(), settings={"face": "memory"}),
+    "cost": lambda: widgets.CostView(examples.fedavg_record()),
+    "devices": lambda: widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
+    "run": lambda: widgets.RunView(finished_run()),
+    "timeline": lambda: widgets.PictureView(RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)),
+    "explorer": lambda: widgets.Explorer(examples.fedavg_record()),
+}
+
+
+def act_on(view: Locator, name: str) -> None:
+    """Brings up what is hidden at first: the panel of something chosen, whatever is folded."""
+    if name.startswith("hlo"):
+        view.get_by_role("button", name="all-reduce.1").click()
+    if name == "program":
+        view.locator('[data-stage="1"]').first.click()
+    for folded in view.locator("details").all():
+        folded.evaluate("node => node.open = true")

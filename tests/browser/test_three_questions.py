@@ -1,0 +1,73 @@
+"""The path that the notebook of three questions writes down, clicked by somebody who only looks at the page."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from lab import open_notebook, run_all
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.lab, pytest.mark.notebook, pytest.mark.slow]
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07-three-questions.ipynb"
+MOST_CLICKS = 5
+
+
+class Visitor:
+    """Clicks, and counts it; moving a slider by a key counts as well."""
+
+    def __init__(self) -> None:
+        self.clicks = 0
+
+    def click(self, place: Locator) -> None:
+        self.clicks += 1
+        place.click()
+
+    def slide(self, slider: Locator, wanted: str) -> None:
+        """Drags a slider to the right until it says `wanted`: one movement of the hand."""
+        self.clicks += 1
+        for _ in range(20):
+            if slider.get_attribute("aria-valuetext") == wanted:
+                return
+            slider.press("ArrowRight")
+        message = f"the slider never says {wanted}"
+        raise AssertionError(message)
+
+
+def test_three_questions_are_answered_within_five_clicks_each(lab_page: Page, lab: str, lab_root: Path):
+    shutil.copy(NOTEBOOK, lab_root)
+    open_notebook(lab_page, lab, NOTEBOOK.name)
+    lab_page.set_default_timeout(240_000)
+    assert run_all(lab_page) == []
+    lab_page.set_default_timeout(30_000)
+    view = lab_page.locator("section.wb").first
+
+    which_line = Visitor()
+    which_line.click(view.get_by_role("tab", name="HLO"))
+    first = view.get_by_role("table", name="Collectives, largest first").locator("tbody tr").first
+    expect(first).to_contain_text("clients")
+    expect(first).to_contain_text("wb.reduce_mean(change)")
+    which_line.click(first.get_by_role("button"))
+    expect(view.get_by_label("Your source").locator(".wb-selected")).to_contain_text("wb.reduce_mean(change)")
+    assert which_line.clicks <= MOST_CLICKS
+
+    straggler = Visitor()
+    straggler.click(view.get_by_role("tab", name="Clients"))
+    panel = view.get_by_role("tabpanel")
+    straggler.click(panel.get_by_role("button", name="client 11"))
+    said = panel.locator(".wb-panel")
+    expect(said).to_contain_text("The slowest of 32: all others wait for it.")
+    expect(said).to_contain_text("It has more than others of: computing")
+    assert straggler.clicks <= MOST_CLICKS
+
+    fits = Visitor()
+    fits.click(view.get_by_role("tab", name="Cost"))
+    fits.click(view.locator(".wb-whatif summary").first)
+    fits.slide(view.get_by_role("slider", name="model size"), "× 2")
+    fits.slide(view.get_by_role("slider", name="devices"), "16")
+    answer = view.locator(".wb-whatif .wb-tile", has_text="peak memory")
+    expect(answer).to_contain_text("estimated")
+    expect(answer).to_contain_text("of 16 GiB: fits")
+    expect(answer).to_contain_text(re.compile(r"× (1\.9\d|2(\.0\d)?) of here"))  # all but the data doubles
+    assert fits.clicks <= MOST_CLICKS
