@@ -155,15 +155,28 @@ def read_many(engine: Any, clients: int) -> None:
     )
 
 
+def compare_flower(clients: int, repetitions: int) -> None:
+    """Both simulations run side by side, each with its own two worker processes, and take turns."""
+    from benchmarks.flower_by_hand import WORKERS, FlowerByHand
+    from workbench.engines import Flower
+
+    with Flower(workers=WORKERS, start_seconds=600) as flower, FlowerByHand(clients) as theirs:
+        compare("Flower's simulation", flower.run, theirs, clients, repetitions)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=256)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--beam", action="store_true")
+    parser.add_argument("--flower", action="store_true", help="Flower alone, one client per node")
     parser.add_argument("--reader", action="store_true")
     chosen = parser.parse_args()
     if chosen.reader:
         read_many(Beam(clients_per_batch=32) if chosen.beam else Sequential(), chosen.clients)
+        return
+    if chosen.flower:
+        compare_flower(chosen.clients, chosen.repetitions)
         return
     print(f"{'engine':28} {'ours':>11} {'by hand':>13} {'ratio':>8}")
     sizes = (chosen.clients, chosen.repetitions)

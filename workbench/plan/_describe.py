@@ -11,6 +11,7 @@ from workbench import _jax_compat
 from workbench.placements import Placement, find_layout
 from workbench.plan._count import count_jaxpr
 from workbench.plan._inline import uses_primitives
+from workbench.plan._leaving import find_leaving
 from workbench.plan._steps import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
 from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
 
@@ -28,6 +29,7 @@ def describe_plan(
         inputs=tuple(flow.value(v) for v in variables.invars),
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
         clients_at_once=clients_at_once,
+        leaves=find_leaving(plan),
         notes=tuple(notes),
     )
 

@@ -80,6 +80,24 @@ class StageRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingRecord(Record):
+    """A value that leaves a client: what the server gets to see of its data.
+
+    A "row" is the client's own value; a "partial result" is its share of a reduction, already merged with those of
+    the clients that were computed with it.
+    """
+
+    stage: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int  # of one
+    kind: Literal["row", "partial result"]
+    clients: int = 1  # that one partial result holds, at most
+    times: int = 0  # how many of them left in the run; 0: in a plan, where nothing has run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord(Record):
     """A traced program as stages, in program order."""
 
@@ -89,4 +107,5 @@ class PlanRecord(Record):
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
     clients_at_once: int | None = None  # None: every client of a device at once
+    leaves: tuple[LeavingRecord, ...] = ()  # what the server gets to see of a client, on an engine that sends no more
     notes: tuple[str, ...] = ()

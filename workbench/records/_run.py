@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workbench.records._base import Record
-from workbench.records._program import SourceLine
+from workbench.records._program import LeavingRecord, SourceLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +37,6 @@ class ClientRunRecord(Record):
     error: str | None = None
     flops: float | None = None  # that this client really computed
     loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its turns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingRecord(Record):
-    """A value that leaves a client: what the server gets to see of its data.
-
-    A "row" is the client's own value; a "partial result" is its share of a reduction, already merged with those of
-    the clients that were computed with it.
-    """
-
-    stage: str
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    size_bytes: int  # of one
-    kind: Literal["row", "partial result"]
-    clients: int = 1  # that one partial result holds, at most
-    times: int = 0  # how many of them left in the run; 0: in a plan, where nothing has run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

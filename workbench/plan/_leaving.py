@@ -1,0 +1,93 @@
+"""What leaves a client: a plan followed backwards from what the server and the caller read."""
+
+import math
+from typing import Any
+
+import jax
+from jax.extend.core import Literal
+
+from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._steps import Plan, Step, loop_bodies, plan_jaxpr
+from workbench.records import LeavingRecord
+
+Records = dict[tuple[str, int, int], LeavingRecord]
+
+
+def find_leaving(plan: Plan) -> tuple[LeavingRecord, ...]:
+    """One record per value of a client that the server gets: its share of a reduction, or a row that somebody reads.
+
+    In program order. `times` is 0: nothing has run.
+    """
+    records: Records = {}
+    _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
+    return tuple(records[key] for key in sorted(records, key=_place))
+
+
+def _place(key: tuple[str, int, int]) -> Any:
+    path, step, output = key
+    return [int("".join(c for c in part if c.isdigit()) or 0) for part in path.split(".")], step, output
+
+
+def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[int]:
+    """Adds the records of a plan of which the server reads these results; the inputs that it then reads as well."""
+    outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
+    read: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
+    of_clients: set[Any] = set()
+    for position in reversed(range(len(plan.steps))):
+        step = plan.steps[position]
+        if step.kind in ("server", "broadcast"):
+            read.update(step.inputs)
+        elif step.kind in ("loop", "branch"):
+            wanted = _through_loop(plan, step, path, {i for i, v in enumerate(step.outputs) if v in read}, records)
+            read.update(v for i in wanted if not isinstance(v := step.equation.invars[i], Literal))
+        else:
+            of_clients.update(step.inputs)
+            _of_clients(plan, position, path, read, records)
+    for i, v in enumerate(inputs):
+        if v in read and v in of_clients:
+            records[f"{path}0", -1, i] = _record(f"{path}0", f"input {i}", v.aval, 1)
+    return {i for i, v in enumerate(inputs) if v in read}
+
+
+def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: Records) -> None:
+    step = plan.steps[position]
+    stage, where = plan.stages[step.stage], f"{path}{step.stage}"
+    if step.kind == "reduce":
+        share = jax.eval_shape(lambda: REDUCTION_OF[step.equation.primitive].start(step.equation))
+        records[where, position, 0] = _record(where, stage.name, share, 0)
+        return
+    for i, v in enumerate(step.outputs):
+        if v in read:
+            name = f"{stage.name}[{i}]" if len(step.outputs) > 1 else stage.name
+            records[where, position, i] = _record(where, name, v.aval, 1)
+
+
+def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
+    """The operands of a loop that the server reads, inside of it or, by these results, after it."""
+    params, name = step.equation.params, step.equation.primitive.name
+    bodies = [plan_jaxpr(closed, plan.name) for closed in loop_bodies(step.equation)]
+    inner = f"{path}{step.stage}"
+    if name == "cond":
+        found = [_follow(body, f"{inner}[{i}].", results, records) for i, body in enumerate(bodies)]
+        return {0} | {i + 1 for some in found for i in some}
+    before, (body,) = params.get("cond_nconsts", 0), bodies
+    consts = params["num_consts"] if name == "scan" else params["body_nconsts"]
+    carries = params["num_carry"] if name == "scan" else len(step.outputs)
+    passed, read = set(results), set[int]()
+    if name == "while":
+        condition = _follow(plan_jaxpr(params["cond_jaxpr"], plan.name), f"{inner}?.", {0}, records)
+        passed |= {i - before for i in condition if i >= before}
+        read |= {i if i < before else i + consts for i in condition}
+    while True:  # what a turn reads of its carry, the turn before has to give
+        found = _follow(body, f"{inner}.", passed, records)
+        more = passed | {i - consts for i in found if consts <= i < consts + carries}
+        if more == passed:
+            return read | {i + before for i in found}
+        passed = more
+
+
+def _record(stage: str, name: str, aval: Any, axes: int) -> LeavingRecord:
+    shape = tuple(aval.shape[axes:])
+    size = math.prod(shape) * getattr(aval.dtype, "itemsize", 4)
+    kind = "row" if axes else "partial result"
+    return LeavingRecord(stage=stage, name=name, shape=shape, dtype=str(aval.dtype), size_bytes=size, kind=kind)
