@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import nbformat
 import psutil
 
-TESTS = Path(__file__).parents[1] / "tests"
-sys.path.insert(0, str(TESTS / "browser"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 from chromium import open_browser
 from lab import open_notebook, run_lab
@@ -86,9 +85,9 @@ class Sample(NamedTuple):
     minutes: float
     rounds: int
     kernel_mib: float
-    page_heap_mib: float  # JavaScript, after a collection of garbage
+    page_heap_mib: float  # JavaScript, the page's elements and its buffers, after a collection of garbage
     page_nodes: int
-    renderer_mib: float  # private memory of the page's process
+    renderer_mib: float  # private memory of the page's process, with what the driver of the browser keeps there
     tab: str
 
 
@@ -104,12 +103,14 @@ def write_notebook(folder: Path, pause: float) -> str:
 def measure(page: Page, devtools: Any, kernel: psutil.Process, started: float, tab: str) -> Sample:
     devtools.send("HeapProfiler.collectGarbage")
     found = {each["name"]: each["value"] for each in devtools.send("Performance.getMetrics")["metrics"]}
+    heap = devtools.send("Runtime.getHeapUsage")
+    used = sum(heap.get(name, 0) for name in ("usedSize", "embedderHeapUsedSize", "backingStorageSize"))
     rounds = int(page.evaluate(ASK, "run.finished"))
     return Sample(
         minutes=round((time.monotonic() - started) / 60, 2),
         rounds=rounds,
         kernel_mib=round(kernel.memory_info().rss / 2**20, 1),
-        page_heap_mib=round(found["JSHeapUsedSize"] / 2**20, 2),
+        page_heap_mib=round(used / 2**20, 2),
         page_nodes=int(found["Nodes"]),
         renderer_mib=round(renderer_bytes() / 2**20, 1),
         tab=tab,
@@ -127,7 +128,7 @@ def renderer_bytes() -> int:
 
 
 def use(view: Locator, turn: int) -> str:
-    """Opens the next tab and does something there."""
+    """Opens the next tab, chooses something there, and now and then opens a client."""
     tab = TABS[turn % len(TABS)]
     button = view.get_by_role("tab", name=tab, exact=True)
     if not button.count():
@@ -136,10 +137,12 @@ def use(view: Locator, turn: int) -> str:
     if tab == "Clients":
         view.get_by_role("tabpanel").get_by_label("Show clients as").select_option(("heat", "bars", "table")[turn % 3])
         view.get_by_role("tabpanel").get_by_label("Measure", exact=True).select_option(index=turn % 3)
-        if turn % 3 < 2:
+        if turn % 3 < 2:  # bars and heat map are canvases; rows of the table are links
             view.get_by_role("tabpanel").locator(".wb-canvas canvas").first.click(
                 position={"x": 20 + turn % 50, "y": 60}
             )
+        else:
+            view.get_by_role("tabpanel").locator("tr[data-client] button").first.click()
         if turn % (4 * len(TABS)) == 1:
             view.get_by_role("button", name="Open its values").click()
             view.locator("iframe.wb-values").wait_for(timeout=120_000)
@@ -176,7 +179,7 @@ def watch(page: Page, minutes: float, every_seconds: float, table: Path) -> list
 
 
 def report(samples: list[Sample], outside: list[str], wrong: list[str]) -> dict[str, Any]:
-    named = {"kernel_mib": "kernel, resident", "page_heap_mib": "page, JavaScript heap", "page_nodes": "page, nodes",
+    named = {"kernel_mib": "kernel, resident", "page_heap_mib": "page, heap and buffers", "page_nodes": "page, nodes",
              "renderer_mib": "page, process"}  # fmt: skip
     found: dict[str, Any] = {"date": datetime.date.today().isoformat(), "minutes": samples[-1].minutes,
                              "rounds": samples[-1].rounds, "requests outside loopback": len(outside),
