@@ -51,8 +51,11 @@ def show(x: Any, *args: Any, view: str | None = None, **options: Any) -> None:
         return
     from IPython.display import display
 
+    if isinstance(record, TapRecord):
+        display({"text/html": views.render_tap_html(record), "text/plain": views.render_text(record)}, raw=True)
+        return
     what_if = _tries(x, args, options, record)
-    widget = _widget(record, view, compile_for=_elsewhere(x, args, options), what_if=what_if)
+    widget = _widget(record, view, compile_for=_elsewhere(x, args, options), what_if=what_if, tap=_opener(x, args))
     if widget is not None:
         display(widget)
 
@@ -212,6 +215,27 @@ def _widget(record: Record, view: str | None, **asked: Any) -> Any:
         return None
 
 
+def _say_progress(target: str) -> Callable[[str, float], None]:
+    """A line under the cell that says how far a compilation is, once a second."""
+    from IPython.display import display
+
+    shown: Any = None
+    said = 0
+
+    def progress(phase: str, seconds: float) -> None:
+        nonlocal shown, said
+        if seconds < said + 1:
+            return
+        said = int(seconds)
+        text = {"text/plain": f"{target}: {phase}, {said} s; interrupt the kernel to stop"}
+        if shown is None:
+            shown = display(text, raw=True, display_id=True)
+        else:
+            shown.update(text, raw=True)
+
+    return progress
+
+
 def _record_of(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Record:
     if isinstance(x, Record):
         return x
@@ -220,6 +244,8 @@ def _record_of(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Record
     if hasattr(x, "record") and isinstance(x.record, Record):
         return x.record
     if callable(x) and not isinstance(x, jax.Array):
+        if in_notebook() and options.get("target") and "progress" not in options:
+            options = {**options, "progress": _say_progress(options["target"])}
         return inspect(x, *args, **options)
     if are_arrays(x):
         return inspect(x)

@@ -145,3 +145,25 @@ def test_a_mesh_and_arrays_are_inspected_for_themselves():
     mesh = wb.make_mesh(clients=8)
     assert [axis.name for axis in wb.inspect(mesh).axes] == ["clients"]
     assert [leaf.shape for leaf in wb.inspect({"weights": WEIGHTS}).leaves] == [WEIGHTS.shape]
+
+
+def test_compilation_for_a_target_says_in_a_notebook_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
+    from IPython import display
+
+    from workbench import _show
+
+    said: list[str] = []
+
+    class Handle:
+        def update(self, data, *, raw):
+            said.append(data["text/plain"])
+
+    def first(data, **_):
+        said.append(data["text/plain"])
+        return Handle()
+
+    monkeypatch.setattr(display, "display", first)
+    progress = _show._say_progress("v5e:16x16")
+    for seconds in (0.1, 0.9, 1.2, 1.4, 2.5):
+        progress("compiling", seconds)
+    assert said == [f"v5e:16x16: compiling, {n} s; interrupt the kernel to stop" for n in (1, 2)]
