@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 SETUP = """
 import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 import workbench as wb
 
 wb.simulate_devices(8)
@@ -22,8 +23,9 @@ def mean_output(w, data):
     return wb.reduce_mean(wb.map_fn(layer, (wb.broadcast(w), data)))
 
 w = {"up": jnp.ones((32, 64)), "down": jnp.ones((64, 32))}
+data = jax.device_put(jnp.ones((8, 16, 32)), NamedSharding(mesh, PartitionSpec("clients")))
 with jax.set_mesh(mesh):
-    wb.show(mean_output, w, jnp.ones((8, 16, 32)), view="sharding")
+    wb.show(mean_output, w, data, view="sharding")
 """
 
 
