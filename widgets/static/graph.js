@@ -43,7 +43,7 @@ export function graphPane(ctx, place, { names, opcodes, opcode, flops, bytes, ti
 
   /** After something opened or closed: where everything is, and which wires join what is visible. */
   function relayout() {
-    const made = arrange(tree, { open, groupCount: G, isJoint: (node) => node >= G && Boolean(joint(node - G)), cardWidth });
+    const made = arrange(tree, { open, groupCount: G, isJoint: (node) => node >= G && Boolean(joint(node - G)), cardWidth, titleWidth: (group) => Math.min(320, 7 * title(group).length + 16) });
     boxes = made.boxes;
     extent = made;
     bands = new Map();
@@ -107,8 +107,8 @@ export function graphPane(ctx, place, { names, opcodes, opcode, flops, bytes, ti
     pen.fill();
     pen.globalAlpha = 1;
     pen.stroke();
-    const size = Math.min(Math.max(12, 11 / scale), 40, box.w / 6), room = Math.floor((box.w - 24) / (0.56 * size));
-    if (room > 3 && size * scale > 4) words(pen, `▾ ${title(node)}`, box.x + 9, box.y + Math.max(17, size + 3), size, hue(node), room, 600);
+    const size = Math.min(Math.max(12, 9 / scale), 20), room = Math.floor((box.w - 16) / (0.58 * size)); // it has a line of 26 to itself
+    if (room > 3 && size * scale > 3.5) words(pen, `▾ ${title(node)}`, box.x + 9, box.y + 13 + size / 3, size, hue(node), room, 600);
   }
 
   function card(pen, node) {

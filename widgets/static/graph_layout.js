@@ -37,7 +37,7 @@ export function graphTree({ parent, place, groupCount, own }) {
 }
 
 /** Boxes of all visible nodes for a set of open groups: `{x, y, w, h}` with x, y the upper left corner, in drawing order. */
-export function arrange(tree, { open, groupCount, isJoint, cardWidth }) {
+export function arrange(tree, { open, groupCount, isJoint, cardWidth, titleWidth }) {
   const sizes = new Map();
   const size = (node) => {
     if (node >= groupCount) return isJoint(node) ? JOINT : LEAF;
@@ -51,14 +51,15 @@ export function arrange(tree, { open, groupCount, isJoint, cardWidth }) {
       return { nodes: row, w: held.reduce((sum, each) => sum + each.w + GAP.x, -GAP.x), h: Math.max(...held.map((each) => each.h)) };
     }));
     const widths = columns.map((rows) => Math.max(...rows.map((row) => row.w))), heights = columns.map((rows) => rows.reduce((sum, row) => sum + row.h + GAP.y, -GAP.y));
-    const made = { columns, widths, w: widths.reduce((sum, w) => sum + w + COLUMN_GAP, -COLUMN_GAP) + 2 * PAD, h: Math.max(0, ...heights) + HEAD + 2 * PAD };
+    const content = widths.reduce((sum, w) => sum + w + COLUMN_GAP, -COLUMN_GAP);
+    const made = { columns, widths, content, w: Math.max(content, group === ROOT ? 0 : titleWidth(group)) + 2 * PAD, h: Math.max(0, ...heights) + HEAD + 2 * PAD };
     if (group === ROOT) sizes.set(ROOT, made);
     return made;
   }
   const boxes = new Map();
   function put(group, x, y) {
-    const { columns, widths } = sizes.get(group);
-    let left = x + PAD;
+    const { columns, widths, content, w } = sizes.get(group);
+    let left = x + (w - content) / 2;
     columns.forEach((rows, c) => {
       let top = y + HEAD + PAD;
       for (const row of rows) {
