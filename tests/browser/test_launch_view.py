@@ -152,13 +152,13 @@ def test_in_jupyterlab_a_program_is_drawn_launched_watched_and_stopped_while_a_c
     running = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
     lab_page.evaluate(running)
     before, view = lab_page.locator("section.wb").nth(0), lab_page.locator("section.wb").nth(1)
-    expect(before.locator(".wb-big")).to_have_text("not launched", timeout=60_000)
-    expect(view.locator('[data-group="workers"] .wb-told')).to_have_text("▶ 2 running", timeout=60_000)
-    expect(view.locator('tr[data-node="store/0"] td').last).to_contain_text("stored", timeout=60_000)
+    expect(before.locator(".wb-big")).to_have_text("not launched", timeout=120_000)
+    expect(view.locator('[data-group="workers"] .wb-told')).to_have_text("▶ 2 running", timeout=120_000)
+    expect(view.locator('tr[data-node="store/0"] td').last).to_contain_text("stored", timeout=120_000)
     expect(view.locator('tr[data-node="store/0"] td').nth(6)).to_contain_text("MiB")
     expect(view.locator('tr[data-node="store/0"] td').nth(3)).not_to_have_text("–")
     mark(view, "store/0").click()
-    expect(view.get_by_role("log")).to_contain_text("stored 2", timeout=30_000)
+    expect(view.get_by_role("log")).to_contain_text("stored 2", timeout=120_000)
     grounds = []
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(lab_page, theme)
@@ -168,7 +168,7 @@ def test_in_jupyterlab_a_program_is_drawn_launched_watched_and_stopped_while_a_c
     pids = printed_pids(lab_page)
     assert living(pids) == pids
     view.get_by_role("button", name="Stop").click()
-    expect(view.locator(".wb-big")).to_contain_text("stopped", timeout=30_000)
+    expect(view.locator(".wb-big")).to_contain_text("stopped", timeout=120_000)
     assert not living(pids)
 
 

@@ -257,7 +257,7 @@ def test_a_process_gets_the_whole_workbench_as_soon_as_its_node_asks_for_it():
     program, counter = counter_program()
     node = program.add_node(PyNode(nodes.use_the_workbench, counter))
     with launch(program, "processes") as launched:
-        launched.wait(LONG)
+        launched.wait(3 * LONG)
         assert launched.logs(node) == ("jax before False, broadcast True, after True",)
 
 
