@@ -5,6 +5,7 @@ from typing import Any
 
 from widgets._base import WorkbenchWidget
 from widgets._clients import ClientsView
+from widgets._clients_desk import Tap
 from widgets._cost import CostView
 from widgets._cost_desk import CompileFor
 from widgets._explorer import Explorer
@@ -44,7 +45,12 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
 }
 
 # What a view of a program can be given to ask the kernel for.
-_ASKING = {"explorer": ("compile_for", "what_if"), "cost": ("compile_for",), "sharding": ("what_if",)}
+_ASKING = {
+    "explorer": ("compile_for", "what_if", "tap"),
+    "clients": ("tap",),
+    "cost": ("compile_for",),
+    "sharding": ("what_if",),
+}
 
 
 def show_record(
@@ -53,6 +59,7 @@ def show_record(
     *,
     compile_for: CompileFor | None = None,
     what_if: TriesSpecs | None = None,
+    tap: Tap | None = None,
 ) -> WorkbenchWidget:
     """The live view of a record.
 
@@ -62,6 +69,7 @@ def show_record(
             `cost`.
         compile_for: Compiles the program for a target that is chosen in the view.
         what_if: Tries other shardings of the program's arguments that are chosen in the view.
+        tap: Evaluates the program and returns the values of a client that is opened in the view.
 
     Returns:
         A widget; the last value of a cell shows it.
@@ -86,7 +94,7 @@ def show_record(
         )
         raise ValueError(message)
     if isinstance(record, ProgramRecord):
-        given = {"compile_for": compile_for, "what_if": what_if}
+        given = {"compile_for": compile_for, "what_if": what_if, "tap": tap}
         return _PROGRAM[wanted](record, **{name: given[name] for name in _ASKING.get(wanted, ())})
     return views[wanted](record)
 

@@ -197,3 +197,14 @@ def test_a_client_that_is_not_there_is_an_error(client):
     ) as caught:
         wb.tap(fedavg, W, X, client=client)
     assert f"client={client!r}" in str(caught.value)
+
+
+def test_a_notebook_shows_the_values_foldable_and_a_terminal_as_text(tapped, monkeypatch, capsys):
+    shown = []
+    wb.show(tapped)
+    assert capsys.readouterr().out.startswith("Values of client 4 in fedavg")
+    monkeypatch.setattr("workbench._show.in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    wb.show(tapped)
+    assert "treescope" in shown[0]["text/html"]
+    assert shown[0]["text/plain"].startswith("Values of client 4 in fedavg")
