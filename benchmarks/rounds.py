@@ -1,14 +1,18 @@
 """A round of federated averaging against drjax, `jit(vmap)` and `shard_map`: time, memory, tracing, compiling.
 
-Every row is one program on one number of clients and devices; the peers run interleaved in one process, and times are
-medians. Ratios are to drjax (`pip install --no-deps drjax==0.2.1` first); temporary memory is the compiler's, for one
-device.
+Every row is one program on one number of clients and devices; the peers run interleaved in one process, in alternating
+order, and times are medians. Tracing and lowering are the seconds of the processor that the tracing thread took, of
+fresh functions, with JAX's caches cleared before each. Ratios are to drjax (`pip install --no-deps drjax==0.2.1`
+first); temporary memory is the compiler's, for one device. What needs more than `--limit-gib` is compiled, not run.
 
     python -m benchmarks.rounds                       # the table of the README (about 10 minutes on two cores)
     python -m benchmarks.rounds --clients 64 --devices 1 --model mlp
+    python -m benchmarks.rounds --save rounds.jsonl && python -m benchmarks.rounds --table rounds.jsonl
 """
 
 import argparse
+import gc
+import json
 import os
 import platform
 import statistics
@@ -16,9 +20,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Table = list[dict[str, Any]]
+PEERS = ("drjax", "jit(vmap)", "shard_map")
 
 
 def main() -> None:
@@ -28,34 +34,88 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--model", choices=["mlp", "transformer"], nargs="*", default=["mlp"])
     parser.add_argument("--calls", type=int, default=7)
+    parser.add_argument("--traces", type=int, default=5)
+    parser.add_argument("--limit-gib", type=float, default=2.5)
     parser.add_argument("--gradient", action="store_true", help="the gradient through a round")
-    parser.add_argument("--memory-only", action="store_true", help="compile, but do not run")
+    parser.add_argument("--save", help="a file to append the rows to, as JSON lines")
+    parser.add_argument("--table", help="print the rows of such a file as a table in Markdown, and end")
     options = parser.parse_args()
+    if options.table:
+        print(as_markdown([json.loads(line) for line in Path(options.table).read_text().splitlines()]))
+        return
     points = [(m, c, d) for m in options.model for c in options.clients for d in options.devices]
     if len(points) > 1:  # the number of devices is fixed when JAX starts
         print(describe_machine())
         for model, clients, devices in points:
-            same = [f"--clients={clients}", f"--devices={devices}", f"--model={model}", f"--calls={options.calls}"]
-            flags = ["--gradient"] * options.gradient + ["--memory-only"] * options.memory_only
+            same = [f"--clients={clients}", f"--devices={devices}", f"--model={model}"]
+            same += [
+                f"--{name}={getattr(options, name.replace('-', '_'))}" for name in ("calls", "traces", "limit-gib")
+            ]
+            flags = ["--gradient"] * options.gradient + [f"--save={options.save}"] * bool(options.save)
             subprocess.run([sys.executable, "-m", "benchmarks.rounds", *same, *flags], check=False)
         return
     model, clients, devices = points[0]
     rows = measure_point(model, clients, devices, options)
-    kind = "gradient of a round" if options.gradient else "round"
-    print(f"\n{model}, {kind}, {clients} clients on {devices} device(s)")
-    print(f"{'program':<22}{'run':>10}{'ratio':>8}{'temporary':>12}{'trace+lower':>13}{'compile':>10}{'error':>10}")
+    print(as_text(rows), flush=True)
+    if options.save:
+        with Path(options.save).open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def as_text(rows: Table) -> str:
+    """One point for a terminal."""
+    first = rows[0]
+    kind = "gradient of a round" if first["gradient"] else "round"
+    lines = [f"\n{first['model']}, {kind}, {first['clients']} clients on {first['devices']} device(s)"]
+    lines.append(
+        f"{'program':<22}{'run':>11}{'ratio':>7}{'temporary':>12}{'trace':>16}{'lower':>16}{'compile':>9}{'error':>8}"
+    )
+    base = next(row for row in rows if row["name"] == "drjax")
     for row in rows:
-        run = "" if row["run"] is None else f"{1e3 * row['run']:.1f} ms"
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        run = f"{'not run':>11}{'':>7}" if row["run"] is None else f"{1e3 * row['run']:>8.1f} ms{_ratio(row, base):>7}"
         error = "" if row["error"] is None else f"{row['error']:.0e}"
-        times = f"{row['lower']:>11.2f} s{row['compile']:>8.2f} s"
-        print(f"{row['name']:<22}{run:>10}{ratio:>8}{row['temporary'] / 2**20:>8.1f} MiB{times}{error:>10}")
+        traced = "".join(f"{1e3 * row[k]:>8.0f} ms{row[k] / base[k]:>5.2f}" for k in ("trace", "lower"))
+        lines.append(
+            f"{row['name']:<22}{run}{row['temporary'] / 2**20:>8.1f} MiB{traced}{row['compile']:>7.1f} s{error:>8}"
+        )
+    return "\n".join(lines)
+
+
+def _ratio(row: dict[str, Any], base: dict[str, Any]) -> str:
+    return "" if row["run"] is None or base["run"] is None else f"{row['run'] / base['run']:.2f}"
+
+
+def as_markdown(rows: Table) -> str:
+    """All points as one table: ours, the best of the peers, drjax."""
+    lines = [
+        "| model | clients × devices | run | ours / best peer | ours / drjax | temporary: ours | drjax | "
+        "trace / drjax | lower / drjax | compile: ours | drjax |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    keys = list(dict.fromkeys((row["model"], row["gradient"], row["clients"], row["devices"]) for row in rows))
+    for key in keys:
+        point = {r["name"]: r for r in rows if (r["model"], r["gradient"], r["clients"], r["devices"]) == key}
+        ours, theirs = point["workbench"], point["drjax"]
+        ran = [point[name] for name in PEERS if name in point and point[name]["run"] is not None]
+        best = min(ran, key=lambda row: row["run"], default=None)
+        against = f"{ours['run'] / best['run']:.2f} ({best['name']})" if best else "peers need too much memory"
+        model = f"{key[0]}, gradient" if key[1] else key[0]
+        lines.append(
+            f"| {model} | {key[2]:,} × {key[3]} | {1e3 * ours['run']:,.0f} ms | {against} "
+            f"| {_ratio(ours, theirs)} | {ours['temporary'] / 2**20:,.1f} MiB | {theirs['temporary'] / 2**20:,.1f} MiB "
+            f"| {ours['trace'] / theirs['trace']:.2f} | {ours['lower'] / theirs['lower']:.2f} "
+            f"| {ours['compile']:.1f} s | {theirs['compile']:.1f} s |"
+        )
+    return "\n".join(lines)
 
 
 def describe_machine() -> str:
     """What the figures were taken on."""
+    import jax
+
     load = os.getloadavg()[0]
-    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}"
+    versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
+    return f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, {versions}, load {load:.1f}"
 
 
 def measure_point(model: str, clients: int, devices: int, options: argparse.Namespace) -> Table:
@@ -70,47 +130,77 @@ def measure_point(model: str, clients: int, devices: int, options: argparse.Name
     with jax.set_mesh(mesh):
         data = jax.device_put(data, jax.NamedSharding(mesh, jax.P("clients")))
         params = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
-        peers = programs(train, clients)
-        if options.gradient:
-            peers = {name: gradient_of(fn) for name, fn in peers.items()}
+
+        def make() -> dict[str, Any]:
+            peers = programs(train, clients)
+            if options.gradient:
+                peers = {name: gradient_of(fn) for name, fn in peers.items()}
+            return {name: wb.jit(fn) if name == "workbench" else jax.jit(fn) for name, fn in peers.items()}
+
         compiled, rows = {}, {}
-        for name, fn in peers.items():
-            jitted: Any = wb.jit(fn) if name == "workbench" else jax.jit(fn)
+        for name, times in trace_interleaved(make, (params, data), options.traces).items():
+            lowered = make()[name].lower(params, data)
             began = time.perf_counter()
-            lowered = jitted.lower(params, data)
-            lowered_at = time.perf_counter()
             compiled[name] = lowered.compile()
             rows[name] = {
                 "name": name,
-                "lower": lowered_at - began,
-                "compile": time.perf_counter() - lowered_at,
+                "model": model,
+                "gradient": options.gradient,
+                "clients": clients,
+                "devices": devices,
+                "trace": times[0],
+                "lower": times[1],
+                "compile": time.perf_counter() - began,
                 "temporary": compiled[name].memory_analysis().temp_size_in_bytes,
                 "run": None,
-                "ratio": None,
                 "error": None,
+                "machine": describe_machine(),
             }
-        if not options.memory_only:
-            run_interleaved(compiled, (params, data), options.calls, rows)
+        small = {n: c for n, c in compiled.items() if rows[n]["temporary"] * devices <= options.limit_gib * 2**30}
+        run_interleaved(small, (params, data), options.calls, rows)
     return list(rows.values())
 
 
+def trace_interleaved(make: Callable[[], dict[str, Any]], args: Any, times: int) -> dict[str, tuple[float, float]]:
+    """Median processor seconds that it takes to trace and to lower each program, from scratch."""
+    import jax
+
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in make()}
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), args)
+    for turn in range(times + 1):
+        for name in list(seconds) if turn % 2 else list(seconds)[::-1]:
+            jax.clear_caches()
+            gc.collect()
+            program = make()[name]
+            began = time.thread_time()
+            traced = program.trace(*shapes)
+            between = time.thread_time()
+            traced.lower()
+            seconds[name].append((between - began, time.thread_time() - between))
+    return {
+        name: (statistics.median(trace for trace, _ in own[1:]), statistics.median(lower for _, lower in own[1:]))
+        for name, own in seconds.items()
+    }
+
+
 def run_interleaved(compiled: dict[str, Any], args: Any, calls: int, rows: dict[str, dict[str, Any]]) -> None:
-    """Fills in median seconds, their ratio to drjax and the largest difference from its result."""
+    """Fills in median seconds and the largest difference from the result of the first peer that runs."""
     import jax
     import jax.numpy as jnp
 
     seconds: dict[str, list[float]] = {name: [] for name in compiled}
     results = {name: jax.block_until_ready(program(*args)) for name, program in compiled.items()}
-    for _ in range(calls):
-        for name, program in compiled.items():
+    reference = next((results[name] for name in PEERS if name in results), None)
+    for turn in range(calls):
+        for name in list(compiled) if turn % 2 else list(compiled)[::-1]:
             began = time.perf_counter()
-            jax.block_until_ready(program(*args))
+            jax.block_until_ready(compiled[name](*args))
             seconds[name].append(time.perf_counter() - began)
-    for name, row in rows.items():
-        row["run"] = statistics.median(seconds[name])
-        row["ratio"] = row["run"] / statistics.median(seconds["drjax"])
-        pairs = zip(jax.tree.leaves(results[name]), jax.tree.leaves(results["drjax"]), strict=True)
-        row["error"] = max(float(jnp.abs(a - b).max()) for a, b in pairs)
+    for name, own in seconds.items():
+        rows[name]["run"] = statistics.median(own)
+        if reference is not None:
+            pairs = zip(jax.tree.leaves(results[name]), jax.tree.leaves(reference), strict=True)
+            rows[name]["error"] = max(float(jnp.abs(a - b).max()) for a, b in pairs)
 
 
 def programs(train: Callable, clients: int) -> dict[str, Callable]:

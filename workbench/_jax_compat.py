@@ -15,6 +15,7 @@ from jax._src import (
     mesh as _mesh,
     sharding_impls as _sharding_impls,
     source_info_util as _source_info,
+    util as _util,
     xla_bridge as _xla_bridge,
 )
 from jax._src.interpreters import ad as _ad, partial_eval as _pe
@@ -195,9 +196,15 @@ def uses_named_axes(jaxpr: Any) -> bool:
     """Whether a jaxpr talks across a named axis (`jax.lax.psum(x, "clients")`), so that its rows need each other."""
     if any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects):
         return True
-    return bool(_named_axes(jaxpr))
+    return bool(_named_axes(getattr(jaxpr, "jaxpr", jaxpr)))
 
 
+def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Remembers what `fn` says of a jaxpr (not a closed one) as long as that jaxpr lives."""
+    return _util.weakref_lru_cache(fn)
+
+
+@once_per_jaxpr
 def _named_axes(jaxpr: Any) -> set[str]:
     """Axes of collectives, without those of an inner `shard_map`: JAX 0.10 gives `ppermute` no effect."""
     found: set[str] = set()

@@ -54,11 +54,35 @@ def test_gradient_of_a_maximum_counts_who_holds_it_although_rows_are_made_again(
 
 
 @pytest.mark.parametrize("platforms", [None, ("cpu", "cuda", "tpu")], ids=["here", "three platforms"])
-@pytest.mark.parametrize("how", [jax.jit, lambda fn: wb.jit(fn, clients_at_once=2)._staged], ids=["jax.jit", "wb.jit"])
+@pytest.mark.parametrize("how", [jax.jit, wb.jit(clients_at_once=2)], ids=["jax.jit", "wb.jit"])
 def test_exported_program_computes_the_same(how: Any, platforms: Any) -> None:
     data = export.export(how(fed), platforms=platforms)(*inputs(10)).serialize()
     for ours, expected in zip(export.deserialize(data).call(*inputs(10)), fed(*inputs(10)), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_export_of_a_streamed_program_holds_the_loop_over_clients() -> None:
+    module = export.export(wb.jit(fed, clients_at_once=2))(*inputs(10)).mlir_module()
+    assert "stablehlo.while" in module
+    assert "stablehlo.while" not in export.export(wb.jit(fed, clients_at_once=None))(*inputs(10)).mlir_module()
+
+
+def test_jit_decorates_methods_and_forgets_what_it_compiled() -> None:
+    traced = []
+
+    class Model:
+        @wb.jit(static_argnums=0, clients_at_once=2)
+        @wb.program(clients=10)
+        def mean(self, x: Any) -> Any:
+            traced.append(x)
+            return wb.reduce_mean(x)
+
+    model, x = Model(), inputs(10)[1]
+    for turns in (1, 2):
+        for _ in range(2):
+            np.testing.assert_allclose(model.mean(x), x.mean(0), rtol=1e-5)
+        assert len(traced) == turns
+        Model.mean.clear_cache()
 
 
 def test_program_exported_with_its_gradient() -> None:

@@ -38,7 +38,12 @@ def uses_primitives(equation: Any) -> bool:
     """Whether an equation is a MapReduce primitive or holds one anywhere inside."""
     if equation.primitive in MAPREDUCE_PRIMITIVES:
         return True
-    return any(uses_primitives(inner) for body in bodies(equation) for inner in body.eqns)
+    return any(map(_holds_primitives, bodies(equation)))
+
+
+@_jax_compat.once_per_jaxpr
+def _holds_primitives(jaxpr: Jaxpr) -> bool:
+    return any(map(uses_primitives, jaxpr.eqns))
 
 
 def bodies(equation: Any) -> list[Jaxpr]:

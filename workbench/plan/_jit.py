@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import jax
 from jax.core import Tracer
@@ -113,6 +113,15 @@ class Jitted:
         """As `jax.jit(fn).eval_shape`."""
         return self._plain.eval_shape(*args, **kwargs)
 
+    def clear_cache(self) -> None:
+        """As `jax.jit(fn).clear_cache`: forgets what was traced and compiled."""
+        for jitted in (self._staged, self._heard, self._plain):
+            jitted.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method, where it decorates one."""
+        return self if instance is None else functools.partial(self, instance)
+
 
 def _without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any, Any]:
     """The call without its static arguments, which are closed over: under a jit whatever moves is a tracer."""
@@ -138,19 +147,27 @@ def call_staged(fn: Callable, args: Any, kwargs: Any, clients_at_once: AtOnce) -
     return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, clients_at_once=clients_at_once))
 
 
-def jit(fn: Callable, *, clients_at_once: AtOnce = "auto", **options: Any) -> Jitted:
+@overload
+def jit(fn: Callable, *, clients_at_once: AtOnce = "auto", **options: Any) -> Jitted: ...
+@overload
+def jit(*, clients_at_once: AtOnce = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
+
+
+def jit(
+    fn: Callable | None = None, *, clients_at_once: AtOnce = "auto", **options: Any
+) -> Jitted | Callable[[Callable], Jitted]:
     """Compiles a program so that its memory does not grow with the number of clients.
 
     Clients that are only reduced are computed in chunks on every device, with running reductions; each reduction is one
     collective. Also for gradient programs: `jit(jax.grad(program))`.
 
     Args:
-        fn: A program, or any function that calls programs.
+        fn: A program, or any function that calls programs. Without it, `jit(clients_at_once=8)` is a decorator.
         clients_at_once: Clients that a device computes together; "auto" chooses; None: all of a device's clients.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:
-        A callable like that of `jax.jit`, with `lower` and `trace`.
+        A callable like that of `jax.jit`, with `lower` and `trace`; `jax.export.export` takes it as well.
 
     Raises:
         ProgramError: if `clients_at_once` is neither "auto", None nor a positive int.
@@ -176,4 +193,6 @@ def jit(fn: Callable, *, clients_at_once: AtOnce = "auto", **options: Any) -> Ji
             'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
         )
         raise ProgramError(message)
+    if fn is None:
+        return functools.partial(jit, clients_at_once=clients_at_once, **options)
     return Jitted(fn, clients_at_once, options)

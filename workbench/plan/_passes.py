@@ -44,10 +44,12 @@ def run_pass(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], options: 
     share = _Share(phase, at_once, per_share, clients if shares * per_share != clients else None, options)
     with jax.named_scope(scope):
         padded = [_pad(x, shares * per_share, layout) for x in rows]
-    if layout is None:
+    alone = layout is None or (layout.size == 1 and not layout.explicit and phase.divisible)
+    if alone:
         with jax.named_scope(scope):
             kept, totals = share.run(padded, shared, None)
     else:
+        assert layout is not None
         kept, totals = _spread_over(layout, share, padded, shared, scope)
     with jax.named_scope(scope):
         results = {v: _unpad(x, clients, layout) for v, x in zip(phase.kept, kept, strict=True)}
@@ -74,33 +76,35 @@ class _Share:
 
     def run(self, rows: Sequence[Any], shared: Sequence[Any], share_index: Any) -> tuple[list[Any], list[Any]]:
         """Kept rows and totals of this share; totals are merged over `axes` by the caller."""
-        chunks = self.per_share // self.at_once
+        chunks, one = self.per_share // self.at_once, self.at_once == 1
         starts = tuple(_start(step.equation) for step in self.phase.reductions)
-        first_seat = jnp.int32(0) if share_index is None else share_index.astype(jnp.int32) * self.per_share
+        first_seat = None
+        if self.clients is not None:
+            first_seat = 0 if share_index is None else share_index.astype(jnp.int32) * self.per_share
         if chunks == 1:
-            totals, kept = self._chunk(starts, rows, shared, first_seat)
-            return kept, list(totals)
-        # A single row needs no axis of its own: with one, XLA's CPU copies all rows into another layout (JAX 0.10).
-        one = self.at_once == 1
-        stacked = [x if one else x.reshape(chunks, self.at_once, *x.shape[1:]) for x in rows]
+            totals, kept = self._chunk(
+                starts, [jax.lax.squeeze(x, (0,)) for x in rows] if one else rows, shared, first_seat
+            )
+            return [jax.lax.expand_dims(x, (0,)) for x in kept] if one else kept, list(totals)
 
         def turn(totals: Any, chunk: Any) -> Any:
             index, chunk_rows = chunk
-            chunk_rows = [x[None] for x in chunk_rows] if one else chunk_rows
-            return self._chunk(totals, chunk_rows, shared, first_seat + index * self.at_once)
+            return self._chunk(totals, chunk_rows, shared, None if index is None else first_seat + index * self.at_once)
 
-        totals, kept = jax.lax.scan(turn, starts, (jnp.arange(chunks, dtype=jnp.int32), stacked))
-        return [x.reshape(self.per_share, *x.shape[2:]) for x in kept], list(totals)
+        # A single row needs no axis of its own: with one, XLA's CPU copies all rows into another layout (JAX 0.10).
+        stacked = rows if one else [x.reshape(chunks, self.at_once, *x.shape[1:]) for x in rows]
+        numbers = None if self.clients is None else jnp.arange(chunks, dtype=jnp.int32)
+        totals, kept = jax.lax.scan(turn, starts, (numbers, list(stacked)), length=chunks)
+        return kept if one else [x.reshape(self.per_share, *x.shape[2:]) for x in kept], list(totals)
 
     def _chunk(self, totals: Any, rows: Sequence[Any], shared: Sequence[Any], first_seat: Any) -> tuple[Any, list[Any]]:
-        """Adds the rows of `at_once` clients to the totals."""
-        mask = None
+        """Adds the rows of `at_once` clients to the totals; those of a single one are without an axis of clients."""
+        one, mask = self.at_once == 1, None
         if self.clients is not None:
-            mask = first_seat + jnp.arange(self.at_once, dtype=jnp.int32) < self.clients
-        one = self.at_once == 1
+            seats = first_seat if one else first_seat + jnp.arange(self.at_once, dtype=jnp.int32)
+            mask = seats < self.clients
         values: dict[Var, tuple[Any, bool]] = {v: (x, False) for v, x in zip(self.phase.shared, shared, strict=True)}
-        for v, x in zip(self.phase.rows, rows, strict=True):
-            values[v] = (x[0], False) if one else (x, True)
+        values.update((v, (x, not one)) for v, x in zip(self.phase.rows, rows, strict=True))
         added = list(totals)
         position = 0
         for step in self.phase.steps:
@@ -116,8 +120,9 @@ class _Share:
                 else:
                     operands = [self._as_rows(*_read(values, atom)) for atom in step.equation.invars]
                     reduction = REDUCTION_OF[step.equation.primitive]
+                    add = reduction.add_one if one else reduction.add
                     with _jax_compat.source_of(step.equation, mesh=False):
-                        added[position] = reduction.add(step.equation, added[position], operands, mask)
+                        added[position] = add(step.equation, added[position], operands, mask)
                     position += 1
         return tuple(added), [self._as_rows(*values[v]) for v in self.phase.kept]
 
@@ -132,7 +137,7 @@ class _Share:
         return [(y, True) for y in ys]
 
     def _as_rows(self, x: Any, batched: bool) -> Any:
-        return x if batched else jnp.broadcast_to(x[None], (self.at_once, *x.shape))
+        return x if batched or self.at_once == 1 else jnp.broadcast_to(x[None], (self.at_once, *x.shape))
 
 
 def _start(equation: Any) -> Any:
@@ -163,7 +168,8 @@ def _spread_over(
 
     def per_device(rows: Any, shared: Any) -> Any:
         with jax.named_scope(scope):
-            kept, totals = share.run(rows, shared, jax.lax.axis_index(layout.axes))
+            index = None if share.clients is None else jax.lax.axis_index(layout.axes)
+            kept, totals = share.run(rows, shared, index)
         merged = []
         for step, total in zip(share.phase.reductions, totals, strict=True):
             with jax.named_scope(share.options.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from workbench.placements import Placement
 from workbench.primitives import by_key_p, max_p, mean_p, min_p, sum_p
@@ -17,26 +18,33 @@ from workbench.primitives._reduce import highest, lowest
 class Reduction:
     """A reduction, one accumulator at a time.
 
-    `start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` · `merge(a, b)` ·
-    `finish(equation, accumulator)` → result.
+    `start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` ·
+    `add_one(equation, accumulator, row, present)` · `merge(a, b)` · `finish(equation, accumulator)` → result.
 
-    `rows` are the operands of the equation with a leading axis of some clients; `mask` says which of them take part.
+    `rows` are the operands of the equation with a leading axis of some clients; `mask` says which of them take part
+    (None: all). `row` are those of a single client, without that axis, and `present` is one bool or None.
     `across(accumulator, axes)` merges over mesh axes and is the only communication.
     """
 
     start: Callable[[Any], Any]
     add: Callable[[Any, Any, Sequence[Any], Any], Any]
+    add_one: Callable[[Any, Any, Sequence[Any], Any], Any]
     merge: Callable[[Any, Any], Any]
     across: Callable[[Any, Any], Any]
     finish: Callable[[Any, Any], Any]
 
 
 def _start_sum(equation: Any) -> Any:
-    return jnp.zeros(equation.outvars[0].aval.shape, equation.params["accumulator"])
+    return jax.lax.full(equation.outvars[0].aval.shape, 0, equation.params["accumulator"])
 
 
 def _add_sum(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
     return total + _partial_sum(_masked(rows[0], mask, 0), equation.params["accumulator"])
+
+
+def _add_one_to_sum(equation: Any, total: Any, row: Sequence[Any], present: Any) -> Any:
+    # A loop's body is traced and lowered operation by operation: `lax` makes one where `jnp` makes several.
+    return jax.lax.add(total, jax.lax.convert_element_type(_masked(row[0], present, 0), total.dtype))
 
 
 def _partial_sum(x: Any, accumulator: Any) -> Any:
@@ -50,15 +58,16 @@ def _partial_sum(x: Any, accumulator: Any) -> Any:
 def _masked(x: Any, mask: Any, absent: Any) -> Any:
     if mask is None:
         return x
-    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, jnp.full_like(x, absent))
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.full_like(x, absent))
 
 
 def _finish_sum(equation: Any, total: Any) -> Any:
-    return total.astype(equation.outvars[0].aval.dtype)
+    return jax.lax.convert_element_type(total, equation.outvars[0].aval.dtype)
 
 
 def _finish_mean(equation: Any, total: Any) -> Any:
-    return (total / equation.params["placement"].size).astype(equation.outvars[0].aval.dtype)
+    mean = jax.lax.div(total, np.asarray(equation.params["placement"].size, total.dtype))
+    return jax.lax.convert_element_type(mean, equation.outvars[0].aval.dtype)
 
 
 def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callable) -> Reduction:
@@ -69,7 +78,10 @@ def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callab
     def add(equation: Any, extreme: Any, rows: Sequence[Any], mask: Any) -> Any:
         return merge(extreme, reduce(_masked(rows[0], mask, absent(rows[0].dtype)), axis=0))
 
-    return Reduction(start, add, merge, across, lambda _, extreme: extreme)
+    def add_one(equation: Any, extreme: Any, row: Sequence[Any], present: Any) -> Any:
+        return merge(extreme, _masked(row[0], present, absent(row[0].dtype)))
+
+    return Reduction(start, add, add_one, merge, across, lambda _, extreme: extreme)
 
 
 def _add_by_key(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
@@ -78,10 +90,15 @@ def _add_by_key(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> An
     return total + sum_by_key(values, group_rows(keys, mask, options["num_keys"]), **options)
 
 
+def _add_one_by_key(equation: Any, total: Any, row: Sequence[Any], present: Any) -> Any:
+    mask = None if present is None else jax.lax.expand_dims(present, (0,))
+    return _add_by_key(equation, total, [jax.lax.expand_dims(x, (0,)) for x in row], mask)
+
+
 REDUCTION_OF: dict[Any, Reduction] = {
-    sum_p: Reduction(_start_sum, _add_sum, jnp.add, jax.lax.psum, _finish_sum),
-    mean_p: Reduction(_start_sum, _add_sum, jnp.add, jax.lax.psum, _finish_mean),
-    by_key_p: Reduction(_start_sum, _add_by_key, jnp.add, jax.lax.psum, _finish_sum),
+    sum_p: Reduction(_start_sum, _add_sum, _add_one_to_sum, jnp.add, jax.lax.psum, _finish_sum),
+    mean_p: Reduction(_start_sum, _add_sum, _add_one_to_sum, jnp.add, jax.lax.psum, _finish_mean),
+    by_key_p: Reduction(_start_sum, _add_by_key, _add_one_by_key, jnp.add, jax.lax.psum, _finish_sum),
     max_p: _extreme(jnp.maximum, jnp.max, jax.lax.pmax, lowest),
     min_p: _extreme(jnp.minimum, jnp.min, jax.lax.pmin, highest),
 }

@@ -315,27 +315,23 @@ def _transpose(
 ) -> list[Any]:
     linear = [ad.is_undefined_primal(x) for x in operands]
     pushed = [not isinstance(ct, ad.Zero) for ct in cotangents]
-    if not any(pushed):
-        return [
-            _jax_compat.zero_cotangent(x.aval) if is_linear else None
-            for x, is_linear in zip(operands, linear, strict=True)
-        ]
-    linear_avals = [aval for aval, is_linear in zip(jaxpr.in_avals, linear, strict=True) if is_linear]
     known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
+    pulled: list[bool] = []  # set while the client is traced: which of the linear inputs get a cotangent
 
     def transposed(*values: Any) -> list[Any]:
-        fixed, pulled = values[: len(known)], values[len(known) :]
-
-        def forward(*variables: Any) -> list[Any]:
-            free, given = iter(variables), iter(fixed)
-            outputs = jaxpr_as_fun(jaxpr)(*(next(free) if is_linear else next(given) for is_linear in linear))
-            return [y for y, is_pushed in zip(outputs, pushed, strict=True) if is_pushed]
-
-        return list(jax.linear_transpose(forward, *linear_avals)(list(pulled)))
+        given = iter(values)
+        fixed = [None if is_linear else next(given) for is_linear in linear]
+        results = _jax_compat.transpose_jaxpr(jaxpr, fixed, [next(given) if live else None for live in pushed])
+        pulled.extend(ct is not None for ct in results)
+        return [ct for ct in results if ct is not None]
 
     live = [ct for ct in cotangents if not isinstance(ct, ad.Zero)]
-    results = iter(bind_map(transposed, [*known, *live], placement, layout, name=f"transpose {name}"))
-    return [next(results) if is_linear else None for is_linear in linear]
+    results = iter(bind_map(transposed, [*known, *live], placement, layout, name=f"transpose {name}") if live else ())
+    moves = iter(pulled)
+    return [
+        None if not is_linear else next(results) if next(moves, False) else _jax_compat.zero_cotangent(x.aval)
+        for x, is_linear in zip(operands, linear, strict=True)
+    ]
 
 
 ad.primitive_transposes[map_p] = _transpose

@@ -47,7 +47,7 @@ def reduce_sum(x: Any, *, over: str | None = None, where: Any = None, accumulato
     References:
         DrJAX (2024), section 3; its transpose is `broadcast` (arXiv 2301.07806).
     """
-    return _reduce("reduce_sum", bind_sum, x, over, where, 0, accumulator=accumulator)
+    return _reduce("reduce_sum", x, over, where, accumulator)
 
 
 def reduce_mean(x: Any, *, over: str | None = None, where: Any = None, accumulator: Any = None) -> Any:
@@ -79,7 +79,7 @@ def reduce_mean(x: Any, *, over: str | None = None, where: Any = None, accumulat
         from workbench.primitives._weighted import reduce_weighted_mean  # a mean of some is a weighted mean
 
         return reduce_weighted_mean(x, where, over=over, accumulator=accumulator)
-    return _reduce("reduce_mean", bind_mean, x, over, None, 0, accumulator=accumulator)
+    return _reduce("reduce_mean", x, over, None, accumulator)
 
 
 def reduce_max(x: Any, *, over: str | None = None, where: Any = None) -> Any:
@@ -106,7 +106,7 @@ def reduce_max(x: Any, *, over: str | None = None, where: Any = None) -> Any:
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004 (a commutative, associative reduction).
     """
-    return _reduce("reduce_max", functools.partial(_bind_extreme, max_p), x, over, where, lowest)
+    return _reduce("reduce_max", x, over, where)
 
 
 def reduce_min(x: Any, *, over: str | None = None, where: Any = None) -> Any:
@@ -133,37 +133,57 @@ def reduce_min(x: Any, *, over: str | None = None, where: Any = None) -> Any:
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004 (a commutative, associative reduction).
     """
-    return _reduce("reduce_min", functools.partial(_bind_extreme, min_p), x, over, where, highest)
+    return _reduce("reduce_min", x, over, where)
 
 
-def _reduce(operation: str, bind: Callable, x: Any, over: str | None, where: Any, absent: Any, **options: Any) -> Any:
+def _reduce(operation: str, x: Any, over: str | None, where: Any, accumulator: Any = None) -> Any:
     from workbench.primitives._map import map_fn
 
     placement, outer = resolve(operation, over)
     if outer:
         operands = (x,) if where is None else (x, where)
         return map_fn(
-            lambda row, mask=None: _reduce(operation, bind, row, placement.name, mask, absent, **options),
+            lambda row, mask=None: _reduce(operation, row, placement.name, mask, accumulator),
             operands,
             over=outer[0].name,
         )
     leaves, structure = as_arrays(operation, "x", x)
     check_clients(operation, "x", jax.tree.unflatten(structure, leaves), placement)
     layout = find_layout(placement)
-    if where is not None:
-        leaves = [_fill_absent(operation, leaf, where, absent, placement) for leaf in leaves]
-    return jax.tree.unflatten(structure, [bind(leaf, placement, layout, **options) for leaf in leaves])
+    if where is None:
+        results = [_bind_leaf(operation, leaf, placement, layout, accumulator) for leaf in leaves]
+    else:
+        mask = jnp.asarray(where, dtype=bool)
+        check_clients(operation, "where", mask, placement)
+        # Eagerly, each of the small steps would be dispatched alone.
+        alone = layout is None and _jax_compat.at_top_level()
+        results = (_compiled_present if alone else _reduce_present)(leaves, mask, operation, placement, accumulator)
+    return jax.tree.unflatten(structure, results)
 
 
-def _fill_absent(operation: str, x: Any, where: Any, absent: Any, placement: Placement) -> Any:
+def _bind_leaf(operation: str, x: Any, placement: Placement, layout: Layout | None, accumulator: Any) -> Any:
+    if operation == "reduce_sum":
+        return bind_sum(x, placement, layout, accumulator=accumulator)
+    if operation == "reduce_mean":
+        return bind_mean(x, placement, layout, accumulator=accumulator)
+    return _bind(max_p if operation == "reduce_max" else min_p, x, placement, layout)
+
+
+def _reduce_present(leaves: list[Any], mask: Any, operation: str, placement: Placement, accumulator: Any) -> list[Any]:
+    """Reduces the clients that the mask holds: the others get a value that does not count."""
     from workbench.primitives._map import map_fn
 
-    mask = jnp.asarray(where, dtype=bool)
-    check_clients(operation, "where", mask, placement)
-    fill: Any = absent(x.dtype) if callable(absent) else jnp.zeros((), x.dtype)
-    return map_fn(
-        lambda row, takes_part: jnp.where(takes_part, row, jnp.full_like(row, fill)), (x, mask), over=placement.name
-    )
+    absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
+
+    def fill(row: Any, takes_part: Any) -> Any:
+        return jnp.where(takes_part, row, jnp.full_like(row, absent(row.dtype)))
+
+    filled = [map_fn(fill, (leaf, mask), over=placement.name) for leaf in leaves]
+    layout = find_layout(placement)
+    return [_bind_leaf(operation, leaf, placement, layout, accumulator) for leaf in filled]
+
+
+_compiled_present = jax.jit(_reduce_present, static_argnums=(2, 3, 4))
 
 
 def bind_sum(x: Any, placement: Placement, layout: Layout | None, *, accumulator: Any = None) -> Any:
@@ -178,10 +198,6 @@ def bind_mean(x: Any, placement: Placement, layout: Layout | None, *, accumulato
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = jnp.asarray(x).astype(jnp.result_type(float))
     return _bind(mean_p, x, placement, layout, accumulator=accumulator_of(x.dtype, accumulator))
-
-
-def _bind_extreme(primitive: Primitive, x: Any, placement: Placement, layout: Layout | None) -> Any:
-    return _bind(primitive, x, placement, layout)
 
 
 def _bind(primitive: Primitive, x: Any, placement: Placement, layout: Layout | None, **params: Any) -> Any:

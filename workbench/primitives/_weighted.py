@@ -145,12 +145,23 @@ def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> A
         return map_fn(
             lambda row, mask=None: reduce_logsumexp(row, over=placement.name, where=mask), operands, over=outer[0].name
         )
+    leaves, structure = as_arrays("reduce_logsumexp", "x", x)
+    check_clients("reduce_logsumexp", "x", jax.tree.unflatten(structure, leaves), placement)
+    if where is not None:
+        where = jnp.asarray(where, dtype=bool)
+        check_clients("reduce_logsumexp", "where", where, placement)
+    # Eagerly, each of the small steps would be dispatched alone.
+    alone = _jax_compat.at_top_level() and find_layout(placement) is None
+    of_leaf = _compiled_logsumexp if alone else _logsumexp
     with jax.named_scope("reduce_logsumexp"):
-        return jax.tree.map(lambda leaf: _logsumexp(leaf, placement, where), x)
+        return jax.tree.unflatten(structure, [of_leaf(leaf, where, placement) for leaf in leaves])
 
 
-def _logsumexp(x: Any, placement: Placement, where: Any) -> Any:
+def _logsumexp(x: Any, where: Any, placement: Placement) -> Any:
     top = jax.lax.stop_gradient(reduce_max(x, over=placement.name, where=where))
     top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
     grown = map_fn(lambda row: jnp.exp(row - top), (x,), over=placement.name)
     return jnp.log(reduce_sum(grown, over=placement.name, where=where)) + top
+
+
+_compiled_logsumexp = jax.jit(_logsumexp, static_argnums=2)
