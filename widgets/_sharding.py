@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from widgets._clients_state import Arrays, floats
 from widgets._propagation import propagation_page, propagation_state
-from widgets._trial_desk import TrialDesk, TriesSpecs
+from widgets._trial_desk import TrialDesk, TriesSpecs, tried_propagation
 from workbench.inspectors import trace_axes
 from workbench.records import LeafShardingRecord, PropagationRecord, ShardingRecord
 from workbench.views import (
@@ -29,16 +29,25 @@ MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
 class ShardingDesk(TrialDesk):
     """A view that has a sharding view in it: tries specs, and turns the pages of a propagation."""
 
-    requests: ClassVar[dict[str, str]] = {**TrialDesk.requests, "propagation_page": "propagation_page"}
+    requests: ClassVar[dict[str, str]] = {
+        **TrialDesk.requests,
+        "propagation_page": "propagation_page",
+        "tried_propagation": "tried_propagation",
+    }
 
     def __init__(self, *, propagation: PropagationRecord | None = None, **values: Any) -> None:
         self._propagation = propagation
         super().__init__(**values)
 
+    def tried_propagation(self) -> dict[str, Any] | None:
+        """Why the values of the program that was tried last are sharded."""
+        return tried_propagation(self.tried)
+
     def propagation_page(self, first: int) -> str:
         """The picture of the propagation's values from number `first` on."""
-        assert self._propagation is not None
-        return propagation_page(play_back(self._propagation, trace_axes(self._propagation)), first)
+        tried = None if self.tried is None else self.tried.after.propagation
+        record = tried or self._propagation or PropagationRecord()
+        return propagation_page(play_back(record, trace_axes(record)), first)
 
 
 class ShardingView(ShardingDesk):

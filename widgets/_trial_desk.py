@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from widgets._base import WorkbenchWidget, problem
+from widgets._propagation import propagation_state
 from workbench.records import TrafficRecord, WhatIfRecord
 from workbench.views import (
     bytes_text,
@@ -52,6 +53,7 @@ class TrialDesk(WorkbenchWidget):
         self.tried: WhatIfRecord | None = None
         self._what_if = what_if
         self._trial: _Trial | None = None
+        self._trials = 0
         super().__init__(**values)
 
     def start_trial(self, specs: Specs, compiled: bool = True) -> None:
@@ -123,7 +125,8 @@ class _Trial:
             self._tell(status="stopped")
             return
         if (view := self._view()) is not None:
-            view.tried = tried
+            view.tried, view._trials = tried, view._trials + 1
+            self._state["number"] = view._trials
         self._tell(status="done", **trial_state(tried))
 
     def _progress(self, phase: str, seconds: float) -> None:
@@ -136,6 +139,15 @@ class _Trial:
         kept = {name: value for name, value in self._state.items() if name != "error"}
         self._state = {**kept, **news}
         view.update_live(**{f"{view._trial_place}trial": self._state})
+
+
+def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
+    """Why the values of the tried program are sharded; nothing where none is."""
+    record = None if tried is None else tried.after.propagation
+    if record is None or not any(any(value.spec) for value in record.values):
+        return None
+    state = propagation_state(record)
+    return {**state, "sentence": f"As tried. {state['sentence']}"}
 
 
 def trial_state(tried: WhatIfRecord) -> dict[str, Any]:

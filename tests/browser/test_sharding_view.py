@@ -65,6 +65,7 @@ class Trying:
         self.asked.append(specs)
         assert self.go.wait(20)
         before = examples.fedavg_record()
+        after = before.replace(propagation=PROPAGATION)
         added = TrafficRecord(
             kind="all-gather",
             axes=("model",),
@@ -73,7 +74,7 @@ class Trying:
             runs_after=2.0,
             after_bytes=2048.0,
         )
-        return WhatIfRecord(specs={"w": ((), ("model",))}, before=before, after=before, planned=(added,))
+        return WhatIfRecord(specs={"w": ((), ("model",))}, before=before, after=after, planned=(added,))
 
     def compile(self, tried, *, progress, cancel):
         progress("compiling", 1.5)
@@ -158,6 +159,9 @@ def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harnes
     row.get_by_role("button", name="all-gather").click()
     assert (made.selection["stage"], made.selection["axis"]) == ("1", "model")
     assert made.tried is not None
+    view.get_by_role("button", name="Why: propagation step by step").click()  # of what was tried
+    expect(view.locator("[data-value]")).to_have_count(4)
+    view.get_by_role("button", name="Arrays and what if").click()
     assert nameless(view) == []
     assert weak_contrasts(view) == []
 

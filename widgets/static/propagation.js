@@ -168,6 +168,7 @@ export function propagation(ctx) {
     pages.replaceChildren(...starts.map((at) => h("option", { value: at }, `values ${at + 1}–${Math.min(at + ctx.data.page, count)} of ${count}`)));
     pages.hidden = starts.length < 2;
     stop();
+    chosenValue = null;
     frame = last; // everything at once; Play begins at the beginning
     first = 0;
     player.hidden = keys.hidden = !count;

@@ -9,7 +9,7 @@ export function sharding(ctx) {
   const list = h("div", { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": "Arrays, table" }), picture = h("div", { class: "wb-wide" }), menus = h("div", { class: "wb-tools" });
   const panel = h("aside", { class: "wb-panel", "aria-live": "polite", "aria-label": "Details of the chosen array" });
   const modes = h("div", { class: "wb-modes", role: "group", "aria-label": "What to show" });
-  let chosen = 0, desk = null, built = false;
+  let chosen = 0, desk = null, built = false, tried = null, number = 0, whyAgain = null;
   const cells = shards(ctx, picture, menus);
 
   function table() {
@@ -34,9 +34,22 @@ export function sharding(ctx) {
     for (const button of modes.children) button.setAttribute("aria-pressed", String(button.dataset.mode === name));
     arrays.hidden = name === "why";
     why.hidden = name !== "why";
-    if (name !== "why" || built) return;
+    if (name !== "why") return;
+    ask();
+    if (built) return;
+    if (!(tried ?? ctx.data.propagation)) return why.replaceChildren(h("p", { class: "wb-note" }, "Nothing is known of the propagation of this program yet: try other specs first."));
     built = true;
-    propagation(Object.create(ctx, { root: { value: why }, data: { get: () => ctx.data.propagation } }));
+    why.replaceChildren();
+    const onData = (callback) => { ctx.onData(callback); whyAgain = callback; };
+    propagation(Object.create(ctx, { root: { value: why }, data: { get: () => tried ?? ctx.data.propagation }, onData: { value: onData } }));
+  }
+
+  /** The propagation of what was tried last takes the place of the present one; only who looks at it asks for it. */
+  function ask() {
+    const trial = ctx.live("trial");
+    if (trial?.status !== "done" || !trial.number || trial.number === number) return;
+    number = trial.number;
+    ctx.request("tried_propagation").then(({ value }) => { tried = value ?? tried; built ? whyAgain?.() : mode("why"); }, () => {});
   }
 
   function build() {
@@ -49,15 +62,17 @@ export function sharding(ctx) {
 
   for (const [name, title] of [["arrays", "Arrays and what if"], ["why", "Why: propagation step by step"]])
     modes.append(h("button", { type: "button", "data-mode": name, onclick: () => { mode(name); ctx.set("mode", name); } }, title));
-  modes.hidden = !ctx.data.propagation;
+  const known = () => Boolean(ctx.data.can_try || ctx.data.propagation);
+  modes.hidden = !known();
   ctx.root.append(modes, arrays, why);
   list.addEventListener("click", (event) => { const row = event.target.closest("[data-leaf]"); if (row) ctx.select({ leaf: ctx.data.leaves[Number(row.dataset.leaf)].path }), choose(Number(row.dataset.leaf)), list.querySelectorAll("button")[chosen].focus(); });
   ctx.onSelection(() => { const wanted = ctx.data.leaves.findIndex((leaf) => leaf.path === ctx.selection.leaf); wanted >= 0 && wanted !== chosen ? choose(wanted) : cells.draw(); });
   ctx.listen("change:settings", () => { if (desk) table(); mode(ctx.setting("mode", "arrays")); });
+  ctx.onLive(() => { if (!why.hidden) ask(); });
   ctx.onTheme(cells.draw);
   ctx.onData(build);
   build();
-  mode(ctx.data.propagation ? ctx.setting("mode", "arrays") : "arrays");
+  mode(known() ? ctx.setting("mode", "arrays") : "arrays");
 }
 
 export default widget(sharding);
