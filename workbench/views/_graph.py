@@ -1,6 +1,5 @@
 """A program of nodes as a picture: one card per group, callers on the left of what they call, a mark for every node."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +29,8 @@ _FEW, _MOST = 30, 300  # nodes of a group that have a large mark, and any mark
 _HUES = {"function": "clients", "class": "clients", "service": "server"}
 _GLYPHS = {  # in a square from 0 to 12
     "waiting": "", "starting": "M3 6H9", "running": "M4 3L10 6L4 9Z", "serving": "M6 3A3 3 0 1 0 6 9A3 3 0 1 0 6 3Z",
-    "finished": "M3 6.5L5.2 9L9.5 3.5", "stopped": "M4 4H8V8H4Z", "restarting": "M9 6A3 3 0 1 1 7.5 3.4M7.3 1.6V3.8H9.5",
+    "finished": "M3 6.5L5.2 9L9.5 3.5", "stopped": "M4 4H8V8H4Z",
+    "restarting": "M9 6A3 3 0 1 1 7.5 3.4M7.3 1.6V3.8H9.5",
     "raised": "M3.5 3.5L8.5 8.5M8.5 3.5L3.5 8.5", "killed": "M3.5 3.5L8.5 8.5M8.5 3.5L3.5 8.5",
     "hung": "M3.5 3.5L8.5 8.5M8.5 3.5L3.5 8.5",
 }  # fmt: skip

@@ -52,16 +52,16 @@ def describe_launched(record: LaunchedRecord) -> str:
 
     Example:
         >>> graph = ProgramGraphRecord(name="p", nodes=())
-        >>> describe_launched(LaunchedRecord(graph=graph, engine="threads", status="running", elapsed_seconds=2.0,
-        ...                                  states=()))
+        >>> known = {"graph": graph, "engine": "threads", "status": "running", "elapsed_seconds": 2.0, "states": ()}
+        >>> describe_launched(LaunchedRecord(**known))
         'Program p on threads: running for 2 s, 0 nodes.'
     """
     nodes = len(record.graph.nodes)
-    spent = {"running": "for", "stopping": "after"}.get(record.status, "after")
+    spent = f"{'for' if record.status == 'running' else 'after'} {seconds_text(record.elapsed_seconds)}"
     counted = count_states(record.states)
     return (
-        f"Program {record.graph.name} on {record.engine}: {record.status} {spent} {seconds_text(record.elapsed_seconds)}"
-        f", {count_text(nodes)} node{'' if nodes == 1 else 's'}{f': {counted}' if counted else ''}."
+        f"Program {record.graph.name} on {record.engine}: {record.status} {spent}, "
+        f"{count_text(nodes)} node{'' if nodes == 1 else 's'}{f': {counted}' if counted else ''}."
     )
 
 
