@@ -57,7 +57,7 @@ class FlowerByHand:
 
 
 def _serve(clients: int, folder: Path) -> None:
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")
     os.environ["BY_HAND_FOLDER"] = str(folder)
     from flwr.simulation import run_simulation
 

@@ -39,8 +39,8 @@ def one_client(message: Message, context: Context) -> Message:
 @server.main()
 def rounds(grid: Grid, context: Context) -> None:
     folder = Path(os.environ["BY_HAND_FOLDER"])
-    nodes = list(grid.get_node_ids())
     for _ in sys.stdin:
+        nodes = list(grid.get_node_ids())  # when the first round is asked for, all have come
         with np.load(folder / "w.npz") as file:
             w = [file[name] for name in file.files]
         messages = [Message(_record(w), dst_node_id=node, message_type="query") for node in nodes]

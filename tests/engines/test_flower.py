@@ -1,5 +1,6 @@
 """The Flower engine; what needs flwr is skipped without the extra, and the rest of it is not."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -19,7 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 import pytest
-from engine_contract import CLIENTS, EngineContract, client_data, fedavg, per_client, rounds, start
+from engine_contract import (
+    CASES,
+    CLIENTS,
+    Case,
+    EngineContract,
+    client_data,
+    fedavg,
+    per_client,
+    rounds,
+    start,
+    together,
+)
 
 import workbench as wb
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
@@ -309,13 +321,13 @@ def test_run_ends_when_cancelled_and_the_runtime_serves_the_next_one(flower: Flo
 @needs_flower
 @needs_deployment
 def test_deployment_has_a_process_for_every_party_and_the_same_numbers():
-    with Flower("deployment", start_seconds=500) as engine:
+    with Flower("deployment", clients_per_node=3, start_seconds=500) as engine:
         run = engine.run(fedavg, start(), client_data())
         runtime: Any = engine._running
-        assert {f"supernode {i}" for i in range(CLIENTS)} | {"superlink", "flwr run"} == set(runtime.processes.pids)
+        assert set(runtime.processes.pids) == {"superlink", "supernode 0", "supernode 1", "flwr run"}
         family = psutil.Process().children(recursive=True)
     np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
-    assert len({client.where for client in run.clients}) == CLIENTS
+    assert len({client.where for client in run.clients}) == 2  # SuperNodes, each with processes of its own
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive
 
@@ -342,13 +354,20 @@ def test_supernode_that_leaves_is_an_error_that_names_the_client():
     assert not alive
 
 
+def _two_rounds_of_two(w: Any, x: Any) -> Any:
+    with wb.program(clients=2):
+        mean = lambda w: wb.reduce_mean(wb.map_fn(lambda v, row: v * row, (wb.broadcast(w), x)))  # noqa: E731
+        return jax.lax.fori_loop(0, 2, lambda _, w: mean(w), w)
+
+
 @needs_flower
 @needs_deployment
 def test_exported_app_runs_on_superlink_and_supernodes(tmp_path: Path):
-    Flower.export(rounds, tmp_path / "app", start(), client_data())
-    deployment = Deployment(CLIENTS, port=0, start_seconds=240)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    Flower.export(_two_rounds_of_two, tmp_path / "app", np.ones(4, np.float32), x)
+    deployment = Deployment(2, port=0, start_seconds=500)
     try:
-        for node in range(CLIENTS):  # each SuperNode finds the data of one client
+        for node in range(2):  # each SuperNode finds the data of one client
             (deployment.data / str(node)).rmdir()
             (tmp_path / "app" / "data" / str(node)).rename(deployment.data / str(node))
         deployment.start_nodes(lambda: None)
@@ -358,9 +377,137 @@ def test_exported_app_runs_on_superlink_and_supernodes(tmp_path: Path):
         deployment.processes.wait(lambda: told.exists() or None, "the results", lambda: None, 500)
     finally:
         deployment.close()
-    expected = wb.jit(rounds)(start(), client_data())
-    assert json.loads(told.read_text())["finished_rounds"] == 3
-    np.testing.assert_allclose(np.load(told.parent / "result-0.npy"), expected[0], rtol=1e-5, atol=1e-6)
+    assert json.loads(told.read_text())["finished_rounds"] == 2
+    # The mean row is [2, 3, 4, 5]; each round multiplies by it.
+    assert np.load(told.parent / "result.npy").tolist() == [4, 9, 16, 25]
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Iterator[Any]:
+    """Runs an exported project with nodes of this process; its modules are imported under its own package name."""
+
+    def walk(folder: Path) -> Any:
+        sys.path.insert(0, str(folder))
+        client, nodes, program, asks = (
+            importlib.import_module(f"workbench_app.{name}") for name in ("client", "nodes", "program", "asks")
+        )
+        described = json.loads((folder / "workbench_app" / "program.json").read_text())
+        contexts = [
+            SimpleNamespace(node_config={"partition-id": i}, run_config={"data": str(folder / "data")}, state={})
+            for i in range(described["nodes"])
+        ]
+
+        def ask(wanted: Any) -> list[Any]:
+            pairs = zip(wanted, contexts, strict=False)
+            return [asks.Reply(*client._answer(nodes.as_content(one), context)) for one, context in pairs]
+
+        inputs = {path.stem: np.load(path) for path in (folder / "inputs").glob("*.npy")}
+        return program.Program(folder / "workbench_app", inputs, ask)
+
+    before = list(sys.path)
+    yield walk
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.split(".")[0] == "workbench_app"]:
+        del sys.modules[name]
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name != "clients that talk to each other"], ids=lambda case: case.name
+)
+def test_exported_program_gives_the_same_numbers(exported: Any, tmp_path: Path, case: Case):
+    program = exported(Flower.export(case.fn, tmp_path / "app", start(), case.data()))
+    results = list(program.run().values())
+    expected = jax.tree.leaves(wb.jit(case.fn)(start(), case.data()))
+    for ours, theirs in zip(results, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@needs_flower
+def test_exported_app_needs_nothing_of_the_workbench_and_holds_no_pickles(tmp_path: Path):
+    folder = Flower.export(rounds, tmp_path / "app", start(), client_data())
+    sources = [path.read_text() for path in (folder / "workbench_app").glob("*.py")]
+    assert not [
+        line for text in sources for line in text.splitlines() if "import workbench" in line or "pickle" in line
+    ]
+    assert not [line for text in sources for line in text.splitlines() if line.startswith("from workbench")]
+    assert {path.suffix for path in (folder / "workbench_app").rglob("*") if path.is_file()} == {".py", ".json"}
+    assert (folder / "data" / "4" / "data-1.npy").exists()
+    assert "float32[3]" in (folder / "README.md").read_text()
+
+
+@needs_flower
+def test_changed_stage_of_an_app_is_not_run(exported: Any, tmp_path: Path):
+    folder = Flower.export(fedavg, tmp_path / "app", start(), client_data())
+    for path in (folder / "workbench_app" / "stages").glob("*.json"):
+        told = json.loads(path.read_text())
+        path.write_text(json.dumps({**told, "base64": told["base64"][:-8] + "AAAAAAA="}))
+    with pytest.raises(ValueError, match="was changed after it was exported"):
+        exported(folder).run()
+
+
+@needs_flower
+def test_exported_app_keeps_what_the_finished_rounds_carried_on(exported: Any, tmp_path: Path):
+    folder = Flower.export(rounds, tmp_path / "app", start(), client_data())
+    program = exported(folder)
+    whole, calls = program.ask, []
+
+    def ask(wanted: Any) -> Any:
+        calls.append(0)
+        if len(calls) == 3:
+            message = "left"
+            raise ConnectionError(message)
+        return whole(wanted)
+
+    program.ask = ask
+    with pytest.raises(ConnectionError):
+        program.run()
+    two = jax.lax.scan(lambda w, _: fedavg(w, client_data()), start(), None, length=2)[0]
+    assert program.finished_rounds == 2
+    np.testing.assert_allclose(program.carried[0], two, rtol=1e-5, atol=1e-6)
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    ("fn", "arguments", "expected"),
+    [
+        (together, (start(), client_data()), "clients talk to each other in stage"),
+        (lambda w, x: fedavg(w, x)[0] + x[0].sum(), (start(), client_data()), r"the argument `x\[0\]`, whose rows"),
+        (fedavg, (jax.ShapeDtypeStruct((3,), np.float32), client_data()), "shapes only for the argument `w`"),
+    ],
+    ids=["talk", "server reads data", "no value"],
+)
+def test_program_that_cannot_be_an_app_is_refused(tmp_path: Path, fn: Any, arguments: Any, expected: str):
+    with pytest.raises(ProgramError, match=expected):
+        Flower.export(fn, tmp_path / "app", *arguments)
+    assert not (tmp_path / "app").exists()
+
+
+@needs_flower
+def test_callbacks_cannot_be_in_an_app(tmp_path: Path):
+    @wb.program(clients=2)
+    def loud(x: Any) -> Any:
+        def one(row: Any) -> Any:
+            jax.debug.print("{}", row)
+            return row
+
+        return wb.reduce_sum(wb.map_fn(one, x))
+
+    with pytest.raises(ProgramError, match=r"could not write stage 0 \(`one`\).*holds no Python"):
+        Flower.export(loud, tmp_path / "app", np.ones(2, np.float32))
+
+
+@needs_flower
+def test_app_is_not_written_over_files(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(ProgramError, match="which is not empty"):
+        Flower.export(fedavg, tmp_path, start(), client_data())
+
+
+def test_export_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"`workbench.engines.Flower.export` needs the library `flwr`"):
+        Flower.export(fedavg, tmp_path / "app", start(), client_data())
 
 
 def test_port_in_use_is_said_before_anything_starts():

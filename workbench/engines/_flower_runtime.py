@@ -161,8 +161,8 @@ class Runtime:
         _, ready, error = self._receive(0, check, self.start_seconds + 90)
         if ready is None:
             message = (
-                f"Flower's runtime started but the run cannot: {error}. Every client needs a node: look at the logs in "
-                f"{self.folder}, or raise `start_seconds`."
+                f"Flower's runtime started but the run cannot: {error}. Every client needs a node that answers: raise "
+                f"`start_seconds` on a busy machine. {self._last_words()}"
             )
             raise EngineError(message)
 
@@ -187,7 +187,10 @@ class Runtime:
         if isinstance(found, list):
             return found
         if found is None:
-            message = f"Flower's ServerApp failed: {error}. Look at the logs in {self.folder}."
+            message = (
+                f"Flower's ServerApp failed: {error}. It only passes messages on, so this is Flower's own: run again. "
+                f"{self._last_words()}"
+            )
             raise EngineError(message)
         raise NodeFailure(found, error)
 
@@ -202,14 +205,19 @@ class Runtime:
                     if (answer := engine.recv())[0] == number:
                         return answer
             except (EOFError, OSError):
-                message = "Flower's ServerApp hung up; "
-                names = ", ".join(self.processes.pids)
-                last = " ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)
-                message += f"the processes were {names}, and wrote last: {last}. Run again: the engine starts new ones."
+                message = (
+                    "Flower's ServerApp hung up while the engine waited for the nodes. A run needs it from beginning "
+                    f"to end: run again, the engine starts a new one. {self._last_words()}"
+                )
+                self.processes.ended.setdefault("serverapp", 1)
                 raise EngineError(message) from None
             return None
 
         return self.processes.wait(ready, "the nodes", check, seconds)
+
+    def _last_words(self) -> str:
+        told = "; ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)
+        return f"Its processes wrote last: {told}"
 
     def close(self) -> None:
         """Ends all processes and removes all files."""
@@ -236,7 +244,7 @@ class Simulation(Runtime):
 
     def start(self, check: Callable[[], Any]) -> None:
         """Starts Ray, the worker processes and the nodes."""
-        settings = json.dumps([self.nodes, self.workers, self.ray_options])
+        settings = json.dumps([self.nodes, self.workers, self.ray_options, self.start_seconds])
         self.processes.start("simulation", [sys.executable, "-m", "workbench.engines._flower_simulation", settings])
         self._connect(check)
 

@@ -8,10 +8,10 @@ import sys
 
 
 def main() -> None:
-    """Runs until the ServerApp ends; the only argument: number of nodes, of worker processes, options of Ray."""
-    nodes, workers, ray_options = json.loads(sys.argv[1])
+    """Runs until the ServerApp ends; the only argument: nodes, workers, options of Ray, patience in seconds."""
+    nodes, workers, ray_options, patience = json.loads(sys.argv[1])
     # Ray gives its own processes 30 seconds to start, too little for a busy machine.
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(patience)))
     from flwr.simulation import run_simulation
 
     from workbench.engines import _flower_bridge
