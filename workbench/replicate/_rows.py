@@ -12,7 +12,7 @@ def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]
     """The replicas that have a device in this process: all of them, unless there are many hosts."""
     if mesh is None:
         return tuple(range(replicas))
-    places = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
+    places: Any = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
     return tuple(sorted({replica for (rows,) in places for replica in range(replicas)[rows]}))
 
 
@@ -26,7 +26,7 @@ def place_rows(tree: Any, mesh: Mesh | None, axis: str, own: tuple[int, ...], re
     row_of = {replica: row for row, replica in enumerate(own)}
 
     def place(x: Any) -> Any:
-        def rows(index: tuple[slice, ...]) -> Any:
+        def rows(index: Any) -> Any:
             return x[[row_of[replica] for replica in range(replicas)[index[0]]]]
 
         return jax.make_array_from_callback((replicas, *x.shape[1:]), sharding, rows)
