@@ -44,7 +44,8 @@ def render_label_skew(
         'examples held'
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from workbench.views._figures import NotebookFigure
 
     if kind not in ("bars", "heatmap"):
         message = f"`render_label_skew` was given kind={kind!r}. It draws 'bars' or 'heatmap': use one of these."
@@ -54,7 +55,7 @@ def render_label_skew(
     counts = np.array(record.label_counts or [[n] for n in record.examples]).reshape(len(record.clients), -1)[order]
     classes = record.classes if record.label_counts else ()
     rows = 0.16 * len(classes) if kind == "heatmap" else 0.0
-    figure = Figure(figsize=(8.4, max(3.4, 1.6 + rows)), dpi=120, layout="constrained", facecolor=colours["bg"])
+    figure = NotebookFigure(figsize=(8.4, max(3.4, 1.6 + rows)), dpi=120, layout="constrained", facecolor=colours["bg"])
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if kind == "heatmap" and classes:
