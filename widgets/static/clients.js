@@ -159,7 +159,8 @@ export function clients(ctx) {
   }
 
   function options() {
-    const chosen = [metric.value, field.value], made = () => all().map((each, i) => h("option", { value: i }, each.name ?? each.label));
+    const chosen = [metric.value, field.value], twice = (label) => all().filter((each) => each.label === label).length > 1;
+    const made = () => all().map((each, i) => h("option", { value: i }, each.name ?? (twice(each.label) ? `${each.label} (${each.kind})` : each.label)));
     metric.replaceChildren(...made());
     field.replaceChildren(...made());
     [metric.value, field.value] = chosen.map((value) => (value === "" ? "0" : value));
