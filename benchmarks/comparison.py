@@ -24,6 +24,7 @@ import numpy as np
 
 import workbench as wb
 from benchmarks.engines import STEPS, client, make_round, start
+from workbench.engines import Flower
 
 Round = Callable[[Any, Any], Any]
 
@@ -63,7 +64,7 @@ def _rounds(clients: int, data: Any, stack: contextlib.ExitStack, *, flower: boo
     if flower and importlib.util.find_spec("flwr") is not None:
         from benchmarks.flower_by_hand import FlowerByHand
 
-        engine = wb.engines.Flower()
+        engine = Flower()
         program = make_round(clients)
         found["workbench on Flower"] = lambda w, data: engine.run(program, w, data).results
         found["Flower, written by hand"] = stack.enter_context(FlowerByHand(clients))

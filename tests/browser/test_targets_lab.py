@@ -1,4 +1,4 @@
-"""Hardware that is not here, from the explorer in a real JupyterLab: compiled in the background, stopped by a button."""
+"""Hardware that is not here, from the explorer in JupyterLab: compiled in the background, stopped by a button."""
 
 import time
 from pathlib import Path

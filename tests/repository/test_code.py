@@ -76,7 +76,8 @@ def modules_of(requirements):
 
 # Never installed apart from a declared library: two with jax, the kernel's parts with JupyterLab and ipywidgets.
 COMES_WITH = {"jaxlib", "ml_dtypes", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
-ALLOWED = modules_of(project()["dependencies"]) | set(sys.stdlib_module_names) | set(PACKAGES) | COMES_WITH
+OURS = {*PACKAGES, "workbench_child"}
+ALLOWED = modules_of(project()["dependencies"]) | set(sys.stdlib_module_names) | OURS | COMES_WITH
 
 
 def top_level_imports(tree):
@@ -95,8 +96,16 @@ def top_level_imports(tree):
 
 @cache
 def imported_at_the_top():
-    """Our modules that others import as soon as they are imported: they may not need an optional library."""
-    return {module for name in LIBRARY for module in top_level_imports(parse(name))}
+    """Our modules that are imported as soon as a package of ours is: they may not need an optional library."""
+    files = {module_name(name): name for name in LIBRARY}
+    packages = {module for module, name in files.items() if name.endswith("/__init__.py") and "_app" not in name}
+    reached, waiting = set(), list(packages)
+    while waiting:
+        module = waiting.pop()
+        if module in files and module not in reached:
+            reached.add(module)
+            waiting += top_level_imports(parse(files[module]))
+    return reached
 
 
 def module_name(name):

@@ -8,7 +8,15 @@ import zipfile
 import pytest
 from repository_files import ROOT, tracked_files
 
-KEPT = ("workbench/", "widgets/", "workbench_child.py", "workbench_command.py", "pyproject.toml", "README.md", "LICENSE")
+KEPT = (
+    "workbench/",
+    "widgets/",
+    "workbench_child.py",
+    "workbench_command.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
+from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._beam_child import Child, in_broken_kernel
 from workbench.engines._beam_files import ClientFiles, read_clients, save_rows
 from workbench.engines._clients import Batch, ReadRows, batches
@@ -186,8 +187,6 @@ class Beam(Engine):
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
     """The pass as files: rows batch by batch, server values, the stage. Returns the batches without their rows."""
-    from workbench.engines._beam_worker import save_arrays
-
     _, stage = work.exported(size, None)
     steps = [step.equation for step in work.phase.reductions]
     filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}
@@ -218,8 +217,6 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
 
 def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:
     """What the pipeline wrote: each batch's kept rows, and the merged results."""
-    from workbench.engines._beam_worker import load_arrays
-
     merged = iter(load_arrays(folder / "totals.npz")) if (folder / "totals.npz").exists() else iter(())
     totals = []
     for number, step in enumerate(work.phase.reductions):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from workbench._errors import EngineError, ProgramError
+from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader
 from workbench.engines._ledger import tell
 
@@ -27,8 +28,6 @@ class ClientFiles(ClientReader):
         super().__init__(self._read, clients=len(listed))
 
     def _read(self) -> Iterator[tuple[Any, Any]]:
-        from workbench.engines._beam_worker import load_arrays
-
         for identity, path in zip(self.ids, self.files, strict=True):
             yield identity, jax.tree.unflatten(self._shape, load_arrays(path))
 
@@ -84,8 +83,6 @@ def _is_told(x: Any) -> bool:
 
 def save_rows(folder: Path, ids: Sequence[Any], rows: dict[str, Any], size: int) -> int:
     """Rows of all clients as files of `size` clients each, with their names; returns how many files."""
-    from workbench.engines._beam_worker import save_arrays
-
     starts = range(0, len(ids), size)
     for batch, start in enumerate(starts):
         some = slice(start, start + size)

@@ -12,7 +12,7 @@ import apache_beam as beam
 import jax
 import numpy as np
 
-from workbench.engines._beam_worker import load_arrays, save_arrays
+from workbench.engines._array_files import load_arrays, save_arrays
 
 
 def run_reading(folder: str, source: Any, struct: Any, runner: Any, flags: Sequence[str]) -> None:

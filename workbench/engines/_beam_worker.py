@@ -11,6 +11,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
+from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._remote import Task, run_task
 
 _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
@@ -26,25 +27,6 @@ class Spec:
     keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
     filed: tuple[tuple[int, int], ...]  # rows that are read from the clients' own files: position, leaf
     size: int  # seats of a batch
-
-
-def load_arrays(path: str | Path) -> list[np.ndarray]:
-    """The arrays of a file, in order; dtypes that numpy's format does not know are kept as bytes with their name."""
-    with np.load(path, allow_pickle=False) as file:
-        names = json.loads(str(file["names"]))
-        return [file[f"x{i}"].view(np.dtype(name)) if name else file[f"x{i}"] for i, name in enumerate(names)]
-
-
-def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
-    """Writes arrays to one file; it appears under its name only when it is whole."""
-    plain = [np.asarray(x) for x in arrays]
-    own = [x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8") for x in plain]
-    names = [x.dtype.name if is_own else "" for x, is_own in zip(plain, own, strict=True)]
-    shown = [x.view(f"u{x.dtype.itemsize}") if is_own else x for x, is_own in zip(plain, own, strict=True)]
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part.npz")
-    np.savez(part, names=json.dumps(names), **{f"x{i}": x for i, x in enumerate(shown)})  # pyright: ignore[reportArgumentType]
-    part.replace(path)
 
 
 class ComputeBatch(beam.DoFn):

@@ -93,9 +93,7 @@ class Walk:
         finally:
             self.shared_run.loops -= 1
 
-    def _read(
-        self, atom: Any, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False
-    ) -> Any:
+    def _read(self, atom: Any, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False) -> Any:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
         if atom not in values:  # rows of a broadcast that somebody other than the clients reads

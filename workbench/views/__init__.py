@@ -29,7 +29,7 @@ from workbench.views._graph import node_glyph as node_glyph, render_graph_svg as
 from workbench.views._hlo import describe_hlo as describe_hlo, render_hlo_svg as render_hlo_svg
 from workbench.views._html import figure as figure, page as page, section as section
 from workbench.views._launch import (
-    KINDS as NODE_KINDS,
+    NODE_KINDS as NODE_KINDS,
     STATE_HUES as STATE_HUES,
     STATE_SIGNS as STATE_SIGNS,
     count_states as count_states,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from workbench.records import NodeRecord, NodeStateRecord, ProgramGraphRecord
 from workbench.views._launch import (
-    KINDS,
+    NODE_KINDS,
     STATE_HUES,
     calls_between,
     count_states,
@@ -155,7 +155,7 @@ def _drawn(card: _Card) -> Markup:
     ]
     title = f"{card.label} × {count}" if count > 1 else card.label
     targets = " / ".join(dict.fromkeys(node.target.rpartition("<locals>.")[2] for node in card.nodes))
-    kind = f"{KINDS[first.kind]} {targets}"
+    kind = f"{NODE_KINDS[first.kind]} {targets}"
     left = card.x + 14
     return group(
         *back,

@@ -14,7 +14,7 @@ STATE_SIGNS = {
     "waiting": "○", "starting": "◌", "running": "▶", "serving": "●", "finished": "✓",
     "stopped": "■", "restarting": "↻", "raised": "✗", "killed": "✗", "hung": "✗",
 }  # fmt: skip
-KINDS = {"function": "function", "class": "run loop", "service": "service"}
+NODE_KINDS = {"function": "function", "class": "run loop", "service": "service"}
 _FAILED = ("raised", "killed", "hung")
 _SHOWN = 8  # nodes of a group that are listed; failed ones always are
 
@@ -159,7 +159,7 @@ def group_details(nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> lis
 
 def _group_sentence(label: str, nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> str:
     called = [target for source, target in calls_between(graph) if source == label]
-    what = f"{label}: {len(nodes)} × {nodes[0].target} ({KINDS[nodes[0].kind]})"
+    what = f"{label}: {len(nodes)} × {nodes[0].target} ({NODE_KINDS[nodes[0].kind]})"
     return what + (f", calls {', '.join(called)}" if called else "")
 
 

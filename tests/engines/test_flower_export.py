@@ -1,0 +1,274 @@
+"""A program as a Flower app, the processes around Flower, and settings; what needs flwr is skipped without it."""
+
+import importlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import psutil
+import pytest
+from engine_contract import (
+    CASES,
+    Case,
+    client_data,
+    fedavg,
+    rounds,
+    start,
+    together,
+)
+
+import workbench as wb
+from workbench._errors import EngineError, MissingDependencyError, ProgramError
+from workbench.engines import Flower, _keeper
+from workbench.engines._flower_runtime import Processes, check_port, free_port
+
+needs_flower = pytest.mark.skipif(
+    importlib.util.find_spec("flwr") is None or importlib.util.find_spec("ray") is None,
+    reason="the extra `flower` is not installed",
+)
+needs_deployment = pytest.mark.skipif(
+    not os.environ.get("WORKBENCH_TEST_FLOWER_DEPLOYMENT"),
+    reason="takes minutes: set WORKBENCH_TEST_FLOWER_DEPLOYMENT=1 to start a SuperLink and SuperNodes",
+)
+# flwr 1.41 and ray 2.55 use what Python and protobuf deprecate.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Iterator[Any]:
+    """Runs an exported project with nodes of this process; its modules are imported under its own package name."""
+
+    def walk(folder: Path) -> Any:
+        sys.path.insert(0, str(folder))
+        client, nodes, program, asks = (
+            importlib.import_module(f"workbench_app.{name}") for name in ("client", "nodes", "program", "asks")
+        )
+        described = json.loads((folder / "workbench_app" / "program.json").read_text())
+        contexts = [
+            SimpleNamespace(node_config={"partition-id": i}, run_config={"data": str(folder / "data")}, state={})
+            for i in range(described["nodes"])
+        ]
+
+        def ask(wanted: Any) -> list[Any]:
+            pairs = zip(wanted, contexts, strict=False)
+            return [asks.Reply(*client._answer(nodes.as_content(one), context)) for one, context in pairs]
+
+        inputs = {path.stem: np.load(path) for path in (folder / "inputs").glob("*.npy")}
+        return program.Program(folder / "workbench_app", inputs, ask)
+
+    before = list(sys.path)
+    yield walk
+    sys.path[:] = before
+    for name in [name for name in sys.modules if name.split(".")[0] == "workbench_app"]:
+        del sys.modules[name]
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name != "clients that talk to each other"], ids=lambda case: case.name
+)
+def test_exported_program_gives_the_same_numbers(exported: Any, tmp_path: Path, case: Case):
+    program = exported(Flower.export(case.fn, tmp_path / "app", start(), case.data()))
+    results = list(program.run().values())
+    expected = jax.tree.leaves(wb.jit(case.fn)(start(), case.data()))
+    for ours, theirs in zip(results, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@needs_flower
+def test_exported_app_needs_nothing_of_the_workbench_and_holds_no_pickles(tmp_path: Path):
+    folder = Flower.export(rounds, tmp_path / "app", start(), client_data())
+    sources = [path.read_text() for path in (folder / "workbench_app").glob("*.py")]
+    assert not [
+        line for text in sources for line in text.splitlines() if "import workbench" in line or "pickle" in line
+    ]
+    assert not [line for text in sources for line in text.splitlines() if line.startswith("from workbench")]
+    assert {path.suffix for path in (folder / "workbench_app").rglob("*") if path.is_file()} == {".py", ".json"}
+    assert (folder / "data" / "4" / "data-1.npy").exists()
+    assert "float32[3]" in (folder / "README.md").read_text()
+
+
+@needs_flower
+def test_changed_stage_of_an_app_is_not_run(exported: Any, tmp_path: Path):
+    folder = Flower.export(fedavg, tmp_path / "app", start(), client_data())
+    for path in (folder / "workbench_app" / "stages").glob("*.json"):
+        told = json.loads(path.read_text())
+        path.write_text(json.dumps({**told, "base64": told["base64"][:-8] + "AAAAAAA="}))
+    with pytest.raises(ValueError, match="was changed after it was exported"):
+        exported(folder).run()
+
+
+@needs_flower
+def test_exported_app_keeps_what_the_finished_rounds_carried_on(exported: Any, tmp_path: Path):
+    folder = Flower.export(rounds, tmp_path / "app", start(), client_data())
+    program = exported(folder)
+    whole, calls = program.ask, []
+
+    def ask(wanted: Any) -> Any:
+        calls.append(0)
+        if len(calls) == 3:
+            message = "left"
+            raise ConnectionError(message)
+        return whole(wanted)
+
+    program.ask = ask
+    with pytest.raises(ConnectionError):
+        program.run()
+    two = jax.lax.scan(lambda w, _: fedavg(w, client_data()), start(), None, length=2)[0]
+    assert program.finished_rounds == 2
+    np.testing.assert_allclose(program.carried[0], two, rtol=1e-5, atol=1e-6)
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    ("fn", "arguments", "expected"),
+    [
+        (together, (start(), client_data()), "clients talk to each other in stage"),
+        (lambda w, x: fedavg(w, x)[0] + x[0].sum(), (start(), client_data()), r"the argument `x\[0\]`, whose rows"),
+        (fedavg, (jax.ShapeDtypeStruct((3,), np.float32), client_data()), "shapes only for the argument `w`"),
+    ],
+    ids=["talk", "server reads data", "no value"],
+)
+def test_program_that_cannot_be_an_app_is_refused(tmp_path: Path, fn: Any, arguments: Any, expected: str):
+    with pytest.raises(ProgramError, match=expected):
+        Flower.export(fn, tmp_path / "app", *arguments)
+    assert not (tmp_path / "app").exists()
+
+
+@needs_flower
+def test_callbacks_cannot_be_in_an_app(tmp_path: Path):
+    @wb.program(clients=2)
+    def loud(x: Any) -> Any:
+        def one(row: Any) -> Any:
+            jax.debug.print("{}", row)
+            return row
+
+        return wb.reduce_sum(wb.map_fn(one, x))
+
+    with pytest.raises(ProgramError, match=r"could not write stage 0 \(`one`\).*holds no Python"):
+        Flower.export(loud, tmp_path / "app", np.ones(2, np.float32))
+
+
+@needs_flower
+def test_app_is_not_written_over_files(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(ProgramError, match="which is not empty"):
+        Flower.export(fedavg, tmp_path, start(), client_data())
+
+
+def test_export_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"`workbench.engines.Flower.export` needs the library `flwr`"):
+        Flower.export(fedavg, tmp_path / "app", start(), client_data())
+
+
+def test_port_in_use_is_said_before_anything_starts():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            EngineError, match=rf"port={port} for its SuperLink, but .* cannot be listened on.*free one"
+        ):
+            check_port(port)
+    check_port(free_port())
+
+
+def _processes(folder: Path) -> Processes:
+    return Processes(folder, {})
+
+
+def test_kept_processes_end_with_what_they_started(tmp_path: Path):
+    processes = _processes(tmp_path)
+    sleep = "import time; time.sleep(60)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}]); {sleep}"
+    processes.start("one", [sys.executable, "-c", code])
+    keeper = psutil.Process(processes._keeper.pid)
+    until = time.monotonic() + 20
+    while len(family := keeper.children(recursive=True)) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(family) == 2
+    processes.close()
+    _, alive = psutil.wait_procs([keeper, *family], timeout=10)
+    assert not alive
+
+
+def test_kept_processes_end_when_the_engines_process_is_killed(tmp_path: Path):
+    code = (
+        "import sys, time; from pathlib import Path; from workbench.engines._flower_runtime import Processes\n"
+        "p = Processes(Path(sys.argv[1]), {}); p.start('one', [sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "while not p.pids: time.sleep(0.05)\n"
+        "print(p.pids['one'], flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        kept = psutil.Process(int(engine.stdout.readline()))
+        engine.kill()
+    _, alive = psutil.wait_procs([kept], timeout=20)
+    assert not alive
+
+
+def test_waiting_for_a_process_that_ended_tells_its_last_words(tmp_path: Path):
+    processes = _processes(tmp_path)
+    try:
+        processes.start("superlink", [sys.executable, "-c", "import sys; sys.exit('no such federation')"])
+        with pytest.raises(
+            EngineError, match=r"superlink ended with exit status 1 .* for the nodes.*no such federation"
+        ):
+            processes.wait(lambda: None, "the nodes", lambda: None, 30)
+    finally:
+        processes.close()
+
+
+def test_waiting_is_bounded(tmp_path: Path):
+    processes = _processes(tmp_path)
+    try:
+        with pytest.raises(EngineError, match=r"waited 0 s for the nodes.*Raise `start_seconds`"):
+            processes.wait(lambda: None, "the nodes", lambda: None, 0.2)
+    finally:
+        processes.close()
+
+
+def test_keeper_needs_neither_jax_nor_the_workbench():
+    text = Path(_keeper.__file__).read_text()
+    assert "jax" not in [line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("import ")]
+    assert "workbench" not in text.replace("the workbench", "")
+
+
+@pytest.mark.parametrize("library", ["flwr", "ray"])
+def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch, library: str):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == library else SimpleNamespace())
+    with pytest.raises(MissingDependencyError, match=rf"`{library}`.*pip install \"mapreduce-workbench\[flower\]\""):
+        Flower()
+
+
+def test_deployment_does_not_need_ray(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "ray" else SimpleNamespace())
+    assert Flower("deployment").name == "flower (deployment)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"runtime": "cloud"}, r"runtime='cloud'.*\"simulation\".*\"deployment\""),
+        ({"nodes": 0}, "nodes=0.*positive int"),
+        ({"clients_per_node": True}, "clients_per_node=True.*positive int"),
+        ({"workers": 1.5}, "workers=1.5.*positive int"),
+    ],
+    ids=["runtime", "nodes", "clients", "workers"],
+)
+def test_impossible_settings_are_refused(monkeypatch: pytest.MonkeyPatch, settings: Any, expected: str):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace())
+    with pytest.raises(ProgramError, match=expected):
+        Flower(**settings)

@@ -1,0 +1,27 @@
+"""Arrays in files, without pickle: also those of dtypes that numpy's format does not know."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def load_arrays(path: str | Path) -> list[np.ndarray]:
+    """The arrays of a file, in order; dtypes that numpy's format does not know are kept as bytes with their name."""
+    with np.load(path, allow_pickle=False) as file:
+        names = json.loads(str(file["names"]))
+        return [file[f"x{i}"].view(np.dtype(name)) if name else file[f"x{i}"] for i, name in enumerate(names)]
+
+
+def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
+    """Writes arrays to one file; it appears under its name only when it is whole."""
+    plain = [np.asarray(x) for x in arrays]
+    own = [x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8") for x in plain]
+    names = [x.dtype.name if is_own else "" for x, is_own in zip(plain, own, strict=True)]
+    shown = [x.view(f"u{x.dtype.itemsize}") if is_own else x for x, is_own in zip(plain, own, strict=True)]
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part.npz")
+    np.savez(part, names=json.dumps(names), **{f"x{i}": x for i, x in enumerate(shown)})  # pyright: ignore[reportArgumentType]
+    part.replace(path)
