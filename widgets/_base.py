@@ -85,8 +85,8 @@ class WorkbenchWidget(anywidget.AnyWidget):
         unknown = sorted(set(chosen) - set(SELECTABLE))
         if unknown:
             message = (
-                f"`select` was given {', '.join(unknown)}, which no view can choose. "
-                f"A selection is made of {', '.join(SELECTABLE)}: for example `select(stage='1', client=17)`."
+                f"`select` was given {', '.join(unknown)}, which no view can choose. A selection is made of "
+                f"{', '.join(SELECTABLE)}: for example `select(stage='1', client=17)`."
             )
             raise ValueError(message)
         kept = {**self.selection, **chosen}

@@ -114,8 +114,8 @@ def _sentence(module: ModuleRecord | None, name: str) -> str:
     return (
         f"{module.name} on {count_text(module.devices)} {module.platform} devices: "
         f"{_counted(len(module.instructions), 'instruction')}, {_counted(len(module.collectives), 'collective')}, "
-        f"{flops_text(module.flops)} per device; "
-        f"{module.attributed_instructions:.0%} of the instructions know their stage"
+        f"{flops_text(module.flops)} per device; {module.attributed_instructions:.0%} of the instructions know their "
+        "stage"
     )
 
 

@@ -71,8 +71,7 @@ def export(
     if not callable(fn):
         message = (
             f"`export` was given a {type(fn).__name__}, which is not a function. It traces a program with its "
-            "arguments: pass "
-            "`export(fn, *args)`; arrays alone are saved with `numpy.save`."
+            "arguments: pass `export(fn, *args)`; arrays alone are saved with `numpy.save`."
         )
         raise InspectionError(message)
     if isinstance(fn, Jitted):
@@ -122,11 +121,9 @@ class LoadedProgram:
         header = self.header
         return (
             f"the loaded program `{self.__name__}` could not be called: {str(error)[:500]}. It was exported for the "
-            "platforms "
-            f"{', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
-            f"{', '.join(header['inputs'])}: give it "
-            "such arguments, spread over that many devices as they were when it was exported, or export it again with "
-            "yours."
+            f"platforms {', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
+            f"{', '.join(header['inputs'])}: give it such arguments, spread over that many devices as they were when "
+            "it was exported, or export it again with yours."
         )
 
 

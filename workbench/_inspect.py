@@ -195,8 +195,8 @@ def _described(traced: Traced, at_once: AtOnce) -> PlanRecord:
 
 
 _ONLY_PLANNED = (
-    "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are not known; "
-    "give a `target`, or a mesh of devices, to know them"
+    "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are not known; give a "
+    "`target`, or a mesh of devices, to know them"
 )
 
 

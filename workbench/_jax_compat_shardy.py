@@ -20,8 +20,8 @@ from jaxlib.mlir import ir as _ir, passmanager as _passmanager
 from workbench._jax_compat_shardy_read import ShardyProgram as ShardyProgram, op_name, read_module
 
 WHY_PASSES = (
-    "symbol-dce,sdy-import-pipeline,sdy-user-priority-propagate"
-    "{debug-sharding-origins=true debug-propagation-edge-sharding=true keep-sharding-rules=true}"
+    "symbol-dce,sdy-import-pipeline,sdy-user-priority-propagate{debug-sharding-origins=true "
+    "debug-propagation-edge-sharding=true keep-sharding-rules=true}"
 )
 COLLECTIVE_PASSES = (
     "symbol-dce,sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true},"

@@ -56,8 +56,8 @@ def measure(
     """
     if clients not in ("together", "probe"):
         message = (
-            f"`measure` was given clients={clients!r}. The clients of a device run either as in production or one "
-            f"by one: "
+            f"`measure` was given clients={clients!r}. The clients of a device run either as in production or one by "
+            "one: "
             'pass "together" or "probe".'
         )
         raise InspectionError(message)

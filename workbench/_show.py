@@ -250,8 +250,7 @@ def _record_of(x: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Record
     if are_arrays(x):
         return inspect(x)
     message = (
-        f"`show` was given a {type(x).__name__}, which it does not know. It shows programs with their "
-        f"arguments, meshes, "
-        "arrays, pytrees of arrays, and records: pass `show(program, *args)`, `show(mesh)` or `show(array)`."
+        f"`show` was given a {type(x).__name__}, which it does not know. It shows programs with their arguments, "
+        "meshes, arrays, pytrees of arrays, and records: pass `show(program, *args)`, `show(mesh)` or `show(array)`."
     )
     raise InspectionError(message)

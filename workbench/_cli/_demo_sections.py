@@ -38,8 +38,8 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
     good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
     reached = f" It passed 90 % in round {good}." if good else ""
     text = (
-        f"After {len(accuracies)} rounds the network names {accuracies[-1]:.1%} of the held-out digits correctly."
-        f"{reached} Compiling and training took {seconds_text(seconds)} here, measured."
+        f"After {len(accuracies)} rounds the network names {accuracies[-1]:.1%} of the held-out digits "
+        f"correctly.{reached} Compiling and training took {seconds_text(seconds)} here, measured."
     )
     caption = "Test accuracy after each round, and the clients' loss on their own examples during it."
     figures = (_curves(losses, accuracies, dark) for dark in (False, True))

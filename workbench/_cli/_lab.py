@@ -64,8 +64,8 @@ def find_notebook(notebook: str | None) -> Path:
         raise CommandError(
             "`workbench lab` was given no notebook that exists, and there are no notebooks beside the package or in "
             "the current folder. The notebooks are in the repository, not in the installed package: start the command "
-            "in a clone of it, install the clone with `pip install --no-deps -e .`, or name a file: "
-            "`workbench lab path/to/mine.ipynb`."
+            "in a clone of it, install the clone with `pip install --no-deps -e .`, or name a file: `workbench lab "
+            "path/to/mine.ipynb`."
         )
     if notebook is None:
         return folder

@@ -92,9 +92,9 @@ def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
         message = (
             f"`plan_shuffle` was given cached={cached} and balanced=True for {rows} rows among {workers} workers. "
-            "Every row is held by `cached * workers / rows` workers, a whole number t, and every batch is dealt evenly "
-            "to the groups of t − 1 others: pass a multiple of rows / workers, and batches that C(workers − 1, t − 1) "
-            "divides."
+            "Every row is held by `cached * workers / rows` workers, a whole number t, and every batch is dealt "
+            "evenly to the groups of t − 1 others: pass a multiple of rows / workers, and batches that C(workers − 1, "
+            "t − 1) divides."
         )
         raise ProgramError(message)
     held: list[list[int]] = [batch_.tolist() for batch_ in before]

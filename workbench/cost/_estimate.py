@@ -277,8 +277,8 @@ def _assumptions(
     yield f"{chip.name}: {chip.source} (as of {chip.as_of})"
     yield "a stage takes max(compute, memory) + collectives; nothing overlaps; full peak and bandwidth are reached"
     yield (
-        "collectives are rings over links of one axis, both directions where the axis wraps around "
-        "(multiples of 4 on a 3-D torus, of 16 on a 2-D one), 1 µs per step, no contention"
+        "collectives are rings over links of one axis, both directions where the axis wraps around (multiples of 4 on "
+        "a 3-D torus, of 16 on a 2-D one), 1 µs per step, no contention"
     )
     if chip.domain is not None:
         yield f"groups of more than {chip.domain} chips take the data-centre network"

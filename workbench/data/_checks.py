@@ -24,7 +24,7 @@ def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
     more = f" (and {len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
     message = (
         f"{source} cannot be used: {'; '.join(found[:_SHOWN])}{more}. Every client needs the same fields, of one dtype "
-        f"and one shape per example, and within a client every field the same number of examples. "
+        "and one shape per example, and within a client every field the same number of examples. "
         f"{remedy or 'Repair or leave out these clients and try again.'}"
     )
     raise DataError(message)
@@ -63,8 +63,8 @@ def _problems_of_fields(
             yield f"client {client!r}, field {field!r}: dtype {value.dtype}, but {model[field].dtype} at {first!r}"
         elif value.shape[1:] != model[field].shape[1:]:
             yield (
-                f"client {client!r}, field {field!r}: examples of shape {value.shape[1:]}, "
-                f"but {model[field].shape[1:]} at {first!r}"
+                f"client {client!r}, field {field!r}: examples of shape {value.shape[1:]}, but "
+                f"{model[field].shape[1:]} at {first!r}"
             )
 
 

@@ -90,8 +90,8 @@ class ClientData:
             return self.arrays[client]
         except KeyError:
             message = (
-                f"client {client!r} was asked for, but the data hold {show_ids(self.arrays)}. "
-                "Use one of these ids, or a position (an int)."
+                f"client {client!r} was asked for, but the data hold {show_ids(self.arrays)}. Use one of these ids, or "
+                "a position (an int)."
             )
             raise DataError(message) from None
 
@@ -160,8 +160,8 @@ def federate(
         given = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
         message = (
             f"`federate` was given {given} and a partition of {partition.examples} examples. Every array needs one row "
-            f"per example of the partition: make the partition from these very labels (`dirichlet(y, ...)`) or this "
-            f"very number of rows (`iid(len(x), ...)`)."
+            "per example of the partition: make the partition from these very labels (`dirichlet(y, ...)`) or this "
+            "very number of rows (`iid(len(x), ...)`)."
         )
         raise DataError(message)
     arrays = {

@@ -130,8 +130,8 @@ def _check_sizes(
     wrong = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
     if wrong or (batch_size is None and epochs != 1):
         message = (
-            f"`pad_clients` was given {', '.join(wrong) or f'epochs={epochs} without a batch_size'}. Sizes are "
-            "at least 1, and several epochs need a batch_size to be cut into steps: pass positive numbers, for example "
+            f"`pad_clients` was given {', '.join(wrong) or f'epochs={epochs} without a batch_size'}. Sizes are at "
+            "least 1, and several epochs need a batch_size to be cut into steps: pass positive numbers, for example "
             "batch_size=16, epochs=2."
         )
         raise DataError(message)
@@ -152,8 +152,8 @@ def _check_sizes(
     if examples is not None and data.counts.max() > examples:
         long = [f"{c!r} has {n}" for c, n in zip(data.clients, data.counts, strict=True) if n > examples]
         message = (
-            f"`pad_clients` was given examples={examples}, but client {', '.join(long[:5])}"
-            f"{f' and {len(long) - 5} more' if len(long) > 5 else ''}. Padding never drops an example: use examples="
-            f"{data.counts.max()} or more, or cut the clients first."
+            f"`pad_clients` was given examples={examples}, but client "
+            f"{', '.join(long[:5])}{f' and {len(long) - 5} more' if len(long) > 5 else ''}. Padding never drops an "
+            f"example: use examples={data.counts.max()} or more, or cut the clients first."
         )
         raise DataError(message)

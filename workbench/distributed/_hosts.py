@@ -181,8 +181,8 @@ class Hosts:
     def _open(self) -> Any:
         if self._client is None:
             message = (
-                "the hosts were asked to run something after they had ended. Hosts do not start again, since JAX "
-                "joins them once: call `start_hosts` for new ones."
+                "the hosts were asked to run something after they had ended. Hosts do not start again, since JAX joins "
+                "them once: call `start_hosts` for new ones."
             )
             raise EngineError(message)
         return self._client

@@ -42,26 +42,23 @@ def read_header(data: bytes) -> dict[str, Any]:
     if data[: len(MAGIC) - 1] == MAGIC[:-1] and data[: len(MAGIC)] != MAGIC:
         message = (
             f"`load` was given an exported program of format {data[len(MAGIC) - 1 : len(MAGIC)]!r}; this workbench "
-            "reads format "
-            f"{MAGIC[-1:]!r}. A format is read by the workbench that wrote it and by later ones: update "
-            "mapreduce-workbench "
-            "here, or export the program again."
+            f"reads format {MAGIC[-1:]!r}. A format is read by the workbench that wrote it and by later ones: update "
+            "mapreduce-workbench here, or export the program again."
         )
         raise InspectionError(message)
     if not data.startswith(MAGIC):
         message = (
             f"`load` was given {len(data)} bytes that begin with {bytes(data[:8])!r}, not with {MAGIC!r}: that is not "
-            "an exported "
-            "program. Only what `workbench.export` made can be loaded: pass its bytes, or the path of the file they "
-            "are in."
+            "an exported program. Only what `workbench.export` made can be loaded: pass its bytes, or the path of the "
+            "file they are in."
         )
         raise InspectionError(message)
     digest, rest = data[len(MAGIC) : len(MAGIC) + 32], data[len(MAGIC) + 32 :]
     if len(data) < _PREFIX or hashlib.sha256(rest).digest() != digest:
         message = (
             f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match the one that it "
-            "carries. "
-            "It was cut off or changed on its way, and is not run: copy the file again, or export the program again."
+            "carries. It was cut off or changed on its way, and is not run: copy the file again, or export the "
+            "program again."
         )
         raise InspectionError(message)
     (length,) = struct.unpack("<I", rest[:4])
@@ -96,8 +93,7 @@ def _check_version(header: dict[str, Any]) -> None:
         return
     message = (
         f"`load` was given the exported program `{header['name']}`, made by JAX {header['jax']} with calling "
-        "convention "
-        f"{version}; JAX {jax.__version__} here runs {low} to {high}. A newer JAX reads artifacts of the last 6 "
-        "months, an older one those of 3 weeks later: export it again with a JAX near the one that runs it."
+        f"convention {version}; JAX {jax.__version__} here runs {low} to {high}. A newer JAX reads artifacts of the "
+        "last 6 months, an older one those of 3 weeks later: export it again with a JAX near the one that runs it."
     )
     raise InspectionError(message)

@@ -175,10 +175,8 @@ class Beam(Engine):
             if found is None:
                 message = (
                     f"stage {work.stage} (`{work.name}`) ended with its Beam pipeline on {self.name}: {tell(error)}. "
-                    "No worker "
-                    "said which clients it was computing: look at the runner's own log; finished rounds are in this "
-                    "error's "
-                    "`run`."
+                    "No worker said which clients it was computing: look at the runner's own log; finished rounds are "
+                    "in this error's `run`."
                 )
                 raise EngineError(message, stage=work.stage) from error
             raise work.failed(batches[int(found[1])], RuntimeError(found[2]), self.name) from error
@@ -248,17 +246,14 @@ def _check(options: Any, runner: Any, clients_per_batch: Any, own_process: Any) 
     if "dask" in _runner_name(runner).lower():
         message = (
             f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges outputs that belong apart, "
-            "and gave "
-            "wrong sums when it was tried with Beam 2.77: use `workbench.engines.Executor(client.get_executor())` for "
-            "a Dask "
-            "cluster, or another runner."
+            "and gave wrong sums when it was tried with Beam 2.77: use "
+            "`workbench.engines.Executor(client.get_executor())` for a Dask cluster, or another runner."
         )
         raise EngineError(message)
     if own_process and not isinstance(runner, str):
         message = (
             f"`Beam` was given own_process=True and a runner of type {type(runner).__name__}. To another process a "
-            "runner goes "
-            "by its name, like the options: pass the full name of its class."
+            "runner goes by its name, like the options: pass the full name of its class."
         )
         raise ProgramError(message)
     if isinstance(options, str) or not all(isinstance(flag, str) for flag in options):
@@ -270,7 +265,6 @@ def _check(options: Any, runner: Any, clients_per_batch: Any, own_process: Any) 
     if not isinstance(clients_per_batch, int) or isinstance(clients_per_batch, bool) or clients_per_batch < 1:
         message = (
             f"`Beam` was given clients_per_batch={clients_per_batch!r}. It is the number of clients in one element of "
-            "the "
-            "PCollection: pass a positive int; 32 was fastest for small clients."
+            "the PCollection: pass a positive int; 32 was fastest for small clients."
         )
         raise ProgramError(message)

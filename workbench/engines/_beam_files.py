@@ -60,17 +60,16 @@ def read_clients(
         except Exception as error:
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (
-                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}"
-                f"{'' if fact else ': ' + tell(error)}. A source gives pairs `(client_id, data)`, ids of type str or "
-                "int, data of the shapes that the program was told, one pair for each client: put a `beam.Map` behind "
-                "it that makes them so."
+                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + tell(error)}. A "
+                "source gives pairs `(client_id, data)`, ids of type str or int, data of the shapes that the program "
+                "was told, one pair for each client: put a `beam.Map` behind it that makes them so."
             )
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
-                f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the "
-                f"program was told {' and '.join(map(str, sorted(clients)))}. Each client stands once in the source: "
-                "correct the source, or the shapes and `clients` of the program."
+                f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the program "
+                f"was told {' and '.join(map(str, sorted(clients)))}. Each client stands once in the source: correct "
+                "the source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)
         yield [reader if i == told[0] else x for i, x in enumerate(args)]

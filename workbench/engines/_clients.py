@@ -37,15 +37,13 @@ class ClientReader:
         if clients is None and not hasattr(source, "__len__"):
             message = (
                 f"`ClientReader` was given a {type(source).__name__}, which has no length, and no `clients`. A program "
-                "is "
-                "traced for a known number of clients: pass `clients=n`, or a source with a length."
+                "is traced for a known number of clients: pass `clients=n`, or a source with a length."
             )
             raise ProgramError(message)
         if not callable(source) and iter(source) is source:
             message = (
                 f"`ClientReader` was given the iterator {type(source).__name__}, which can be read only once. Every "
-                "round reads "
-                "the clients again: pass a list, a data set, or the function that makes the iterator."
+                "round reads the clients again: pass a list, a data set, or the function that makes the iterator."
             )
             raise ProgramError(message)
         self.clients = int(clients if clients is not None else len(source))  # pyright: ignore[reportArgumentType]
@@ -53,8 +51,7 @@ class ClientReader:
         if first is None:
             message = (
                 "`ClientReader` was given a source without any client. The shapes of one client's data are those of "
-                "its "
-                "first: pass at least one `(client_id, data)` pair."
+                "its first: pass at least one `(client_id, data)` pair."
             )
             raise ProgramError(message)
         leaves, self.structure = jax.tree.flatten(first[1])
@@ -102,10 +99,8 @@ class ClientReader:
         except Exception as error:
             message = (
                 f"stage {stage} could not read a client: the `ClientReader` raised {type(error).__name__}: {error}, "
-                "after "
-                f"client {last!r}. Each client's data are read when its turn comes: correct the source for that "
-                "client; the "
-                "exception above points to the line."
+                f"after client {last!r}. Each client's data are read when its turn comes: correct the source for that "
+                "client; the exception above points to the line."
             )
             raise EngineError(message, stage=stage) from error
 
@@ -117,10 +112,9 @@ class ClientReader:
         ):
             message = (
                 f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, given))}, but "
-                "the first "
-                f"client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a program have "
-                "the same "
-                "shapes and dtypes: pad their examples (see `workbench.data`), or run them in programs of their own."
+                f"the first client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a "
+                "program have the same shapes and dtypes: pad their examples (see `workbench.data`), or run them in "
+                "programs of their own."
             )
             raise EngineError(message, stage=stage, client=identity)
         return [np.asarray(leaf) for leaf in leaves]
@@ -148,8 +142,8 @@ def _as_aval(leaf: Any) -> jax.ShapeDtypeStruct:
 def _wrong_number(stage: str, expected: int, found: str) -> str:
     return (
         f"stage {stage} read {found} than expected: the program was traced for {expected} clients, and the "
-        "`ClientReader` "
-        f"gave {found}. Every pass must read the same number of clients: pass `clients=` what the source really has."
+        f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass `clients=` what the "
+        "source really has."
     )
 
 

@@ -119,8 +119,7 @@ class TracedClient:
         message = (
             f"client {self.client!r} in stage {self.stage} (`{self.name}`), at {line}: the operation "
             f"`{equation.primitive.name}` {what}. Its inputs were {shown}. The line is that of your code which made "
-            "the "
-            "operation: correct it, or the data of this client; a `watch` function sees every value before it."
+            "the operation: correct it, or the data of this client; a `watch` function sees every value before it."
         )
         return EngineError(message, stage=self.stage, client=self.client)
 

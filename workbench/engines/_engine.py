@@ -60,8 +60,7 @@ class Engine(abc.ABC):
         if not callable(fn):
             message = (
                 f"`{type(self).__name__}.run` was given {fn!r} as its program, of type {type(fn).__name__}. It traces "
-                "a call "
-                "of a function: pass the function itself, then its arguments."
+                "a call of a function: pass the function itself, then its arguments."
             )
             raise ProgramError(message)
         fn = fn.fn if isinstance(fn, Jitted) else fn

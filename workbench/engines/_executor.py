@@ -129,8 +129,8 @@ class Executor(Engine):
                     message = (
                         f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
                         f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would hold the "
-                        "whole "
-                        "round: raise `timeout_seconds`, give a task fewer clients, or look at the workers of the pool."
+                        "whole round: raise `timeout_seconds`, give a task fewer clients, or look at the workers of "
+                        "the pool."
                     )
                     raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients))) from None
             except Exception as error:
@@ -169,10 +169,8 @@ def _check(pool: Any, clients_per_task: Any) -> None:
     if not callable(getattr(pool, "submit", None)):
         message = (
             f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. It sends its tasks "
-            "to an "
-            "executor as those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's `get_reusable_executor()`, "
-            "or "
-            "`distributed.Client(…).get_executor()`."
+            "to an executor as those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's "
+            "`get_reusable_executor()`, or `distributed.Client(…).get_executor()`."
         )
         raise ProgramError(message)
     wrong = clients_per_task != "auto" and (

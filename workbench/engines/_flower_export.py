@@ -115,8 +115,8 @@ def _inputs(traced: Traced, walk: Walk, block: Block, args: Any) -> tuple[list[d
         message = (
             f"`Flower.export` was given {_listed(both)}, whose rows the clients read and which a server stage (or the "
             "caller) reads as a whole. What the clients own does not go to the server: do that work in the client "
-            "function (a cohort by `where=` of a reduction instead of `select`), or give the server an argument of its "
-            "own."
+            "function (a cohort by `where=` of a reduction instead of `select`), or give the server an argument of "
+            "its own."
         )
         raise ProgramError(message)
     own = [block.uses[v].clients for v in variables]

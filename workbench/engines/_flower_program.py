@@ -136,8 +136,8 @@ class Block:
         if not phase.divisible:
             message = (
                 f"`Flower.export` was given a program whose clients talk to each other in stage {function.stage} "
-                f"(`{function.name}`). Nodes of Flower talk to the server only: write that exchange as a reduction "
-                "and a broadcast."
+                f"(`{function.name}`). Nodes of Flower talk to the server only: write that exchange as a reduction and "
+                "a broadcast."
             )
             raise ProgramError(message)
         shared = list(phase.shared.values())

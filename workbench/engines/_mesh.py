@@ -62,10 +62,8 @@ class Mesh(Engine):
             raise
         except Exception as error:
             message = (
-                f"`{ledger.name}` failed on the mesh: {tell(error)}. The compiled program "
-                "runs as a "
-                "whole, so stage and client are not known: run it with `workbench.engines.Sequential()`, which names "
-                "them."
+                f"`{ledger.name}` failed on the mesh: {tell(error)}. The compiled program runs as a whole, so stage "
+                "and client are not known: run it with `workbench.engines.Sequential()`, which names them."
             )
             raise EngineError(message) from error
         ledger.stage("", f"{jax.default_backend()} x {len(jax.devices())}", time.perf_counter() - started)

@@ -127,12 +127,9 @@ class Pass:
     def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
         """The error that names stage and clients; raise it from `error`."""
         message = (
-            f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: "
-            f""
-            f"{tell(error)}. A round needs every client that its reductions read. Correct that client's data or "
-            "the "
-            "function (`workbench.engines.Sequential(debug=True)` shows the line and the values), or leave the client "
-            "out by "
+            f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {tell(error)}. A "
+            "round needs every client that its reductions read. Correct that client's data or the function "
+            "(`workbench.engines.Sequential(debug=True)` shows the line and the values), or leave the client out by "
             "`where=`."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
@@ -141,10 +138,9 @@ class Pass:
         """The error that names a client whose value is not a number."""
         message = (
             f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. You asked "
-            "for "
-            "check_nan=True, which ends a run at the first NaN that leaves a client: look at that client's data and "
-            "step size "
-            "(`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it the weight 0."
+            "for check_nan=True, which ends a run at the first NaN that leaves a client: look at that client's data "
+            "and step size (`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
+            "the weight 0."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 

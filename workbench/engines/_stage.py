@@ -61,11 +61,9 @@ class BatchFunction:
         except Exception as error:
             message = (
                 f"stage {self.stage} (`{self.name}`) could not be made ready to travel to other processes: jax.export "
-                "raised "
-                f"{type(error).__name__}: {error}. A stage travels as StableHLO, which holds no Python, so no "
-                "callbacks: take "
-                "`jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client function, or run it with "
-                "`workbench.engines.Sequential()` or on threads."
+                f"raised {type(error).__name__}: {error}. A stage travels as StableHLO, which holds no Python, so no "
+                "callbacks: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client function, "
+                "or run it with `workbench.engines.Sequential()` or on threads."
             )
             raise EngineError(message, stage=self.stage) from error
         return hashlib.sha256(data).hexdigest(), data

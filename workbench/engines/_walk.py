@@ -80,9 +80,8 @@ class Walk:
         except Exception as error:
             path = f"{self.path}{stage}"
             message = (
-                f"the server stage {path} of `{self.plan.name}` raised {tell(error)}. It "
-                "runs in this "
-                "process, between two passes over the clients: correct the operation that the exception names."
+                f"the server stage {path} of `{self.plan.name}` raised {tell(error)}. It runs in this process, between "
+                "two passes over the clients: correct the operation that the exception names."
             )
             raise EngineError(message, stage=path) from error
 
@@ -103,10 +102,8 @@ class Walk:
         if isinstance(value, ReadRows) and not rows:
             message = (
                 f"{reader} needs the rows of all clients at once, {value.reader.avals[value.index]} each, but they "
-                "come from a "
-                "`ClientReader`, which is read one client at a time. Only `map_fn` and reductions may read such an "
-                "argument: do "
-                "that work in the client function, or pass the rows as one array."
+                "come from a `ClientReader`, which is read one client at a time. Only `map_fn` and reductions may "
+                "read such an argument: do that work in the client function, or pass the rows as one array."
             )
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
         if is_held(value) and not rows and not held:
@@ -198,9 +195,8 @@ def _scan(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
     if any(isinstance(x, ReadRows) for x in xs):
         message = (
             f"the loop of stage {walk.path}{step.stage} takes one slice per turn of an argument that is a "
-            "`ClientReader`. A reader "
-            "holds one row per client and no axis of turns: read it inside the loop as a whole (close over it), or "
-            "pass an array."
+            "`ClientReader`. A reader holds one row per client and no axis of turns: read it inside the loop as a "
+            "whole (close over it), or pass an array."
         )
         raise EngineError(message, stage=f"{walk.path}{step.stage}")
     body = walk.body(step, params["jaxpr"])

@@ -126,8 +126,8 @@ def _strange_message(strange: list[tuple[str, Any]]) -> str:
     return (
         f"`inspect_sharding` was given {len(strange)} {'leaf that is' if len(strange) == 1 else 'leaves that are'} not "
         f"arrays: {shown}{rest}. Only things with a `shape` and a `dtype` lie on devices: take those leaves out, give "
-        "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` "
-        "for a mesh."
+        "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` for a "
+        "mesh."
     )
 
 

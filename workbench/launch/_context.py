@@ -95,8 +95,8 @@ def current_node() -> NodeContext:
     if context is None:
         message = (
             "`current_node` was called outside of a launched node: no node runs in this thread. It works inside a "
-            "node's function, constructor, `run` and service methods; in a thread that a node starts itself, pass "
-            "the context on as an argument."
+            "node's function, constructor, `run` and service methods; in a thread that a node starts itself, pass the "
+            "context on as an argument."
         )
         raise ProgramError(message)
     return context

@@ -37,8 +37,8 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     """
     if max_size < 1 or wait_seconds < 0:
         message = (
-            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch holds at least one "
-            "call and cannot wait for less than no time: use max_size of at least 1 and wait_seconds of at least 0."
+            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch holds at least one call "
+            "and cannot wait for less than no time: use max_size of at least 1 and wait_seconds of at least 0."
         )
         raise ProgramError(message)
 

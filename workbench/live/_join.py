@@ -12,8 +12,8 @@ Kind = Literal["compute", "collective"]
 
 _CONTAINERS = frozenset({"while", "conditional", "call"})
 _COLLECTIVES = frozenset(
-    "all-reduce all-gather reduce-scatter all-to-all ragged-all-to-all collective-permute collective-broadcast "
-    "send recv".split()
+    "all-reduce all-gather reduce-scatter all-to-all ragged-all-to-all collective-permute collective-broadcast send "
+    "recv".split()
 )
 
 

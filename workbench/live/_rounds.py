@@ -161,9 +161,9 @@ class Run:
         if _gone(self._last.state):
             where = f" Round {self._saved} is on disk: use `load_checkpoint`." if self._saved else ""
             msg = (
-                f"`run.state` was asked for the state after {self.finished} rounds, but `step` donates its state, "
-                "and the next round, which did not finish, has taken its memory. A donated array cannot be read again."
-                f"{where} Run with `checkpoint_dir`, or without donation, to keep it."
+                f"`run.state` was asked for the state after {self.finished} rounds, but `step` donates its state, and "
+                "the next round, which did not finish, has taken its memory. A donated array cannot be read "
+                f"again.{where} Run with `checkpoint_dir`, or without donation, to keep it."
             )
             raise EngineError(msg)
         return self._last.state

@@ -178,7 +178,7 @@ def _check(deadline_seconds: float | None, wanted: int | None, clients: int) -> 
     if (deadline_seconds is not None and deadline_seconds <= 0) or (wanted is not None and not 1 <= wanted <= clients):
         msg = (
             f"`simulate_round` was given deadline_seconds={deadline_seconds} and wanted={wanted} for {clients} "
-            f"clients. A round takes time and wants clients that take part: pass a positive deadline and a `wanted` "
+            "clients. A round takes time and wants clients that take part: pass a positive deadline and a `wanted` "
             f"between 1 and {clients}, or None."
         )
         raise MeasureError(msg)

@@ -64,8 +64,8 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     if len(kinds) > 1:
         message = (
             f'placement "{placement.name}" is spread over the mesh axes {axes}, of types '
-            f"{[types[axis].name for axis in axes]}. The axes of one placement must all be Auto or all Explicit: "
-            "make the mesh with `workbench.make_mesh(..., axis_types=…)` of one type for these axes."
+            f"{[types[axis].name for axis in axes]}. The axes of one placement must all be Auto or all Explicit: make "
+            "the mesh with `workbench.make_mesh(..., axis_types=…)` of one type for these axes."
         )
         raise MeshError(message)
     explicit = kinds == {AxisType.Explicit}

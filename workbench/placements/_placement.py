@@ -55,16 +55,16 @@ def make_placements(
     wrong = {name: size for name, size in sizes.items() if not _is_count(size) or not isinstance(name, str)}
     if wrong:
         message = (
-            f"`program` was given placements {wrong}. The size of a placement is its number of clients, "
-            "a positive int known before tracing, and its name is a string: "
+            f"`program` was given placements {wrong}. The size of a placement is its number of clients, a positive int "
+            "known before tracing, and its name is a string: "
             'for example `program(placements={"clients": 64})`.'
         )
         raise PlacementError(message)
     unknown = sorted(set(axes or {}) - set(sizes))
     if unknown:
         message = (
-            f"`program` was given mesh axes for {unknown}, but its placements are {sorted(sizes)}. "
-            "`axes` maps a placement to the mesh axes that hold it: use one of these names, or leave `axes` out."
+            f"`program` was given mesh axes for {unknown}, but its placements are {sorted(sizes)}. `axes` maps a "
+            "placement to the mesh axes that hold it: use one of these names, or leave `axes` out."
         )
         raise PlacementError(message)
     return tuple(Placement(name, int(size), _as_axes((axes or {}).get(name, name))) for name, size in sizes.items())
@@ -114,9 +114,9 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
     scope = current_scope()
     if scope is None:
         message = (
-            f"`{operation}` was called outside of a program, so there are no clients. "
-            "Primitives need a placement: decorate the function that calls it with `@workbench.program(clients=64)`, "
-            "or open `with workbench.program(clients=64):` around the call."
+            f"`{operation}` was called outside of a program, so there are no clients. Primitives need a placement: "
+            "decorate the function that calls it with `@workbench.program(clients=64)`, or open `with "
+            "workbench.program(clients=64):` around the call."
         )
         raise PlacementError(message)
     available: Sequence[Placement] = scope.placements[scope.entered :]

@@ -32,8 +32,8 @@ def simulate_devices(count: int) -> None:
     """
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         message = (
-            f"`simulate_devices` was given {count!r}. The number of simulated devices is a positive int: "
-            "for example `simulate_devices(8)`."
+            f"`simulate_devices` was given {count!r}. The number of simulated devices is a positive int: for example "
+            "`simulate_devices(8)`."
         )
         raise MeshError(message)
     if _jax_compat.backend_started():
@@ -41,9 +41,8 @@ def simulate_devices(count: int) -> None:
         if have == count:
             return
         message = (
-            f"`simulate_devices({count})` came too late: JAX has already started with {have} CPU device(s). "
-            "JAX fixes its devices the first time any of them is used (by an array, `jax.devices()`, `jax.random.key` "
-            "…). "
+            f"`simulate_devices({count})` came too late: JAX has already started with {have} CPU device(s). JAX fixes "
+            "its devices the first time any of them is used (by an array, `jax.devices()`, `jax.random.key` …). "
             "Restart the kernel and call `simulate_devices` first, right after the imports."
         )
         raise MeshError(message)
@@ -83,8 +82,8 @@ def make_mesh(shape: dict[str, int] | None = None, *, devices: Any = None, axis_
     wrong = {name: size for name, size in sizes.items() if not isinstance(size, int | np.integer) or size < 1}
     if wrong or not sizes:
         message = (
-            f"`make_mesh` was given axes {sizes}. Every mesh axis has a name and a positive size: "
-            "for example `make_mesh(clients=4, model=2)`."
+            f"`make_mesh` was given axes {sizes}. Every mesh axis has a name and a positive size: for example "
+            "`make_mesh(clients=4, model=2)`."
         )
         raise MeshError(message)
     needed = int(np.prod(list(sizes.values())))

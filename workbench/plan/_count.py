@@ -22,12 +22,12 @@ _FUSED = frozenset(
     "optimization_barrier expand_dims split complex conj population_count clz".split()
 )
 _REDUCTIONS = frozenset(
-    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin "
-    "cumsum cumprod cummax cummin cumlogsumexp reduce_window_sum reduce_window_max reduce_window_min".split()
+    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin cumsum cumprod cummax "
+    "cummin cumlogsumexp reduce_window_sum reduce_window_max reduce_window_min".split()
 )
 _UNCOUNTED = frozenset(
-    "cholesky eig eigh fft geqrf householder_product lu qr schur svd triangular_solve tridiagonal_solve "
-    "ffi_call pure_callback io_callback hessenberg tridiagonal".split()
+    "cholesky eig eigh fft geqrf householder_product lu qr schur svd triangular_solve tridiagonal_solve ffi_call "
+    "pure_callback io_callback hessenberg tridiagonal".split()
 )
 _INLINED = frozenset(
     "pjit jit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "

@@ -189,7 +189,7 @@ def jit(
     if wrong:
         message = (
             f"`jit` was given clients_at_once={clients_at_once!r}. It is the number of clients that one device "
-            f"computes "
+            "computes "
             'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
         )
         raise ProgramError(message)

@@ -74,8 +74,8 @@ class Heard:
             if heard.name == name:
                 return read_here(heard.value)
         message = (
-            f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out "
-            f"values with "
+            f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out values "
+            "with "
             f'`emit("{name}", value)` and must be called through `workbench.jit` while somebody listens.'
         )
         raise InspectionError(message)

@@ -69,8 +69,7 @@ def reduce_by_key(
     if op not in ("sum", "mean"):
         message = (
             f'`reduce_by_key` was given op={op!r}. A group is added up or averaged: pass op="sum" or op="mean"; '
-            "for "
-            "other reductions `map_fn` the clients first."
+            "for other reductions `map_fn` the clients first."
         )
         raise PlacementError(message)
     if outer:
@@ -104,16 +103,14 @@ def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placem
     if not isinstance(num_keys, int | np.integer) or isinstance(num_keys, bool) or num_keys < 1:
         message = (
             f"`reduce_by_key` was given num_keys={num_keys!r}. The number of groups fixes the shape of the result, so "
-            "it is "
-            "a positive int that is known before tracing: count the groups first, and pass that number."
+            "it is a positive int that is known before tracing: count the groups first, and pass that number."
         )
         raise PlacementError(message)
     keys = keys if isinstance(keys, jax.Array) else jnp.asarray(keys)
     if not jnp.issubdtype(keys.dtype, jnp.integer):
         message = (
             f"`reduce_by_key` was given `keys` of dtype {keys.dtype}. A key is the number of a group, an integer from "
-            "0 to "
-            f"{num_keys - 1}: convert them with `keys.astype(int)`, or number the groups with `jnp.searchsorted`."
+            f"0 to {num_keys - 1}: convert them with `keys.astype(int)`, or number the groups with `jnp.searchsorted`."
         )
         raise PlacementError(message)
     check_clients("reduce_by_key", "keys", keys, placement)
@@ -141,8 +138,7 @@ def _check_range(keys: Any, num_keys: int) -> None:
     message = (
         f"`reduce_by_key` was given {listed}{more}, but num_keys={num_keys}. A key is the number of a group, from 0 to "
         f"{num_keys - 1}: raise `num_keys` to {int(known.max()) + 1} or more, or mask the items that belong to no "
-        "group "
-        "by giving them the value 0 and any key in range."
+        "group by giving them the value 0 and any key in range."
     )
     raise PlacementError(message)
 

@@ -21,8 +21,8 @@ def as_arrays(operation: str, argument: str, tree: Any) -> tuple[list[jax.Array]
         listed = "; ".join(f"{argument}{jax.tree_util.keystr(path)} = {_short(leaf)}" for path, leaf in wrong[:5])
         message = (
             f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {listed}. Only arrays and numbers "
-            "can be placed at clients: take other values out of the pytree, and close over them or pass them as static "
-            "arguments of the program."
+            "can be placed at clients: take other values out of the pytree, and close over them or pass them as "
+            "static arguments of the program."
         )
         raise ProgramError(message)
     return [leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf) for _, leaf in paths], structure

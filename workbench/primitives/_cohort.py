@@ -74,8 +74,7 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
             f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of "
             "one or "
             f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, '
-            "or turn a "
-            "mask into numbers with `jnp.flatnonzero(mask, size=…)`."
+            "or turn a mask into numbers with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
     if isinstance(indices, Tracer) or not getattr(indices, "is_fully_addressable", True):
@@ -87,8 +86,8 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
         more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
         message = (
             f'`select` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. '
-            "They are "
-            f"numbered from 0 to {placement.size - 1}: correct these indices, or draw them with `sample(key, size)`."
+            f"They are numbered from 0 to {placement.size - 1}: correct these indices, or draw them with `sample(key, "
+            "size)`."
         )
         raise PlacementError(message)
     return indices
@@ -155,8 +154,8 @@ def _check_sample(size: int, form: str, placement: Placement) -> None:
     if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 1 <= size <= placement.size:
         message = (
             f'`sample` was given size={size!r}, but the placement "{placement.name}" has {placement.size} clients. A '
-            "cohort is "
-            f"drawn without replacement and its size is known before tracing: pass an int from 1 to {placement.size}."
+            "cohort is drawn without replacement and its size is known before tracing: pass an int from 1 to "
+            f"{placement.size}."
         )
         raise PlacementError(message)
     if form not in ("index", "mask"):
@@ -175,8 +174,7 @@ def _chances(weights: Any, placement: Placement) -> Any:
         message = (
             f'`sample` was given `weights` of shape {weights.shape}, but the placement "{placement.name}" has '
             f"{placement.size} clients. Each client needs exactly one weight: pass a vector of shape "
-            f"({placement.size},), or "
-            "leave `weights` out to draw all clients alike."
+            f"({placement.size},), or leave `weights` out to draw all clients alike."
         )
         raise PlacementError(message)
     return weights if jnp.issubdtype(weights.dtype, jnp.floating) else weights.astype(jnp.result_type(float))

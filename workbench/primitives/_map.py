@@ -88,9 +88,9 @@ class _ClientCall:
         wrong = [leaf for leaf in leaves if not is_array(leaf)]
         if wrong:
             message = (
-                f"`map_fn` called `{self.name}`, which returned {len(wrong)} leaf/leaves that are not arrays, "
-                f"the first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. What one client returns is "
-                "stacked over "
+                f"`map_fn` called `{self.name}`, which returned {len(wrong)} leaf/leaves that are not arrays, the "
+                f"first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. What one client returns is stacked "
+                "over "
                 f'the {self.placement.size} clients of "{self.placement.name}", so it must be a pytree of arrays and '
                 "numbers: return those, and keep the rest outside of the program."
             )
@@ -103,8 +103,7 @@ class _ClientCall:
             f'`map_fn` could not call the client function `{self.name}` of the stage over "{self.placement.name}" '
             f"({self.placement.size} clients): it raised {type(error).__name__}: {error}. The function is called once, "
             f"with one client's values, here ({shapes}), without the leading axis of clients. Correct it for these "
-            "shapes; "
-            "the exception above points to the line."
+            "shapes; the exception above points to the line."
         )
 
 

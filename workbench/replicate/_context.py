@@ -61,9 +61,8 @@ class ReplicaContext:
         if op not in REDUCE:
             message = (
                 f"`all_reduce` was given op={op!r}, which is no way to combine replicas. Values of {self.num_replicas} "
-                f"replicas can be combined by {', '.join(map(repr, REDUCE))}: use one of these, or "
-                f"`merge_call(fn, tree)` "
-                "with a function of the values of all replicas."
+                f"replicas can be combined by {', '.join(map(repr, REDUCE))}: use one of these, or `merge_call(fn, "
+                "tree)` with a function of the values of all replicas."
             )
             raise PlacementError(message)
         return self._each("all_reduce", lambda x: REDUCE[op](x, self.axis), tree)
@@ -103,8 +102,8 @@ class ReplicaContext:
         """
         if op not in ("sum", "mean"):
             message = (
-                f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, "
-                f"so the rule "
+                f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, so the "
+                "rule "
                 'is "sum" or "mean": for another one use `all_reduce` and keep the part of `replica_id`.'
             )
             raise PlacementError(message)
@@ -148,8 +147,8 @@ class ReplicaContext:
         if twice:
             message = (
                 f"`permute` was given to={to!r}, where replicas {twice} receive from more than one sender. A "
-                f"permutation "
-                "gives each replica at most one value: send to different receivers, or combine with `all_reduce`."
+                "permutation gives each replica at most one value: send to different receivers, or combine with "
+                "`all_reduce`."
             )
             raise PlacementError(message)
         return self._each("permute", lambda x: permute(x, pairs, count, self.axis), tree)
@@ -171,9 +170,8 @@ class ReplicaContext:
         wrong = [f"tree{jax.tree_util.keystr(path)} = {leaf!r}"[:80] for path, leaf in paths if not _is_array(leaf)]
         if wrong:
             message = (
-                f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {'; '.join(wrong[:5])}. "
-                f"Only arrays "
-                "and numbers can go between replicas: take other values out of the pytree, and close over them."
+                f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {'; '.join(wrong[:5])}. Only "
+                "arrays and numbers can go between replicas: take other values out of the pytree, and close over them."
             )
             raise ProgramError(message)
         with jax.named_scope(operation):
@@ -195,9 +193,8 @@ class ReplicaContext:
         if wrong:
             message = (
                 f"`{operation}` was given replicas {wrong} in `{argument}`, but there are {self.num_replicas} "
-                f"replicas. "
-                f"A replica is a Python int from 0 to {self.num_replicas - 1}, known when the step is traced: use such "
-                "numbers, or `all_gather` the values and choose from them."
+                f"replicas. A replica is a Python int from 0 to {self.num_replicas - 1}, known when the step is "
+                "traced: use such numbers, or `all_gather` the values and choose from them."
             )
             raise PlacementError(message)
 
@@ -210,10 +207,9 @@ class ReplicaContext:
         ]
         if wrong:
             message = (
-                f"`{operation}` was given {', '.join(wrong[:8])}, but axis {axis} is cut into {count} equal "
-                f"parts, one per "
-                f"replica. Its size must be a multiple of {count}: pad the arrays, cut another axis, or use "
-                f"`all_reduce`."
+                f"`{operation}` was given {', '.join(wrong[:8])}, but axis {axis} is cut into {count} equal parts, one "
+                f"per replica. Its size must be a multiple of {count}: pad the arrays, cut another axis, or use "
+                "`all_reduce`."
             )
             raise PlacementError(message)
 

@@ -20,9 +20,8 @@ class ReplicaInputs:
         wrong = [i for i, source in made.items() if not hasattr(source, "__iter__")]
         if wrong:
             message = (
-                f"`{self.name}` returned a {type(made[wrong[0]]).__name__} for replicas {wrong}, which is not "
-                f"an iterator. "
-                "Each replica reads its own batches, one per step: return an iterator of them, or be a "
+                f"`{self.name}` returned a {type(made[wrong[0]]).__name__} for replicas {wrong}, which is not an "
+                "iterator. Each replica reads its own batches, one per step: return an iterator of them, or be a "
                 "generator function."
             )
             raise DataError(message)
@@ -39,11 +38,9 @@ class ReplicaInputs:
         ended = [i for i, batch in zip(self.own, batches, strict=True) if batch is missing]
         if ended:
             message = (
-                f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. "
-                f"Every replica "
-                "needs a batch in every step, or the others would wait for it: yield more batches (repeat the "
-                "data), give "
-                f"each replica as many, or run {step} steps."
+                f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. Every "
+                "replica needs a batch in every step, or the others would wait for it: yield more batches (repeat the "
+                f"data), give each replica as many, or run {step} steps."
             )
             raise DataError(message)
         kinds = [_described(batch) for batch in batches]

@@ -54,19 +54,16 @@ class Replicator:
         count = replicas if replicas is not None else positions
         if count is None or not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
             message = (
-                f"`Replicator` was given replicas={replicas!r} and mesh={mesh!r}. The number of replicas is a "
-                f"positive int "
-                "known before tracing: pass `replicas=8`, or a mesh whose axis has that size, such as "
+                f"`Replicator` was given replicas={replicas!r} and mesh={mesh!r}. The number of replicas is a positive "
+                "int known before tracing: pass `replicas=8`, or a mesh whose axis has that size, such as "
                 f"`workbench.make_mesh({axis}=8)`."
             )
             raise PlacementError(message)
         if positions is not None and count % positions:
             message = (
-                f"`Replicator` was given {count} replicas for the mesh axis {axis!r} of size {positions}, which "
-                f"does not "
-                f"divide {count}. Every position of the axis holds as many replicas: use a multiple of "
-                f"{positions}, or a "
-                f"mesh whose axis {axis!r} divides {count}."
+                f"`Replicator` was given {count} replicas for the mesh axis {axis!r} of size {positions}, which does "
+                f"not divide {count}. Every position of the axis holds as many replicas: use a multiple of "
+                f"{positions}, or a mesh whose axis {axis!r} divides {count}."
             )
             raise MeshError(message)
         self.mesh, self.num_replicas, self.axis = mesh, int(count), axis
@@ -136,9 +133,8 @@ class Replicator:
         """
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             message = (
-                f"`run` was given steps={steps!r}. It is the number of steps that all replicas take together, "
-                f"an int of at "
-                "least 0: pass, for example, `steps=100`."
+                f"`run` was given steps={steps!r}. It is the number of steps that all replicas take together, an int "
+                "of at least 0: pass, for example, `steps=100`."
             )
             raise PlacementError(message)
         own = own_replicas(self.mesh, self.num_replicas, self.axis)
@@ -168,9 +164,8 @@ def _positions(mesh: Mesh, axis: str) -> int:
     if types.get(axis, AxisType.Manual) is AxisType.Manual:
         message = (
             f"`Replicator` was given a mesh with the axes {dict(mesh.shape)}, but the axis of the replicas is "
-            f"{axis!r}. "
-            "Replicas live along one Auto or Explicit axis of the mesh: name it with `axis=`, or make one with "
-            f"`workbench.make_mesh({axis}=8)`."
+            f"{axis!r}. Replicas live along one Auto or Explicit axis of the mesh: name it with `axis=`, or make one "
+            f"with `workbench.make_mesh({axis}=8)`."
         )
         raise MeshError(message)
     return mesh.shape[axis]

@@ -42,13 +42,12 @@ class ReplicaStep:
             raise
         except jax.errors.ConcretizationTypeError as error:
             message = (
-                f"`{self.__name__}` was traced once for all {self.ctx.num_replicas} replicas and asked in "
-                f"Python for the "
-                f"value of an array: {str(error).splitlines()[0]} Batches, the state and `replica_id` have no "
-                f"values yet "
-                "while a step is traced, and a Python branch on them would give replicas different collectives. Choose "
-                "between values with `jnp.where`, between computations without collectives with `jax.lax.cond`, and "
-                "settle in Python only what is the same for all replicas, such as `ctx.num_replicas`."
+                f"`{self.__name__}` was traced once for all {self.ctx.num_replicas} replicas and asked in Python for "
+                f"the value of an array: {str(error).splitlines()[0]} Batches, the state and `replica_id` have no "
+                "values yet while a step is traced, and a Python branch on them would give replicas different "
+                "collectives. Choose between values with `jnp.where`, between computations without collectives with "
+                "`jax.lax.cond`, and settle in Python only what is the same for all replicas, such as "
+                "`ctx.num_replicas`."
             )
             raise ProgramError(message) from error
 
@@ -56,9 +55,8 @@ class ReplicaStep:
         if not isinstance(shapes, tuple) or len(shapes) != 2:
             what = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
             message = (
-                f"`{self.__name__}` returned {what}. A step returns the new state, equal on all replicas, and "
-                f"the metrics "
-                "of its replica: return `(state, metrics)`, with `()` for none."
+                f"`{self.__name__}` returned {what}. A step returns the new state, equal on all replicas, and the "
+                "metrics of its replica: return `(state, metrics)`, with `()` for none."
             )
             raise ProgramError(message)
         before = _described(state)
@@ -73,11 +71,9 @@ class ReplicaStep:
                 "; ".join(wrong[:6]) or f"{jax.tree.structure(state)} before, {jax.tree.structure(shapes[0])} after"
             )
             message = (
-                f"`{self.__name__}` returned another kind of state than it was given: {listed}. The state of "
-                f"one step is "
-                "the input of the next, so structure, shapes and dtypes stay: return it as it came, and put "
-                "other values "
-                "into the metrics."
+                f"`{self.__name__}` returned another kind of state than it was given: {listed}. The state of one step "
+                "is the input of the next, so structure, shapes and dtypes stay: return it as it came, and put other "
+                "values into the metrics."
             )
             raise ProgramError(message)
 
@@ -91,11 +87,9 @@ class ReplicaStep:
         if wrong:
             message = (
                 f"`{self.__name__}` returned a state that may differ between the {self.ctx.num_replicas} replicas: "
-                f"{', '.join(wrong[:8])} depend on the batch or the `replica_id` of one replica. The state is "
-                f"one value "
-                "that all replicas hold: `ctx.all_reduce` the gradients or statistics it is made of, return "
-                "what belongs "
-                "to one replica as a metric, or declare it equal with `check_state=False`."
+                f"{', '.join(wrong[:8])} depend on the batch or the `replica_id` of one replica. The state is one "
+                "value that all replicas hold: `ctx.all_reduce` the gradients or statistics it is made of, return "
+                "what belongs to one replica as a metric, or declare it equal with `check_state=False`."
             )
             raise ProgramError(message)
 
@@ -118,6 +112,6 @@ def _uneven_message(name: str, replicas: int, uneven: tuple[Uneven, ...]) -> str
         f"`{name}` lets each of its {replicas} replicas decide by itself whether a collective runs: "
         f"{'; '.join(map(text, uneven))}. The condition depends on the batch or the `replica_id` of one replica, so "
         "replicas would call different collectives, wait for each other for ever or mix up values. All replicas call "
-        "the same collectives in the same order: move the collective out of the branch and choose with `jnp.where`, or "
-        "`all_reduce` the condition first."
+        "the same collectives in the same order: move the collective out of the branch and choose with `jnp.where`, "
+        "or `all_reduce` the condition first."
     )

@@ -54,8 +54,7 @@ class CompilationCache:
         if len(data) > self.limit_bytes:
             return (
                 f"not cached: {len(data)} bytes are more than the whole cache may hold ({self.limit_bytes} bytes, set "
-                "by "
-                "WORKBENCH_CACHE_BYTES)"
+                "by WORKBENCH_CACHE_BYTES)"
             )
         temporary = None
         try:
@@ -72,8 +71,7 @@ class CompilationCache:
                     temporary.unlink(missing_ok=True)
             return (
                 f"not cached: {self.directory} cannot be written ({error.strerror or error}); the next call compiles "
-                "again. "
-                "Free some space there or set WORKBENCH_CACHE to another directory"
+                "again. Free some space there or set WORKBENCH_CACHE to another directory"
             )
         self._evict()
         return ""

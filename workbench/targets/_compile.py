@@ -99,10 +99,8 @@ def _check_axes(axes: dict[str, int], target: TargetRecord) -> None:
     described = " x ".join(f"{name}={size}" for name, size in axes.items()) or "no axes"
     message = (
         f"`compile_for_target` was given a mesh of {described} = {devices} devices for target {target.name!r}, which "
-        "has "
-        f"{target.devices} ({target.chips} chips). Every device of a target has one place in the mesh: use axes whose "
-        "product is "
-        f"{target.devices} (`fit_axes` grows the first one), or another topology of {target.chip}."
+        f"has {target.devices} ({target.chips} chips). Every device of a target has one place in the mesh: use axes "
+        f"whose product is {target.devices} (`fit_axes` grows the first one), or another topology of {target.chip}."
     )
     raise MeshError(message)
 
@@ -113,8 +111,7 @@ def _request(
     if order not in ("topology", "naive"):
         message = (
             f"`compile_for_target` was given `order={order!r}`. Devices are put into the mesh in one of two orders: "
-            "use 'topology' "
-            "(neighbours stay neighbours) or 'naive' (the compiler's list, reshaped)."
+            "use 'topology' (neighbours stay neighbours) or 'naive' (the compiler's list, reshaped)."
         )
         raise MeshError(message)
     family = FAMILIES[target.chip]

@@ -61,10 +61,9 @@ def target_mesh(
     if len(shapes) != len(names) or math.prod(shapes) != target.devices:
         message = (
             f"`target_mesh` was given sizes {shapes} and names {names} for target {target.name!r}: {math.prod(shapes)} "
-            "places for "
-            f"{target.devices} devices ({target.chips} chips). Every axis has a size and a name, and the sizes "
-            "multiply to the number of "
-            f"devices: for example ({target.devices // 2 or 1}, {2 if target.devices > 1 else 1})."
+            f"places for {target.devices} devices ({target.chips} chips). Every axis has a size and a name, and the "
+            f"sizes multiply to the number of devices: for example ({target.devices // 2 or 1}, "
+            f"{2 if target.devices > 1 else 1})."
         )
         raise MeshError(message)
     types = tuple(axis_types) if axis_types is not None else (AxisType.Auto,) * len(shapes)
@@ -102,9 +101,8 @@ def fit_axes(
     if not names or target.devices % others:
         message = (
             f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
-            f"{others} devices, which does not "
-            f"divide its {target.devices}. The first axis takes what the others leave: use sizes for {names[1:]} that "
-            f"divide {target.devices}."
+            f"{others} devices, which does not divide its {target.devices}. The first axis takes what the others "
+            f"leave: use sizes for {names[1:]} that divide {target.devices}."
         )
         raise MeshError(message)
     fitted = {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
@@ -189,9 +187,8 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         listed = "; ".join(f"args{where}: {what}" for where, what in strange.items())
         message = (
             "`lower_for_target` was given shardings over axes that the mesh "
-            f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. "
-            "Shardings are moved to the target's mesh by the names of their axes: name the axes alike, or shard these "
-            "arguments over others."
+            f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. Shardings are moved to the "
+            "target's mesh by the names of their axes: name the axes alike, or shard these arguments over others."
         )
         raise MeshError(message)
     if uneven:

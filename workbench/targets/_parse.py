@@ -75,8 +75,7 @@ def _split(target: str) -> tuple[str, str, int]:
     if match is None:
         message = (
             f"`parse_target` was given {target!r}, which is not of the form chip:topology. A target names a chip and "
-            "its "
-            f"topology, with *slices where there are several: {_near_form(text)}."
+            f"its topology, with *slices where there are several: {_near_form(text)}."
         )
         raise MeshError(message)
     return match["chip"], match["topology"], int(match["slices"] or 1)
@@ -104,8 +103,8 @@ def _family(chip: str, target: str) -> ChipFamily:
     near = ALIASES.get(near, near) if near else None
     hint = f"did you mean {target.strip().lower().replace(chip, near, 1)!r}? " if near else ""
     message = (
-        f"`parse_target` was given {target!r}, but there is no chip {chip!r} to compile for: {hint}"
-        f"The chips are named as their compilers name them: {', '.join(FAMILIES)}."
+        f"`parse_target` was given {target!r}, but there is no chip {chip!r} to compile for: {hint}The chips are named "
+        f"as their compilers name them: {', '.join(FAMILIES)}."
     )
     raise MeshError(message)
 
@@ -148,8 +147,8 @@ def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: s
     several = f" in up to {_SLICES_SEEN} slices and {_DEVICES_SEEN} devices"
     return (
         f"`parse_target` was given {target!r}, a topology that was not seen working; on some of those the compiler "
-        "dies "
-        f"without an error. Seen for {family.name}{several if slices > 1 else ''}: {', '.join(family.topologies)}. "
-        f"Take one of them (nearest: {', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` "
-        "to try: a worker process that dies is replaced by the next request."
+        f"dies without an error. Seen for {family.name}{several if slices > 1 else ''}: "
+        f"{', '.join(family.topologies)}. Take one of them (nearest: "
+        f"{', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: a worker process "
+        "that dies is replaced by the next request."
     )

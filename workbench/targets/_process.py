@@ -164,9 +164,9 @@ class Worker:
         said = f" It last wrote: {words!r}." if words else ""
         message = (
             f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} A "
-            "compiler that "
-            "dies raises no error, which is why it runs in a process of its own: this kernel is unharmed, and the next "
-            "request starts a new worker. Take a topology from `targets()`, a smaller program, or other options."
+            "compiler that dies raises no error, which is why it runs in a process of its own: this kernel is "
+            "unharmed, and the next request starts a new worker. Take a topology from `targets()`, a smaller program, "
+            "or other options."
         )
         raise EngineError(message, stage=watch.phase)
 
@@ -198,16 +198,14 @@ class _Watch:
         if self._cancel is not None and self._cancel.is_set():
             message = (
                 f"{self.what} was stopped after {seconds:.1f} s while {self.phase}, as its `cancel` event was set. "
-                "Nothing "
-                "is left running and nothing was cached: call it again to start over."
+                "Nothing is left running and nothing was cached: call it again to start over."
             )
             raise EngineError(message, stage=self.phase)
         if self._timeout is not None and seconds > self._timeout:
             message = (
                 f"{self.what} took longer than `timeout_seconds={self._timeout:g}` while {self.phase}. Compile time "
-                "grows "
-                "with the program, not with the number of chips, so the worker was ended: pass more seconds (None: no "
-                "limit), or a smaller program (fewer layers, a scan over equal layers)."
+                "grows with the program, not with the number of chips, so the worker was ended: pass more seconds "
+                "(None: no limit), or a smaller program (fewer layers, a scan over equal layers)."
             )
             raise EngineError(message, stage=self.phase)
         if self._progress is not None:
@@ -286,15 +284,13 @@ def _refused(frame: dict[str, Any], what: str) -> Exception:
     if frame["type"] == "NoSuchTopologyError":
         message = (
             f"{what} failed: the compiler does not know this topology. It said: {said!r}. A topology has to be one "
-            "that its "
-            "chips can be wired to: take one from `targets()`."
+            "that its chips can be wired to: take one from `targets()`."
         )
         return MeshError(message)
     message = (
         f"{what} failed: the compiler refused with {frame['type']}: {said!r}. What is compiled is valid StableHLO that "
-        "fits "
-        "the target's compiler, with options that it knows: check `options`, the dtypes and the custom calls of the "
-        "program."
+        "fits the target's compiler, with options that it knows: check `options`, the dtypes and the custom calls of "
+        "the program."
     )
     return EngineError(message, stage="compiling")
 

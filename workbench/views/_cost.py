@@ -141,8 +141,8 @@ def render_cost_text(cost: CostRecord) -> str:
         )
         seconds = f", {seconds_text(stage.seconds)} ({stage.bound}-bound)" if stage.seconds is not None else ""
         lines.append(
-            f"  {stage.stage} {stage.kind} {stage.name}: {flops_text(stage.flops)}, "
-            f"{bytes_text(stage.accessed_bytes)} of HBM{f', sends {sent}' if sent else ''}{seconds}"
+            f"  {stage.stage} {stage.kind} {stage.name}: {flops_text(stage.flops)}, {bytes_text(stage.accessed_bytes)} "
+            f"of HBM{f', sends {sent}' if sent else ''}{seconds}"
         )
     if cost.clients:
         work = [client.flops for client in cost.clients]

@@ -60,8 +60,8 @@ def describe_launched(record: LaunchedRecord) -> str:
     spent = f"{'for' if record.status == 'running' else 'after'} {seconds_text(record.elapsed_seconds)}"
     counted = count_states(record.states)
     return (
-        f"Program {record.graph.name} on {record.engine}: {record.status} {spent}, "
-        f"{count_text(nodes)} node{'' if nodes == 1 else 's'}{f': {counted}' if counted else ''}."
+        f"Program {record.graph.name} on {record.engine}: {record.status} {spent}, {count_text(nodes)} "
+        f"node{'' if nodes == 1 else 's'}{f': {counted}' if counted else ''}."
     )
 
 

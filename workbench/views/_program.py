@@ -54,8 +54,8 @@ def describe_program(record: ProgramRecord) -> str:
     moved = sum(s.moved_bytes * _turns(record.plan.stages, s) for s in stages)
     count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
     return (
-        f"Program {record.name} on {record.target}: {count}, {count_text(clients)} clients, "
-        f"{bytes_text(moved)} between server and clients per call"
+        f"Program {record.name} on {record.target}: {count}, {count_text(clients)} clients, {bytes_text(moved)} "
+        "between server and clients per call"
     )
 
 

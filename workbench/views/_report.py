@@ -10,10 +10,10 @@ from workbench.views._svg import Markup, element, join
 # A browser that opens the file may not fetch anything, whatever a picture or a name inside it says.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = (
-    ".wb-scroll{overflow-x:auto}td.wb-number,th.wb-number{text-align:right;font-variant-numeric:tabular-nums}"
-    "nav ul{padding:0;margin:12px 0 0;list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;font-size:14px}"
-    "code{font-family:ui-monospace,monospace}"
-    ".wb-lead{font-size:17px}@media print{nav{display:none}section{break-inside:avoid}}"
+    ".wb-scroll{overflow-x:auto}td.wb-number,th.wb-number{text-align:right;font-variant-numeric:tabular-nums}nav "
+    "ul{padding:0;margin:12px 0 0;list-style:none;display:flex;flex-wrap:wrap;gap:4px "
+    "16px;font-size:14px}code{font-family:ui-monospace,monospace}.wb-lead{font-size:17px}@media "
+    "print{nav{display:none}section{break-inside:avoid}}"
 )
 
 

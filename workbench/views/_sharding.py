@@ -192,8 +192,8 @@ def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 
     """Inputs, outputs, and each operation with its sharding; then the collectives that this asks for."""
     sharded = sum(any(value.spec) for value in record.values)
     lines = [
-        f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, "
-        f"planned collectives {count_text(len(record.collectives))}."
+        f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, planned "
+        f"collectives {count_text(len(record.collectives))}."
     ]
     shown = [value for value in record.values if value.operation not in ("constant",)]
     lines += [f"  {_value_line(value)}" for value in shown[:values_at_most]]
@@ -298,8 +298,8 @@ def _cell_svg(piece: _Slice, corner: tuple[float, float], cell: float, fill: str
     held = f" on device{'s' if len(piece.devices) != 1 else ''} {_ranges(piece.devices)}" if piece.devices else ""
     rounding = ' rx="3"' if size > 12 else ""
     box = Markup(
-        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} '
-        f'fill="{fill}" data-devices="{_ranges(piece.devices)}"><title>{escape(f"[{bounds}]{held}")}</title></rect>'
+        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{fill}" '
+        f'data-devices="{_ranges(piece.devices)}"><title>{escape(f"[{bounds}]{held}")}</title></rect>'
     )
     if size < 16 or not piece.devices:
         return box

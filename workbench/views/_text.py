@@ -58,15 +58,15 @@ def render_module_text(module: ModuleRecord) -> str:
         f"Module {module.name} for {module.platform}, {count_text(module.devices)} devices: "
         f"{count_text(len(module.instructions))} instructions, {flops_text(module.flops)} and "
         f"{bytes_text(module.accessed_bytes)} of memory traffic per device per call.",
-        f"  attributed to a stage: {module.attributed_instructions:.1%} of instructions, "
-        f"{module.attributed_flops:.1%} of FLOPs, {module.attributed_bytes:.1%} of bytes",
+        f"  attributed to a stage: {module.attributed_instructions:.1%} of instructions, {module.attributed_flops:.1%} "
+        f"of FLOPs, {module.attributed_bytes:.1%} of bytes",
     ]
     for found in module.collectives:
         times = "an unknown number of times" if found.times is None else f"{count_text(found.times)} ×"
         where = f" at {found.sources[0]}" if found.sources else ""
         lines.append(
-            f"  {times} {found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device, "
-            f"stage {', '.join(found.stages) or 'not known'}{where}"
+            f"  {times} {found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device, stage "
+            f"{', '.join(found.stages) or 'not known'}{where}"
         )
     sent = sum(collective_bytes(module).values())
     if module.collectives:

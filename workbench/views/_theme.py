@@ -155,8 +155,7 @@ def hatches() -> Markup:
 
 
 _TYPE = (
-    f".wb,.wb-svg{{font-family:{FONT};font-variant-numeric:tabular-nums}}"
-    f".wb-mono{{font-family:{MONO}}}"
+    f".wb,.wb-svg{{font-family:{FONT};font-variant-numeric:tabular-nums}}.wb-mono{{font-family:{MONO}}}"
     ".wb-strong{font-weight:600}.wb-end{text-anchor:end}.wb-middle{text-anchor:middle}"
 )
 
