@@ -1,9 +1,12 @@
-"""Rounds per second of one federated averaging: here, FedJAX and Flower, wherever they are installed.
+"""Rounds per second of one federated averaging: here, FedJAX, pfl-research and Flower, wherever they are installed.
 
 The round of `benchmarks.engines` (64-128-1 network, five gradient steps on 32 examples, the mean of the changes): the
-same numbers in every framework, checked, and every framework's round in turn in one run; medians. Needs, beside the
-workbench, `pip install fedjax` and `pip install "mapreduce-workbench[flower]"`, each as far as it is to be compared.
-FedJAX 0.0.16 uses `jax.tree_map`, which JAX 0.10 no longer has; here that name is given back to it.
+same numbers in every framework, checked, and every framework's round in turn in one run; medians. Compared is what is
+installed beside the workbench:
+
+* FedJAX: `pip install fedjax`. Version 0.0.16 uses `jax.tree_map`, which JAX 0.10 no longer has; it is given back here.
+* pfl-research with its TensorFlow bridge: `pip install pfl tensorflow-cpu tf_keras tensorflow_probability`.
+* Flower's simulation runtime: `pip install "mapreduce-workbench[flower]"`.
 
 `python -m benchmarks.comparison --clients 64`
 """
@@ -13,6 +16,9 @@ FedJAX 0.0.16 uses `jax.tree_map`, which JAX 0.10 no longer has; here that name 
 import argparse
 import contextlib
 import importlib.util
+import itertools
+import logging
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import workbench as wb
-from benchmarks.engines import STEPS, client, make_round, start
+from benchmarks.engines import FEATURES, HIDDEN, STEPS, client, make_round, start
 from workbench.engines import Flower
 
 Round = Callable[[Any, Any], Any]
@@ -61,6 +67,8 @@ def _rounds(clients: int, data: Any, stack: contextlib.ExitStack, *, flower: boo
     found: dict[str, Round] = {"workbench": compiled}
     if importlib.util.find_spec("fedjax") is not None:
         found["FedJAX"] = fedjax_round(data)
+    if importlib.util.find_spec("pfl") is not None and importlib.util.find_spec("tf_keras") is not None:
+        found["pfl-research (TensorFlow)"] = pfl_round(data)
     if flower and importlib.util.find_spec("flwr") is not None:
         from benchmarks.flower_by_hand import FlowerByHand
 
@@ -95,6 +103,43 @@ def fedjax_round(data: Any) -> Round:
     def one_round(w: Any, _: Any) -> Any:
         state, _diagnostics = algorithm.apply(algorithm.init(w), clients)
         return state.params
+
+    return one_round
+
+
+def pfl_round(data: Any) -> Round:
+    """The same round for pfl-research: a Keras model, one central iteration over all users."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # pfl 0.6 keeps variables by names that Keras 3 no longer makes unique
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.getLogger("pfl").setLevel(logging.ERROR)
+    import tensorflow as tf
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+    from pfl.model.tensorflow import TFModel
+
+    x, y = data
+    layers = [tf.keras.layers.Dense(HIDDEN, "tanh", use_bias=False), tf.keras.layers.Dense(1, use_bias=False)]
+    network = tf.keras.Sequential(layers)
+    network.build((None, FEATURES))
+    network.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
+    model = TFModel(model=network, metrics={}, central_optimizer=tf.keras.optimizers.SGD(1.0))
+    users = [Dataset((tf.constant(rows), tf.constant(labels[:, None]))) for rows, labels in zip(x, y, strict=True)]
+    turn = itertools.cycle(range(len(users)))
+    backend = SimulatedBackend(FederatedDataset(users.__getitem__, lambda: next(turn)), None)
+    one = NNAlgorithmParams(
+        central_num_iterations=1, evaluation_frequency=2, train_cohort_size=len(users), val_cohort_size=None
+    )
+    local = NNTrainHyperParams(local_num_epochs=STEPS, local_learning_rate=0.1, local_batch_size=None)
+
+    def one_round(w: Any, _: Any) -> Any:
+        network.set_weights([w["in"], w["out"][:, None]])
+        FederatedAveraging().run(one, backend, model, local, NNEvalHyperParams(local_batch_size=None))
+        inner, outer = network.get_weights()
+        return {"in": inner, "out": outer[:, 0]}
 
     return one_round
 
