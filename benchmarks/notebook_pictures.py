@@ -7,7 +7,6 @@
 import argparse
 import base64
 import io
-import re
 import sys
 from pathlib import Path
 
@@ -32,7 +31,8 @@ def main() -> None:
             print(f"{path.stem}: no figure")
             continue
         number = path.stem.partition("-")[0]
-        best = max(figures, key=lambda image: image.width * image.height)
+        wide = [image for image in figures if image.height <= image.width] or figures
+        best = max(wide, key=lambda image: image.width * image.height)
         chosen = figures[int(wanted[number])] if number in wanted else best
         height = round(chosen.height * WIDTH / chosen.width)
         small = chosen.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
@@ -48,7 +48,7 @@ def figures_of(path: Path) -> list[Image.Image]:
             data = output.get("data", {})
             if "image/png" in data:
                 found.append(Image.open(io.BytesIO(base64.b64decode(data["image/png"]))))
-            elif "<svg" in data.get("text/html", ""):
+            elif "data:image/svg+xml" in data.get("text/html", ""):
                 found.append(_drawn(data["text/html"]))
     return found
 
@@ -58,12 +58,10 @@ def _drawn(page: str) -> Image.Image:
     sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "browser")]
     from chromium import open_browser
 
-    width = re.search(r'<svg[^>]*\bwidth="([\d.]+)', page)
-    size = min(1200, max(600, int(float(width[1])) + 40)) if width else 900
     with open_browser() as browser:
-        tab = browser.new_page(viewport={"width": size, "height": 700}, device_scale_factor=2)
+        tab = browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light")
         tab.set_content(page)
-        picture = tab.locator("svg").first.screenshot()
+        picture = tab.locator("img").first.screenshot()
     return Image.open(io.BytesIO(picture))
 
 
