@@ -14,6 +14,7 @@ sys.path.insert(0, HERE)
 def ray_cluster():
     ray = pytest.importorskip("ray", reason="needs the extra `ray`")
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of its own default
     ray.init(
         num_cpus=4,
         resources={"SEAT": 1},

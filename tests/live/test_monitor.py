@@ -30,7 +30,7 @@ def wait_for(condition):
 class FakeDevice:
     """An accelerator with a memory of its own that can be pulled out."""
 
-    platform, device_kind, local_hardware_id = "gpu", "Fake 9000", 0
+    platform, device_kind, local_hardware_id, process_index = "gpu", "Fake 9000", 0, 0
 
     def __init__(self, number=0, stats=None):
         self.id = number
@@ -104,8 +104,8 @@ def test_largest_arrays_are_named_with_the_line_that_made_them():
 
 
 def test_monitor_samples_all_devices_and_the_host():
+    held = jax.block_until_ready(jnp.ones(1000, jnp.float32))  # before the first sample
     with watch_devices(0.05, arrays=2) as monitor:
-        held = jnp.ones(1000, jnp.float32)
         wait_for(lambda: len(monitor.history()) >= 3)
         sample = monitor.latest()
         assert [device.where for device in sample.devices] == [f"cpu:{i}" for i in range(8)]

@@ -71,8 +71,8 @@ def estimate_scaled(
     Example:
         >>> import jax, workbench as wb
         >>> from workbench.cost import estimate_scaled
-        >>> mean = wb.program(clients=8)(lambda x: wb.reduce_mean(wb.map_fn(lambda row: row @ row, x)))
-        >>> record = wb.inspect(mean, jax.numpy.ones((8, 32)))
+        >>> mean = wb.program(clients=8)(lambda x: wb.reduce_mean(wb.map_fn(lambda rows: rows @ rows.T, x)))
+        >>> record = wb.inspect(mean, jax.numpy.ones((8, 16, 32)))
         >>> estimate_scaled(record, clients=64).cost.stages[0].flops / record.cost.stages[0].flops
         8.0
     """
