@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from workbench._errors import NodeError
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle
 from workbench.launch._pickling import pickled
 from workbench.launch._pool import DaemonPool
-from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked
+from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked, unreachable
 from workbench.launch._runner import NodeRunner
 
 REPORT_SECONDS = 0.25
@@ -57,7 +56,7 @@ class DaskEndpoint:
                 answer = actor.ask(payload).result()
             except (OSError, RuntimeError, KeyError) as error:  # the worker is gone, or does not know the actor
                 self._actor = None
-                raise self._unreachable(method, f"its worker was lost ({error})") from error
+                raise unreachable(self.label, method, f"its worker was lost ({error})") from error
         return unpacked(answer)
 
     def forget(self) -> None:
@@ -70,21 +69,14 @@ class DaskEndpoint:
         deadline = time.monotonic() + CONNECT_SECONDS
         while time.monotonic() < deadline:
             if self.gone is not None:
-                raise self._unreachable(method, self.gone)
+                raise unreachable(self.label, method, self.gone)
             try:
                 address, key = distributed.Variable(self._place, client=self._client).get(timeout=REPORT_SECONDS)
             except TimeoutError:
                 continue
             self._actor = distributed.Actor(NodeActor, address, key)
             return self._actor
-        raise self._unreachable(method, f"it did not start within {CONNECT_SECONDS:.0f} s")
-
-    def _unreachable(self, method: str, fact: str) -> NodeError:
-        message = (
-            f"The call `{method}` did not get an answer from node {self.label!r}: {fact}. A node answers between its "
-            "start and its end: see `Launched.state()` for what happened, or give the node a `Restart` and call again."
-        )
-        return NodeError(message, stage=self.label)
+        raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 
 
 class _Seat:

@@ -11,11 +11,10 @@ from typing import Any
 
 import psutil
 
-from workbench._errors import NodeError
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._pickling import pickled
-from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked
+from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked, unreachable
 from workbench.launch._runner import NodeRunner
 
 CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls of other nodes
@@ -47,14 +46,14 @@ class RayEndpoint:
 
         payload = pickled((method, args, kwargs))
         if self.gone is not None:
-            raise self._unreachable(method, self.gone)
+            raise unreachable(self.label, method, self.gone)
         actor = self._actor or self._find(method)
         try:
             answer = ray.get(actor.ask.remote(self.label, payload))
         except ray.exceptions.RayActorError as error:
             self._actor = None
             fact = self.gone or f"its actor ended while it worked on the call, which may have had an effect ({error})"
-            raise self._unreachable(method, fact) from error
+            raise unreachable(self.label, method, fact) from error
         return unpacked(answer)
 
     def forget(self) -> None:
@@ -67,21 +66,14 @@ class RayEndpoint:
         deadline = time.monotonic() + CONNECT_SECONDS
         while time.monotonic() < deadline:
             if self.gone is not None:
-                raise self._unreachable(method, self.gone)
+                raise unreachable(self.label, method, self.gone)
             try:
                 self._actor = ray.get_actor(self._name, namespace=self._launch)
             except ValueError:  # not there yet, or not there again
                 time.sleep(0.02)
                 continue
             return self._actor
-        raise self._unreachable(method, f"it did not start within {CONNECT_SECONDS:.0f} s")
-
-    def _unreachable(self, method: str, fact: str) -> NodeError:
-        message = (
-            f"The call `{method}` did not get an answer from node {self.label!r}: {fact}. A node answers between its "
-            "start and its end: see `Launched.state()` for what happened, or give the node a `Restart` and call again."
-        )
-        return NodeError(message, stage=self.label)
+        raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 
 
 class NodeActor:

@@ -112,7 +112,7 @@ class RemoteHost:
         pause = 0.001
         while True:
             if self.gone is not None:
-                raise _unreachable(label, method, self.gone)
+                raise unreachable(label, method, self.gone)
             door = self._door
             try:
                 door = door or self._open()
@@ -122,10 +122,10 @@ class RemoteHost:
                     if self._door is door:
                         self._door = None
                 if time.monotonic() > deadline:
-                    raise _unreachable(label, method, f"no connection within {CONNECT_SECONDS:.0f} s") from error
+                    raise unreachable(label, method, f"no connection within {CONNECT_SECONDS:.0f} s") from error
             except (EOFError, OSError) as error:
                 fact = "its process ended while it worked on the call, which may have had an effect"
-                raise _unreachable(label, method, fact) from error
+                raise unreachable(label, method, fact) from error
             time.sleep(pause)
             pause = min(1.3 * pause, 0.03)
 
@@ -183,7 +183,7 @@ def _packed_error(label: str, method: str, error: Exception) -> bytes:
     return packed
 
 
-def _unreachable(label: str, method: str, fact: str) -> NodeError:
+def unreachable(label: str, method: str, fact: str) -> NodeError:
     message = (
         f"The call `{method}` did not get an answer from node {label!r}: {fact}. A node answers between its start and "
         "its end: see `Launched.state()` for what happened, or give the node a `Restart` and call again."
