@@ -15,6 +15,7 @@ from workbench.views import (
     describe_program,
     facts,
     flops_text,
+    leaving_blocks,
     render_program_svg,
     render_program_text,
     seconds_text,
@@ -86,6 +87,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
     blocks = [
         facts(rows),
+        *leaving_blocks(record.plan),
         collectives_block(record.module.collectives) if record.module is not None else None,
         {"form": "note", "title": "The cost assumes", "text": "; ".join(record.cost.assumptions)}
         if record.cost is not None and record.cost.assumptions

@@ -1,11 +1,14 @@
 """How many clients a device computes together."""
 
+from typing import Any
+
 import jax
 
+from workbench._jax_compat import inner_jaxprs
 from workbench.plan._count import count_jaxpr_work
 from workbench.plan._phases import Phase
 
-# Below this work a client is not worth a turn of a loop of its own on a CPU (about 50 µs of arithmetic).
+# Less work is not worth a turn of a loop of its own on a CPU (about 50 µs of arithmetic).
 _CPU_FLOPS_PER_TURN = 2e6
 # An accelerator is filled by as many clients as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
@@ -17,12 +20,13 @@ def choose_clients_at_once(
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU one client at once is fastest unless the client's work is tiny: matrices of one client fill the cores
-    and stay
-    in its caches. An accelerator wants as many as fit in a quarter of its memory.
+    On a CPU one client at once is fastest unless a turn of the client's innermost loop is tiny: matrices of one client
+    fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing several
+    clients in one. An accelerator wants as many as fit in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
-        work = sum(_flops(step.jaxpr) for step in phase.steps if step.jaxpr is not None)
+        jaxprs = [step.jaxpr for step in phase.steps if step.jaxpr is not None]
+        work = sum(_flops(jaxpr) for jaxpr in jaxprs) / max(1, sum(_turns(jaxpr.jaxpr) for jaxpr in jaxprs))
         return max(1, min(per_share, int(_CPU_FLOPS_PER_TURN // max(work, 1.0))))
     room = _MEMORY_SHARE * (memory_bytes or _memory_bytes())
     return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
@@ -31,6 +35,15 @@ def choose_clients_at_once(
 def _flops(jaxpr: object) -> float:
     counted = count_jaxpr_work(jaxpr)
     return (counted.flops or 0.0) + (counted.elementwise_flops or 0.0)
+
+
+def _turns(jaxpr: Any) -> int:
+    """How often the bodies of the innermost loops run; a loop of unknown length counts once."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inside = sum(_turns(getattr(inner, "jaxpr", inner)) for inner in inner_jaxprs(equation))
+        total += equation.params["length"] * max(1, inside) if equation.primitive.name == "scan" else inside
+    return total
 
 
 def _memory_bytes() -> int:

@@ -22,14 +22,17 @@ def describe_plan(
     """The record of a plan; `names` are the names of its inputs."""
     flow = _Names(plan, names)
     variables = plan.closed.jaxpr
+    inputs = tuple(flow.value(v) for v in variables.invars)
+    leaves, stays = find_leaving(plan, inputs)
     return PlanRecord(
         name=plan.name,
         placements=tuple(_placement_record(p) for p in plan.placements),
         stages=tuple(_stage_record(plan, stage, flow, "") for stage in plan.stages),
-        inputs=tuple(flow.value(v) for v in variables.invars),
+        inputs=inputs,
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
         clients_at_once=clients_at_once,
-        leaves=find_leaving(plan),
+        leaves=leaves,
+        stays=stays,
         notes=tuple(notes),
     )
 

@@ -1,6 +1,7 @@
-"""What leaves a client: a plan followed backwards from what the server and the caller read."""
+"""What leaves a client, and what stays: a plan followed backwards from what the server and the caller read."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,19 +9,58 @@ from jax.extend.core import Literal
 
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._steps import Plan, Step, loop_bodies, plan_jaxpr
-from workbench.records import LeavingRecord
+from workbench.records import LeavingRecord, ValueRecord
 
 Records = dict[tuple[str, int, int], LeavingRecord]
 
 
-def find_leaving(plan: Plan) -> tuple[LeavingRecord, ...]:
-    """One record per value of a client that the server gets: its share of a reduction, or a row that somebody reads.
+def find_leaving(
+    plan: Plan, inputs: Sequence[ValueRecord]
+) -> tuple[tuple[LeavingRecord, ...], tuple[ValueRecord, ...]]:
+    """What the server gets of a client, and what it never gets; `inputs` are those of the plan.
 
-    In program order. `times` is 0: nothing has run.
+    Returns:
+        One record per value that leaves: a client's share of a reduction, or a row that somebody reads, in program
+        order; `times` is 0, nothing has run. And the inputs that clients alone read, as one client has them.
     """
     records: Records = {}
-    _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
-    return tuple(records[key] for key in sorted(records, key=_place))
+    read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
+    for (path, step, i), record in records.items():
+        if path == "0" and step < 0:
+            records[path, step, i] = record.replace(name=inputs[i].name)
+    leaving = tuple(records[key] for key in sorted(records, key=_place))
+    staying = [_of_one(inputs[i], axis) for i, axis in _inputs_of_clients(plan).items() if i not in read]
+    return leaving, tuple(staying)
+
+
+def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
+    shape = value.shape[:axis] + value.shape[axis + 1 :]
+    return value.replace(shape=shape, size_bytes=value.size_bytes // max(value.shape[axis], 1), sharding=None)
+
+
+def _inputs_of_clients(plan: Plan) -> dict[int, int]:
+    """The inputs that clients read, also inside of loops, each with its axis of clients."""
+    axes: dict[Any, int] = {}
+    for step in plan.steps:
+        if step.kind in ("loop", "branch"):
+            for i, axis in _operands_of_clients(plan, step).items():
+                axes.setdefault(step.equation.invars[i], axis)
+        elif step.kind not in ("server", "broadcast"):
+            for v in step.inputs:
+                axes.setdefault(v, 0)
+    return {i: axes[v] for i, v in enumerate(plan.closed.jaxpr.invars) if v in axes}
+
+
+def _operands_of_clients(plan: Plan, step: Step) -> dict[int, int]:
+    params, name = step.equation.params, step.equation.primitive.name
+    first = {"cond": 1, "while": params.get("cond_nconsts", 0)}.get(name, 0)
+    turns = params["num_consts"] + params["num_carry"] if name == "scan" else math.inf  # from there on: one per turn
+    axes: dict[int, int] = {}
+    for closed in loop_bodies(step.equation):
+        for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name)).items():
+            if not isinstance(step.equation.invars[first + i], Literal):
+                axes[first + i] = axis + (i >= turns)
+    return axes
 
 
 def _place(key: tuple[str, int, int]) -> Any:

@@ -108,4 +108,5 @@ class PlanRecord(Record):
     outputs: tuple[ValueRecord, ...] = ()
     clients_at_once: int | None = None  # None: every client of a device at once
     leaves: tuple[LeavingRecord, ...] = ()  # what the server gets to see of a client, on an engine that sends no more
+    stays: tuple[ValueRecord, ...] = ()  # inputs that clients alone read, as one client has them
     notes: tuple[str, ...] = ()

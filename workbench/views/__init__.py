@@ -41,6 +41,7 @@ from workbench.views._launch import (
     render_launched_text as render_launched_text,
     worst_hue as worst_hue,
 )
+from workbench.views._leaving import describe_leaving as describe_leaving, leaving_blocks as leaving_blocks
 from workbench.views._live import (
     compare_with_prediction as compare_with_prediction,
     describe_run as describe_run,

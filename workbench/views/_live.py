@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.records import CostRecord, RunRecord, StageRunRecord
+from workbench.views._leaving import run_leaving_lines
 from workbench.views._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
 from workbench.views._theme import hatches, svg_style
 
@@ -102,7 +103,7 @@ def render_run_text(run: RunRecord) -> str:
         )
         for row in table
     ]
-    return "\n".join([describe_run(run), *(lines if run.stages else [])])
+    return "\n".join([describe_run(run), *(lines if run.stages else []), *run_leaving_lines(run)])
 
 
 def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":

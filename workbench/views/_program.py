@@ -1,6 +1,7 @@
 """The picture and the text of a program: data flowing between a server and its clients."""
 
 from workbench.records import ProgramRecord, StageRecord
+from workbench.views._leaving import describe_leaving, draw_marks, draw_summary
 from workbench.views._program_layout import Block, Box, Lane, ProgramLayout, lay_out
 from workbench.views._svg import (
     Markup,
@@ -29,7 +30,8 @@ def render_program_svg(
 ) -> Markup:
     """The stages of a program as one picture.
 
-    Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`.
+    Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. Where something
+    leaves a client stands a round mark with `data-leaves`, and the lines below say what.
 
     Args:
         record: What is known of the program; its plan is enough, its mesh says which devices hold which clients.
@@ -41,7 +43,8 @@ def render_program_svg(
         One `<svg>` element.
     """
     layout = lay_out(record.plan, record.mesh, width)
-    body = draw_layout(layout)
+    body = join([draw_layout(layout), *draw_marks(layout, record.plan)])
+    body = join([body, draw_summary(layout, record.plan)])
     ground = None if live else rect(0, 0, layout.width, layout.height, class_="wb-fill-bg")
     style = "" if live else svg_style(dark)
     return svg(layout.width, layout.height, ground, body, label=describe_program(record), style=style)
@@ -63,6 +66,7 @@ def render_program_text(record: ProgramRecord) -> str:
     """The program as indented lines, for terminals and screen readers."""
     lines = [describe_program(record) + "."]
     lines += _stage_lines(record.plan.stages, record, 1)
+    lines += [said] if (said := describe_leaving(record.plan)) else []
     if record.module is not None:
         count = len(record.module.collectives)
         lines.append(f"Compiled: {count} collective{'s' if count != 1 else ''}.")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
+from workbench.views._leaving import leaving_fact
 from workbench.views._program import axes_text, walk
 from workbench.views._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
@@ -34,7 +35,7 @@ def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource 
     collectives = record.module.collectives if record.module is not None else ()
     mine = [each for each in collectives if stage.path in each.stages]
     blocks = [
-        facts(_facts(stage)),
+        facts([*_facts(stage), *leaving_fact(record.plan, stage.path)]),
         _values("Inputs", stage.inputs),
         _values("Outputs", stage.outputs),
         collectives_block(mine) if record.module is not None else None,
