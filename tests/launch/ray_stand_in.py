@@ -7,6 +7,10 @@ from typing import Any
 
 
 class RayActorError(Exception):
+    """The actor cannot be reached."""
+
+
+class ActorDiedError(RayActorError):
     """The actor is dead."""
 
 
@@ -26,7 +30,7 @@ class _Method:
             try:
                 self._actor.ready.wait()
                 if self._actor.dead:
-                    raise RayActorError
+                    raise ActorDiedError
                 result = getattr(self._actor.instance, self._name)(*args)
                 if not future.done():
                     future.set_result(result)
@@ -41,7 +45,7 @@ class _Method:
 class _Actor:
     def __init__(self, cls: type, args: tuple[Any, ...]) -> None:
         self.under_way: list[Future[Any]] = []
-        self.dead = False
+        self.dead = self.forgotten = False
         self.ready = threading.Event()
         self.instance: Any = None
 
@@ -64,7 +68,7 @@ class _Maker:
 
     def remote(self, *args: Any) -> _Actor:
         held = self._ray.named.get(str(self._name))
-        if held is not None and not held.dead:
+        if held is not None and not held.forgotten:
             message = f"{self._name} is taken"
             raise ValueError(message)
         made = self._ray.named[str(self._name)] = _Actor(self._cls, args)
@@ -72,7 +76,7 @@ class _Maker:
 
 
 class StandInRay(ModuleType):
-    exceptions = SimpleNamespace(RayActorError=RayActorError)
+    exceptions = SimpleNamespace(RayActorError=RayActorError, ActorDiedError=ActorDiedError)
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -93,14 +97,19 @@ class StandInRay(ModuleType):
 
     def get_actor(self, name: str, namespace: str) -> _Actor:
         held = self.named.get(f"{namespace}/{name}")
-        if held is None or held.dead:
+        if held is None or held.forgotten:
             raise ValueError(name)
         return held
 
-    def kill(self, actor: _Actor) -> None:
+    def lose(self, actor: _Actor) -> None:
+        """The actor's process dies; its name stays taken while its owner holds a handle, as in Ray 2.55."""
         actor.dead = True
         for runner in actor.instance._runners.values():
             runner.abandon()
         for future in actor.under_way:
             if not future.done():
-                future.set_exception(RayActorError())
+                future.set_exception(ActorDiedError())
+
+    def kill(self, actor: _Actor) -> None:
+        self.lose(actor)
+        actor.forgotten = True

@@ -5,6 +5,7 @@ import sys
 
 import launch_nodes as nodes
 import pytest
+from ray_stand_in import StandInRay
 
 from workbench._errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
@@ -27,6 +28,33 @@ def test_before_ray_is_connected_the_error_says_to_call_init(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", NotConnected)
     with pytest.raises(ProgramError, match=r"`RayEngine\(\)` was made before `ray.init`.*`ray.init\(address=...\)`"):
         RayEngine()
+
+
+def check_that_callers_find_a_lost_actor_again(lose):
+    program = Program("lost")
+    counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=1))
+    relay = program.add_node(ServiceNode(nodes.Relay, counter))
+    with launch(program, RayEngine(), on_failure="continue") as launched:
+        direct, through = launched.client(counter), launched.client(relay)
+        assert direct.add(5) == 5
+        assert through.add(5) == 10
+        lose(direct)
+        assert nodes.eventually(lambda: launched.state()[0].restarts == 1, LONG)
+        assert nodes.eventually(lambda: launched.state()[0].state == "serving", LONG)
+        assert direct.add(1) == 1  # a new object
+        with pytest.raises(NodeError, match="may have had an effect"):  # the other node had not heard of it
+            through.add(1)
+        assert through.add(1) == 2
+
+
+def test_a_lost_actor_that_still_owns_its_name_is_restarted_and_found_again(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", StandInRay())
+
+    def lose(_):
+        ray = sys.modules["ray"]
+        ray.lose(next(actor for name, actor in ray.named.items() if name.endswith("main/0")))
+
+    check_that_callers_find_a_lost_actor_again(lose)
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -52,20 +80,17 @@ class TestOnACluster:
             where = [state.where for state in launched.state()]
         assert where[0] == where[1] != where[2]
 
-    @pytest.mark.parametrize("limit", [0, 1], ids=["fails", "restarts"])
-    def test_an_actor_that_is_killed_is_reported_and_restarted_only_as_its_policy_says(self, limit):
+    def test_an_actor_that_is_killed_is_reported_with_its_label_and_calls_to_it_raise(self):
         program = Program("lost")
-        counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=limit))
+        counter = program.add_node(ServiceNode(nodes.Counter))
         with launch(program, RayEngine(), on_failure="continue") as launched:
             remote = launched.client(counter)
             assert remote.add(5) == 5
             os.kill(remote.pid(), 9)
-            if limit:
-                assert nodes.eventually(lambda: launched.state()[0].restarts == 1, LONG)
-                assert nodes.eventually(lambda: launched.state()[0].state == "serving", LONG)
-                assert remote.add(1) == 1
-            else:
-                assert nodes.eventually(lambda: launched.failures, LONG)
-                assert launched.exit_codes == {"main/0": -9}
-                with pytest.raises(NodeError, match=r"it was (lost|killed): The actor is dead"):
-                    remote.add(1)
+            assert nodes.eventually(lambda: launched.failures, LONG)
+            assert launched.exit_codes == {"main/0": -9}
+            with pytest.raises(NodeError, match=r"it was (lost|killed): The actor is dead"):
+                remote.add(1)
+
+    def test_an_actor_that_is_killed_is_restarted_as_its_policy_says_and_found_again(self):
+        check_that_callers_find_a_lost_actor_again(lambda counter: os.kill(counter.pid(), 9))

@@ -111,7 +111,8 @@ class RayHost:
         first, code = self.specs[0].label, -9
         try:
             self._actor = self._made(attempt)
-            while (told := ray.get(self._asked())) is not None:
+            while not self._killed:  # before there was anything to kill, perhaps
+                told = ray.get(self._asked())
                 self._heard_at, self._seen = time.monotonic(), told["seen"]
                 for label, line in told["lines"]:
                     self._logs[label].append(line)
@@ -120,10 +121,11 @@ class RayHost:
                 if told["code"] is not None:
                     code = told["code"]
                     break
-            self.kill()  # nothing of it is needed any more
         except Exception as error:  # the actor died, or could not be made
             if not self._killed:
                 emit(first, "killed", f"The actor of {first!r} was lost: {error}")
+        self.kill()  # one that is dead, too: Ray keeps its name from the next one for as long as we hold a handle
+        self._actor = None
         for spec in self.specs:
             if spec.kind == "service":
                 self._engine.endpoint(spec).forget()

@@ -39,6 +39,7 @@ class RayEndpoint:
         self.gone: str | None = None
         self._launch, self._name = launch, actor
         self._actor: Any = None
+        self._dead: int | None = None  # whose name Ray may not have forgotten yet
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls `method` and waits for its answer."""
@@ -52,6 +53,8 @@ class RayEndpoint:
             answer = ray.get(actor.ask.remote(self.label, payload))
         except ray.exceptions.RayActorError as error:
             self._actor = None
+            if isinstance(error, ray.exceptions.ActorDiedError):
+                self._dead = hash(actor)
             fact = self.gone or f"its actor ended while it worked on the call, which may have had an effect ({error})"
             raise unreachable(self.label, method, fact) from error
         return unpacked(answer)
@@ -68,11 +71,13 @@ class RayEndpoint:
             if self.gone is not None:
                 raise unreachable(self.label, method, self.gone)
             try:
-                self._actor = ray.get_actor(self._name, namespace=self._launch)
+                actor = ray.get_actor(self._name, namespace=self._launch)
             except ValueError:  # not there yet, or not there again
-                time.sleep(0.02)
-                continue
-            return self._actor
+                actor = None
+            if actor is not None and hash(actor) != self._dead:
+                self._actor = actor
+                return actor
+            time.sleep(0.02)
         raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 
 
