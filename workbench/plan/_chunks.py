@@ -8,8 +8,8 @@ from workbench._jax_compat import inner_jaxprs
 from workbench.plan._count import count_jaxpr_work
 from workbench.plan._phases import Phase
 
-# Less work is not worth a turn of a loop of its own on a CPU (about 50 µs of arithmetic).
-_CPU_FLOPS_PER_TURN = 2e6
+# Less work is not worth a turn of a loop of its own on a CPU (about 100 µs of arithmetic).
+_CPU_FLOPS_PER_TURN = 4e6
 # An accelerator is filled by as many clients as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30

@@ -1,0 +1,47 @@
+"""How many clients "auto" computes together."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import workbench as wb
+from workbench.plan import choose_clients_at_once
+from workbench.plan._evaluate import evaluate
+from workbench.plan._steps import plan_jaxpr
+
+CLIENTS = 4096
+
+
+def _chosen(width: int, steps: int, **choice: Any) -> int:
+    """For a client of `steps` products with a matrix of `width` × `width`, 2 × 16 × width² FLOPs each."""
+
+    def train(w: Any, x: Any) -> Any:
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, length=steps)[0]
+
+    fed = wb.program(clients=CLIENTS)(lambda w, x: wb.reduce_mean(wb.map_fn(train, (wb.broadcast(w), x))))
+    shapes = jax.ShapeDtypeStruct((width, width), jnp.float32), jax.ShapeDtypeStruct((CLIENTS, 16, width), jnp.float32)
+    seen = []
+
+    def choose(phase: Any, share: int) -> int:
+        seen.append(choose_clients_at_once(phase, share, **choice))
+        return seen[-1]
+
+    plan = plan_jaxpr(jax.make_jaxpr(fed)(*shapes), "round")
+    jax.eval_shape(lambda *inputs: evaluate(plan, inputs, clients_at_once=choose), *shapes)
+    return seen[0]
+
+
+@pytest.mark.parametrize("steps", [1, 10, 1000])
+def test_a_cpu_computes_clients_together_by_the_work_of_one_step_however_many_there_are(steps: int) -> None:
+    assert _chosen(64, steps, platform="cpu") == 30  # 4e6 // (2·16·64² + 16·64) FLOPs
+
+
+def test_a_cpu_computes_a_client_whose_steps_fill_it_alone() -> None:
+    assert _chosen(512, 10, platform="cpu") == 1
+
+
+def test_an_accelerator_computes_what_fits_in_a_quarter_of_its_memory() -> None:
+    row_bytes = 2 * 16 * 64 * 4  # a client's data and its result; the weights are every client's
+    assert _chosen(64, 10, platform="gpu", memory_bytes=400 * row_bytes) == 100
