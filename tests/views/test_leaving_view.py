@@ -88,8 +88,8 @@ def test_text_holds_the_sentence():
 def test_panel_of_the_program_lists_what_leaves_and_what_stays():
     blocks = {block.get("title"): block for block in overview(examples.fedavg_record())["blocks"]}
     assert blocks["What leaves each client"]["rows"] == [
-        ["its share of reduce_mean", "f32[64,10], f32[10]", "2.54 KiB"],
-        ["its share of reduce_mean", "f32[]", "4 B"],
+        ["share of reduce_mean", "f32[64,10], f32[10]", "2.54 KiB"],
+        ["share of reduce_mean", "f32[]", "4 B"],
     ]
     assert [row[0] for row in blocks["What stays with it"]["rows"]] == ["data.x", "data.y"]
 

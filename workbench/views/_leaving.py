@@ -65,7 +65,7 @@ def leaving_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
     )
     columns = ["what", "type", "bytes"]
     leaves = {"form": "table", "title": "What leaves each client", "columns": columns, "note": note}
-    made = [{**leaves, "rows": [list(row[1:]) for row in leaving_rows(plan)]}]
+    made = [{**leaves, "rows": [[what.removeprefix("its "), *row] for _, what, *row in leaving_rows(plan)]}]
     if plan.stays:
         rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.stays]
         made.append({"form": "table", "title": "What stays with it", "columns": columns, "rows": rows})
