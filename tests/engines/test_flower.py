@@ -1,9 +1,6 @@
 """The Flower engine; what needs flwr is skipped without the extra, and the rest of it is not."""
 
-import importlib.util
-import json
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 import pytest
 from engine_contract import (
     CLIENTS,
@@ -24,26 +20,14 @@ from engine_contract import (
     rounds,
     start,
 )
+from flower_tests import family, flower_warnings, needs_flower, none_left
 
 import workbench as wb
 from workbench._errors import EngineError
 from workbench.engines import Engine, Flower
 from workbench.engines._flower_app.asks import Ask, NodeFailure, Reply
-from workbench.engines._flower_runtime import Deployment
 
-needs_flower = pytest.mark.skipif(
-    importlib.util.find_spec("flwr") is None or importlib.util.find_spec("ray") is None,
-    reason="the extra `flower` is not installed",
-)
-needs_deployment = pytest.mark.skipif(
-    not os.environ.get("WORKBENCH_TEST_FLOWER_DEPLOYMENT"),
-    reason="takes minutes: set WORKBENCH_TEST_FLOWER_DEPLOYMENT=1 to start a SuperLink and SuperNodes",
-)
-# flwr 1.41 and ray 2.55 use what Python and protobuf deprecate.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = flower_warnings
 
 
 @pytest.fixture(scope="module")
@@ -292,10 +276,9 @@ def test_simulation_runs_in_other_processes_and_leaves_nothing_behind():
         assert f"process {os.getpid()}" not in run.clients[0].where
         again = engine.run(fedavg, start(), client_data())
         assert not [note for note in again.notes if "started" in note]  # the second run finds it running
-        family = psutil.Process().children(recursive=True)
-        assert any("_flower_simulation" in " ".join(process.cmdline()) for process in family)
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
+        processes = family(engine)
+        assert any("_flower_simulation" in " ".join(process.cmdline()) for process in processes)
+    assert none_left(processes)
     np.testing.assert_allclose(run.results[0], again.results[0])
 
 
@@ -308,67 +291,3 @@ def test_run_ends_when_cancelled_and_the_runtime_serves_the_next_one(flower: Flo
         flower.run(rounds, start(), client_data(), cancel=cancel)
     run = flower.run(fedavg, start(), client_data())
     np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
-
-
-@needs_flower
-@needs_deployment
-def test_deployment_has_a_process_for_every_party_and_the_same_numbers():
-    with Flower("deployment", clients_per_node=3, start_seconds=500) as engine:
-        run = engine.run(fedavg, start(), client_data())
-        runtime: Any = engine._running
-        assert set(runtime.processes.pids) == {"superlink", "supernode 0", "supernode 1", "flwr run"}
-        family = psutil.Process().children(recursive=True)
-    np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
-    assert len({client.where for client in run.clients}) == 2  # SuperNodes, each with processes of its own
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
-
-
-@needs_flower
-@needs_deployment
-def test_supernode_that_leaves_is_an_error_that_names_the_client():
-    def progress(stage: str, done: float) -> None:
-        if done == 1.0 and not killed:  # the first round has finished
-            runtime: Any = engine._running
-            killed.append(runtime.processes.pids["supernode 1"])
-            os.kill(killed[0], signal.SIGKILL)
-
-    killed: list[int] = []
-    with Flower("deployment", clients_per_node=3, timeout_seconds=300, start_seconds=500) as engine:
-        with pytest.raises(
-            EngineError, match=r"one of the clients 3, 4 on supernode 1.*ended with exit status -9"
-        ) as e:
-            engine.run(rounds, start(), client_data(), progress=progress)
-        family = psutil.Process().children(recursive=True)
-    assert e.value.run.rounds == 1
-    np.testing.assert_allclose(e.value.run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
-
-
-def _two_rounds_of_two(w: Any, x: Any) -> Any:
-    with wb.program(clients=2):
-        mean = lambda w: wb.reduce_mean(wb.map_fn(lambda v, row: v * row, (wb.broadcast(w), x)))  # noqa: E731
-        return jax.lax.fori_loop(0, 2, lambda _, w: mean(w), w)
-
-
-@needs_flower
-@needs_deployment
-def test_exported_app_runs_on_superlink_and_supernodes(tmp_path: Path):
-    x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    Flower.export(_two_rounds_of_two, tmp_path / "app", np.ones(4, np.float32), x)
-    deployment = Deployment(2, port=0, start_seconds=500)
-    try:
-        for node in range(2):  # each SuperNode finds the data of one client
-            (deployment.data / str(node)).rmdir()
-            (tmp_path / "app" / "data" / str(node)).rename(deployment.data / str(node))
-        deployment.start_nodes(lambda: None)
-        deployment.submit(tmp_path / "app")
-        told = tmp_path / "app" / "results" / "run.json"
-        deployment.processes.ended.clear()
-        deployment.processes.wait(lambda: told.exists() or None, "the results", lambda: None, 500)
-    finally:
-        deployment.close()
-    assert json.loads(told.read_text())["finished_rounds"] == 2
-    # The mean row is [2, 3, 4, 5]; each round multiplies by it.
-    assert np.load(told.parent / "result.npy").tolist() == [4, 9, 16, 25]
