@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import launch_nodes as nodes
@@ -233,6 +234,51 @@ def test_two_hundred_nodes_run_on_threads():
         assert launched.client(counter).add(0) == 995
     assert len(codes) == 200
     assert set(codes.values()) == {None, 0}
+
+
+class SlowToEnd:
+    """An engine whose node is still there when it says that it has stopped, as a thread or a process is."""
+
+    name, kills = "slow", True
+
+    def open(self, program, emit):
+        self.specs, self.emit, self.over = tuple(program.specs), emit, threading.Event()
+        return [self]
+
+    def close(self, reason=None):
+        if reason is not None:
+            self.emit("main/0", "stopped", None)
+            threading.Timer(0.5, self.end).start()
+
+    def end(self):
+        self.over.set()
+        self.emit("main/0", "gone", None)
+
+    def ended(self):
+        return self.over.is_set()
+
+    def start(self, attempt):
+        self.emit("main/0", "serving", None)
+
+    def request_stop(self):
+        pass
+
+    def snapshot(self, label):
+        return {}
+
+    def hung(self):
+        return []
+
+
+def test_stop_returns_as_soon_as_everything_has_ended():
+    program = Program("slow")
+    program.add_node(ServiceNode(nodes.Counter))
+    launched = launch(program, SlowToEnd())
+    stopping = threading.Thread(target=launched.stop, args=(600.0,), daemon=True)
+    stopping.start()
+    stopping.join(60.0)  # of the 600 that it would wait for a node that does not end
+    assert not stopping.is_alive()
+    assert launched.exit_codes == {"main/0": 0}
 
 
 def test_what_a_spawned_process_imports_is_small():

@@ -58,7 +58,6 @@ def test_a_lost_actor_that_still_owns_its_name_is_restarted_and_found_again(monk
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray leaves its processes to Python
 class TestOnACluster:
     def test_resources_that_nobody_has_are_named_at_once(self):
         program = Program("wishes")

@@ -173,6 +173,7 @@ class DaskEngine:
     """
 
     name = "dask"
+    kills = False
 
     def __init__(self, client: Any) -> None:
         try:

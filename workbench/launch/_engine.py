@@ -10,7 +10,10 @@ from workbench.launch._runner import Emit
 
 
 class Host(Protocol):
-    """What an engine keeps of the nodes that live and die together."""
+    """What an engine keeps of the nodes that live and die together.
+
+    It sends news after `ended()` became true, or while it is: a program that stops looks again when it hears something.
+    """
 
     specs: tuple[NodeSpec, ...]
 
@@ -30,6 +33,7 @@ class Engine(Protocol):
     """Where nodes can live."""
 
     name: str
+    kills: bool  # whether `Host.kill` ends a node, or gives it up where it is
 
     def open(self, program: Program, emit: Emit) -> Sequence[Host]:
         """Hosts for the program's nodes, not yet started; they report to `emit(label, event, detail)`."""

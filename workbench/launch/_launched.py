@@ -340,7 +340,8 @@ class Launched:
         for host in left:
             host.kill()
         with self._changed:
-            self._changed.wait_for(self._all_ended, 5.0 if left else 1.0)
+            if left and self._engine.kills:  # what was only given up sends no news
+                self._changed.wait_for(self._all_ended, 5.0)
             for life in self._nodes.values():
                 if life.exit_code is None and life.state not in ("hung", "waiting"):
                     life.state, life.error = "hung", f"It did not end within {grace_seconds} s of `stop`."

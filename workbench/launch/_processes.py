@@ -187,6 +187,7 @@ class ProcessHost:
             pipe.close()
         emit(self.specs[0].label, "exited", process.exitcode)
         self._exited.set()  # after the news of it, so that nobody starts the next attempt before having heard
+        emit(self.specs[0].label, "gone", None)
 
     def _log_text(self, last_bytes: int | None) -> tuple[str, ...]:
         try:
@@ -205,6 +206,7 @@ class Processes:
     """
 
     name = "processes"
+    kills = True
 
     def __init__(self) -> None:
         self.authkey = secrets.token_bytes(32)

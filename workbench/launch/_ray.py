@@ -130,7 +130,8 @@ class RayHost:
             if spec.kind == "service":
                 self._engine.endpoint(spec).forget()
         emit(first, "exited", code)
-        self._over = True
+        self._over = True  # after the news of it, so that nobody starts the next attempt before having heard
+        emit(first, "gone", None)
 
     def _asked(self) -> Any:
         return self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS)
@@ -174,6 +175,7 @@ class RayEngine:
     """
 
     name = "ray"
+    kills = True
 
     def __init__(self) -> None:
         try:

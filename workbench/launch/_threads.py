@@ -45,9 +45,11 @@ class ThreadHost:
             self._runner.context.tell_failed(label, reason)
 
     def ended(self) -> bool:
-        """Whether the thread is gone, or forgotten."""
+        """Whether the node's work is over, or its thread forgotten."""
         thread, context = self._runner.thread, self._runner.context
-        return thread is None or not thread.is_alive() or (context is not None and context.attempt < 0)
+        if thread is None or context is None or not thread.is_alive():
+            return True
+        return context.attempt < 0 or context.ended_at is not None  # a thread lives on for a moment after its last news
 
     def hung(self) -> list[tuple[str, float, str]]:
         """Label, silent seconds and stack of a node that has been silent for too long."""
@@ -84,6 +86,7 @@ class Threads:
     """
 
     name = "threads"
+    kills = False
 
     def open(self, program: Program, emit: Emit) -> list[ThreadHost]:
         """One host for each node of `program`.
