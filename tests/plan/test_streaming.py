@@ -33,7 +33,7 @@ def _temporaries(clients: int, clients_at_once: Any) -> int:
 
 @pytest.mark.parametrize("clients_at_once", [2, "auto"], ids=["2 at once", "auto"])
 def test_memory_does_not_grow_with_the_clients(clients_at_once: Any) -> None:
-    assert _temporaries(256, clients_at_once) <= 1.3 * _temporaries(16, clients_at_once)
+    assert _temporaries(4096, clients_at_once) <= 1.3 * _temporaries(64, clients_at_once)
 
 
 def test_all_clients_at_once_take_memory_each() -> None:
