@@ -1,25 +1,27 @@
 """What an engine costs beside a hand-written pipeline on the same executor: `python -m benchmarks.engines`.
 
 The same client function (a few steps of a small network), the same batches, interleaved in one run: milliseconds per
-client and round, medians over repetitions, and the median of the ratios. `--beam` adds the in-process Beam runner
-beside a pipeline written by hand, and `--clients 10000 --reader` reads the clients one by one and tells the peak of the
-memory.
+client and round, medians over repetitions, and the median of the ratios. `--dask` adds a local Dask cluster, `--beam`
+the in-process Beam runner, each beside the same by hand, and `--flower` measures Flower alone. `--reader --clients 1000
+10000` reads clients one by one, each number of them in a process of its own, and tells the peaks of its memory.
 """
 
 # pyright: reportMissingImports=false
 
 import argparse
 import importlib
+import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor as Pool, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
 import workbench as wb
 from workbench.engines import Beam, ClientReader, Executor, Mesh, Sequential
@@ -141,18 +143,32 @@ def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitio
     print(f"{name:28} {mine:8.3f} ms {hand:10.3f} ms {ratio:8.2f}")
 
 
-def read_many(engine: Any, clients: int) -> None:
+def read_many(beam: bool, clients: int) -> None:
+    """One round of clients that are made when they are read; run this in a process of its own."""
+
     def pairs() -> Iterator[Any]:
         return ((i, client(i)) for i in range(clients))
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    engine = Beam(clients_per_batch=32) if beam else Sequential()
+    engine.run(make_round(64), start(), ClientReader([(i, client(i)) for i in range(64)]))  # loads libraries
+    before = psutil.Process().memory_info().rss
     record = engine.run(make_round(clients), start(), ClientReader(pairs, clients=clients))
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     data = clients * sum(x.nbytes for x in client(0)) / 2**20
+    compiled = sum("was compiled" in note for note in record.notes)
     print(
-        f"{record.engine}: {clients} clients of {data:.0f} MiB in {record.seconds:.1f} s, "
-        f"peak memory grew by {grown:.0f} MiB, {sum('was compiled' in note for note in record.notes)} compilation(s)"
+        f"{record.engine}: {clients} clients, {data:.0f} MiB of data, {record.seconds:.1f} s; "
+        f"{before / 2**20:.0f} MiB before, peak {peak:.0f} MiB; {compiled} compilation(s)",
+        flush=True,
     )
+
+
+def compare_reading(beam: bool, numbers: Sequence[int]) -> None:
+    for clients in numbers:
+        process = multiprocessing.get_context("spawn").Process(target=read_many, args=(beam, clients))
+        process.start()
+        process.join(1800)
+        process.kill()
 
 
 def compare_flower(clients: int, repetitions: int) -> None:
@@ -164,24 +180,34 @@ def compare_flower(clients: int, repetitions: int) -> None:
         compare("Flower's simulation", flower.run, theirs, clients, repetitions)
 
 
+def compare_dask(clients: int, repetitions: int) -> None:
+    from distributed import Client, LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as dask:
+        pool = dask.get_executor()
+        ours = Executor(pool, clients_per_task=32).run
+        compare("2 Dask processes, 32 a task", ours, by_hand(pool, 32), clients, repetitions)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=256)
+    parser.add_argument("--clients", type=int, nargs="+", default=[256])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--beam", action="store_true")
+    parser.add_argument("--dask", action="store_true")
     parser.add_argument("--flower", action="store_true", help="Flower alone, one client per node")
     parser.add_argument("--reader", action="store_true")
     chosen = parser.parse_args()
     if chosen.reader:
-        read_many(Beam(clients_per_batch=32) if chosen.beam else Sequential(), chosen.clients)
+        compare_reading(chosen.beam, chosen.clients)
         return
     if chosen.flower:
-        compare_flower(chosen.clients, chosen.repetitions)
+        compare_flower(chosen.clients[0], chosen.repetitions)
         return
     print(f"{'engine':28} {'ours':>11} {'by hand':>13} {'ratio':>8}")
-    sizes = (chosen.clients, chosen.repetitions)
+    sizes = (chosen.clients[0], chosen.repetitions)
     compare("sequential", Sequential().run, by_hand(None, 1), *sizes)
-    compare("mesh", Mesh(clients_at_once=None).run, by_hand(None, chosen.clients), *sizes)
+    compare("mesh", Mesh(clients_at_once=None).run, by_hand(None, chosen.clients[0]), *sizes)
     with ThreadPoolExecutor(2) as pool:
         compare("2 threads, 32 a task", Executor(pool, clients_per_task=32).run, by_hand(pool, 32), *sizes)
     try:
@@ -191,6 +217,8 @@ def main() -> None:
     else:
         pool = get_reusable_executor(2)
         compare("2 loky processes, 32 a task", Executor(pool, clients_per_task=32).run, by_hand(pool, 32), *sizes)
+    if chosen.dask:
+        compare_dask(*sizes)
     if chosen.beam:
         compare("Beam in process, 32 a batch", Beam(clients_per_batch=32).run, beam_by_hand(32), *sizes)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 
 WORKERS = 2
 
@@ -36,7 +37,13 @@ class FlowerByHand:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        family = psutil.Process(self._process.pid).children(recursive=True)
+        try:
+            self._process.communicate(timeout=60)  # its input ends, and with it the rounds
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        for process in psutil.wait_procs(family, timeout=10)[1]:
+            process.kill()
         self._folder.cleanup()
 
     def __call__(self, w: Any, data: Any) -> Any:
@@ -58,7 +65,7 @@ class FlowerByHand:
 
 def _serve(clients: int, folder: Path) -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")
-    os.environ["BY_HAND_FOLDER"] = str(folder)
+    os.environ["BY_HAND_FOLDER"], os.environ["BY_HAND_CLIENTS"] = str(folder), str(clients)
     from flwr.simulation import run_simulation
 
     from benchmarks import flower_by_hand_apps as apps

@@ -4,6 +4,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -38,9 +39,10 @@ def one_client(message: Message, context: Context) -> Message:
 
 @server.main()
 def rounds(grid: Grid, context: Context) -> None:
-    folder = Path(os.environ["BY_HAND_FOLDER"])
+    folder, count = Path(os.environ["BY_HAND_FOLDER"]), int(os.environ["BY_HAND_CLIENTS"])
     for _ in sys.stdin:
-        nodes = list(grid.get_node_ids())  # when the first round is asked for, all have come
+        while len(nodes := list(grid.get_node_ids())) < count:  # the first round may be asked for before all have come
+            time.sleep(0.2)
         with np.load(folder / "w.npz") as file:
             w = [file[name] for name in file.files]
         messages = [Message(_record(w), dst_node_id=node, message_type="query") for node in nodes]

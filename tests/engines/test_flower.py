@@ -92,7 +92,7 @@ class _NodesHere:
 def _answer(ask: Ask, context: Any) -> Reply:
     from workbench.engines._flower_app import client, nodes
 
-    return Reply(*client._answer(nodes.as_content(ask), context))
+    return Reply(*client._answer(nodes.as_contents([ask])[0], context))
 
 
 @needs_flower

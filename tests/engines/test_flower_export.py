@@ -50,8 +50,8 @@ def exported(tmp_path: Path) -> Iterator[Any]:
         ]
 
         def ask(wanted: Any) -> list[Any]:
-            pairs = zip(wanted, contexts, strict=False)
-            return [asks.Reply(*client._answer(nodes.as_content(one), context)) for one, context in pairs]
+            pairs = zip(nodes.as_contents(wanted), contexts, strict=False)
+            return [asks.Reply(*client._answer(content, context)) for content, context in pairs]
 
         inputs = {path.stem: np.load(path) for path in (folder / "inputs").glob("*.npy")}
         return program.Program(folder / "workbench_app", inputs, ask)

@@ -151,8 +151,9 @@ class Flower(Engine):
             raise work.failed(asked[error.seat][1], error, self._place(error.seat)) from error
         work.ledger.stage(work.stage, "messages", time.perf_counter() - started)
         self._note_sent(work)
+        expected = partial_avals(work.phase)
         for seat, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
-            self._add(work, batch, reply, seat)
+            self._add(work, batch, reply, seat, expected)
         labels = zip(kept, work.phase.kept, work.function(1).out_names, strict=False)
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
@@ -218,8 +219,7 @@ class Flower(Engine):
         assert self._running is not None
         np.save(self._running.data / str(seat) / f"{name}.npy", rows)
 
-    def _add(self, work: Pass, batch: Batch, reply: Reply, seat: int) -> None:
-        expected = partial_avals(work.phase)
+    def _add(self, work: Pass, batch: Batch, reply: Reply, seat: int, expected: Sequence[Any]) -> None:
         where = f"{self._place(seat)}, {reply.told['where']}"
         values = []
         for x, aval in itertools.zip_longest(reply.values, expected):

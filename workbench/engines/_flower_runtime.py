@@ -62,9 +62,16 @@ class Processes:
         return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
 
     def wait(
-        self, ready: Callable[[], Any], what: str, check: Callable[[], Any], seconds: float = _PATIENCE_SECONDS
+        self,
+        ready: Callable[[], Any],
+        what: str,
+        check: Callable[[], Any],
+        seconds: float = _PATIENCE_SECONDS,
+        pause: Callable[[float], Any] = time.sleep,
     ) -> Any:
         """What `ready` returns once it is not None; looks ten times a second, and calls `check`, which may raise.
+
+        A `pause` that ends as soon as there is something to look at makes it look at once.
 
         Raises:
             EngineError: if a process ended meanwhile, or after `seconds`.
@@ -87,7 +94,7 @@ class Processes:
                     "nothing blocks connections on 127.0.0.1."
                 )
                 raise EngineError(message)
-            time.sleep(0.1)
+            pause(0.1)
         return found
 
     def close(self) -> None:
@@ -213,7 +220,11 @@ class Runtime:
                 raise EngineError(message) from None
             return None
 
-        return self.processes.wait(ready, "the nodes", check, seconds)
+        def pause(most: float) -> None:
+            with contextlib.suppress(EOFError, OSError):  # `ready` says it
+                engine.poll(most)
+
+        return self.processes.wait(ready, "the nodes", check, seconds, pause)
 
     def _last_words(self) -> str:
         told = "; ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)

@@ -43,9 +43,8 @@ def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_sec
     Raises:
         NodeFailure: naming the first node that raised, left, or did not answer in time.
     """
-    messages = [
-        Message(as_content(ask), dst_node_id=node, message_type="query") for node, ask in zip(nodes, asks, strict=False)
-    ]
+    contents = zip(nodes, as_contents(asks), strict=False)
+    messages = [Message(content, dst_node_id=node, message_type="query") for node, content in contents]
     replies = list(grid.send_and_receive(messages, timeout=timeout_seconds))
     found = {reply.metadata.reply_to_message_id: reply for reply in replies}
     answers = []
@@ -61,10 +60,18 @@ def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_sec
     return answers
 
 
-def as_content(ask: Ask) -> RecordDict:
-    """What is asked, as Flower sends it."""
+def as_contents(asks: Sequence[Ask]) -> list[RecordDict]:
+    """What each node is asked, as Flower sends it; values that all are sent are made ready once."""
+    ready: dict[int, Array] = {}
+    return [_as_content(ask, ready) for ask in asks]
+
+
+def _as_content(ask: Ask, ready: dict[int, Array]) -> RecordDict:
     record = {name: value for name, value in vars(ask).items() if name != "sent"}
-    arrays = ArrayRecord({str(i): Array(as_plain(x)) for i, x in enumerate(ask.sent)})
+    for x in ask.sent:
+        if id(x) not in ready:
+            ready[id(x)] = Array(as_plain(x))
+    arrays = ArrayRecord({str(i): ready[id(x)] for i, x in enumerate(ask.sent)})
     return RecordDict({"ask": ConfigRecord(record), "sent": arrays})
 
 
