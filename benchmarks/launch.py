@@ -23,8 +23,15 @@ class Echo:
         return value
 
 
-def echo(value: int) -> int:
-    return value
+SERVICES: list[Echo] = []  # of a worker of `plain_processes`
+
+
+def make_service() -> None:
+    SERVICES.append(Echo())
+
+
+def call_service(value: int) -> int:
+    return SERVICES[0].echo(value)
 
 
 @contextlib.contextmanager
@@ -41,13 +48,15 @@ def ours(engine: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], An
 @contextlib.contextmanager
 def plain_threads() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
     with ThreadPoolExecutor(1) as pool:
-        yield lambda value: pool.submit(echo, value).result(), lambda value: pool.submit(echo, value)
+        service = pool.submit(Echo).result()  # made where it is called, as a node's object is
+        yield lambda value: pool.submit(service.echo, value).result(), lambda value: pool.submit(service.echo, value)
 
 
 @contextlib.contextmanager
 def plain_processes() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield lambda value: pool.submit(echo, value).result(), lambda value: pool.submit(echo, value)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=make_service) as pool:
+        yield lambda value: pool.submit(call_service, value).result(), lambda value: pool.submit(call_service, value)
 
 
 @contextlib.contextmanager

@@ -178,10 +178,10 @@ def handles_in(value: Any) -> Iterator[Handle]:
     """Every handle in `value`: itself, or inside lists, tuples and dictionaries."""
     if isinstance(value, Handle):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         for item in value:
             yield from handles_in(item)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, (dict, Mapping)):
         for item in value.values():
             yield from handles_in(item)
 

@@ -1,6 +1,5 @@
 """An executor whose threads die with the process."""
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -70,16 +69,22 @@ class DaemonPool(Executor):
             future, fn, args, kwargs = item
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(fn(*args, **kwargs))
+                    result = fn(*args, **kwargs)
                 except BaseException as error:  # handed to whoever waits, as in concurrent.futures
                     future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
             del item, future, fn, args, kwargs  # an idle thread must not keep arrays alive
 
     def _next(self) -> tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
-        with contextlib.suppress(queue.Empty):
+        try:
             return self._work.get_nowait()
+        except queue.Empty:
+            pass
         with self._lock:  # as `submit` puts under it, no call can slip in between
-            with contextlib.suppress(queue.Empty):
+            try:
                 return self._work.get_nowait()
-            self._idle += 1
+            except queue.Empty:
+                self._idle += 1
         return self._work.get()

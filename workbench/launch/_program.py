@@ -19,6 +19,9 @@ class _Group:
     colocate: bool = False
 
 
+_MAIN = _Group("main")
+
+
 class Program:
     """A graph of nodes, to be launched on threads, processes or a cluster.
 
@@ -44,6 +47,7 @@ class Program:
     def __init__(self, name: str) -> None:
         self.name = name
         self.specs: list[NodeSpec] = []
+        self._handles: set[Handle] = set()
         self._hosts: list[int] = []  # of each node, the first node that it shares a process with
         self._group: _Group | None = None
 
@@ -110,7 +114,7 @@ class Program:
         Raises:
             ProgramError: if the node is no node, a number is not positive, or a handle is foreign or has no methods.
         """
-        group = self._group or _Group("main")
+        group = self._group or _MAIN
         index = len(self.specs)
         label = f"{group.label}/{sum(spec.group == group.label for spec in self.specs)}"
         self._check(node, label, 1 if concurrency is None else concurrency, hang_seconds)
@@ -133,7 +137,9 @@ class Program:
         )
         self.specs.append(spec)
         self._hosts.append(index)
-        return Handle(self.name, label, index)
+        handle = Handle(self.name, label, index)
+        self._handles.add(handle)
+        return handle
 
     def colocate(self, *handles: Handle) -> None:
         """Puts the nodes into one process, where they call each other directly; they start, end and restart together.
@@ -207,11 +213,10 @@ class Program:
             raise ProgramError(message)
 
     def _check_owned(self, handles: Any, operation: str) -> None:
-        known = {(spec.index, spec.label) for spec in self.specs}
         foreign = sorted(
             f"{handle.label} of {handle.program}"
             for handle in handles
-            if handle.program != self.name or (handle.index, handle.label) not in known
+            if handle not in self._handles
         )
         if foreign:
             message = (

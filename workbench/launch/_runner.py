@@ -35,7 +35,6 @@ class NodeRunner:
         self._client_of = client_of
         self._emit = emit
         self._write = write
-        self._closing = threading.Event()
 
     def start(self, attempt: int) -> None:
         """Starts the node anew, in a new thread and with a new context."""
@@ -49,9 +48,8 @@ class NodeRunner:
         if self.context is not None:
             context.lines.extend(self.context.lines)
         self.context = context
-        self._closing = threading.Event()
         name = f"{self.spec.program}:{self.spec.label}"
-        self.thread = threading.Thread(target=self._body, args=(context, self._closing), name=name, daemon=True)
+        self.thread = threading.Thread(target=self._body, args=(context,), name=name, daemon=True)
         self.thread.start()
 
     def request_stop(self) -> None:
@@ -61,7 +59,6 @@ class NodeRunner:
 
     def close(self, reason: str) -> None:
         """Ends the service."""
-        self._closing.set()
         if self.service is not None:
             self.service.close(reason)
 
@@ -105,10 +102,10 @@ class NodeRunner:
             "native_id": thread.native_id if thread is not None and thread.is_alive() else None,
         }
 
-    def _body(self, context: NodeContext, closing: threading.Event) -> None:
+    def _body(self, context: NodeContext) -> None:
         CURRENT.set(context)
         try:
-            code = self._work(context, closing)
+            code = self._work(context)
             event, detail = ("stopped", None) if context.stop_requested and code == 0 else ("finished", code)
         except BaseException as error:  # whatever ends the node is reported, not lost with its thread
             text = _traceback_of(error)
@@ -120,7 +117,7 @@ class NodeRunner:
                 self.service.pause()
             self._emit(self.spec.label, event, detail)
 
-    def _work(self, context: NodeContext, closing: threading.Event) -> int:
+    def _work(self, context: NodeContext) -> int:
         try:
             args = dereference(tuple(self.spec.args), self._client_of)
             kwargs = dereference(dict(self.spec.kwargs), self._client_of)
@@ -136,8 +133,8 @@ class NodeRunner:
             self._emit(self.spec.label, "running" if self.spec.runs else "serving", None)
             if self.spec.runs:
                 instance.run()
-            else:
-                closing.wait()
+            elif self.service is not None:
+                self.service.wait_until_closed()
         except SystemExit as leave:
             return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
         return 0

@@ -1,6 +1,6 @@
 """The receiving end of calls: counts them, queues them, runs them; the same on every engine."""
 
-import inspect
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,10 +49,17 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     return mark
 
 
+@functools.lru_cache(256)
+def batchings(target: type) -> Mapping[str, tuple[int, float]]:
+    """Method → size and patience of its batches, of those that are `batched`."""
+    members = {name: member for each in reversed(target.__mro__) for name, member in vars(each).items()}
+    return {name: getattr(member, _BATCHING) for name, member in members.items() if hasattr(member, _BATCHING)}
+
+
 def parallel_calls(spec: NodeSpec) -> int:
     """How many calls of one client may be under way at once: enough to fill the largest batch."""
-    members = (inspect.getattr_static(spec.target, name) for name in spec.methods)
-    return max([spec.concurrency, *(getattr(member, _BATCHING, (1, 0.0))[0] for member in members)])
+    batches = batchings(spec.target) if isinstance(spec.target, type) else {}
+    return max([spec.concurrency, *(size for size, _ in batches.values())])
 
 
 @dataclass(slots=True)
@@ -145,40 +152,46 @@ class Service:
         self.spec = spec
         self.label = spec.label
         self.methods = spec.methods
-        self._turn = threading.Condition()
+        self._lock = threading.RLock()
+        self._turn = threading.Condition(self._lock)  # for callers that must wait
+        self._end = threading.Condition(self._lock)  # for the node's own thread
         self._instance: Any = None
         self._context: NodeContext | None = None
         self._closed: str | None = None
         self._waiting = 0
         self._active: dict[int, tuple[str, float]] = {}  # thread → method and when it began
         self._calls = self._errors = 0
-        members = {name: inspect.getattr_static(spec.target, name) for name in spec.methods}
         self._batchers = {
-            name: _Batcher(spec.label, name, *getattr(member, _BATCHING))
-            for name, member in members.items()
-            if hasattr(member, _BATCHING)
+            name: _Batcher(spec.label, name, size, patience)
+            for name, (size, patience) in batchings(spec.target).items()
         }
 
     def open(self, instance: Any, context: NodeContext) -> None:
         """Starts to answer with `instance`; a restarted node comes with a new one and an empty count."""
-        with self._turn:
-            self._instance, self._context, self._closed = instance, context, None
+        with self._lock:
+            self._instance, self._context = None if self._closed else instance, context
             self._calls = self._errors = 0
             self._active.clear()
             self._turn.notify_all()
 
     def pause(self) -> None:
         """Keeps callers waiting until the next `open`: the node restarts."""
-        with self._turn:
+        with self._lock:
             self._instance = None
 
     def close(self, reason: str) -> None:
         """Turns away whoever waits and whoever comes."""
-        with self._turn:
+        with self._lock:
             self._instance, self._closed = None, reason
             self._turn.notify_all()
+            self._end.notify_all()
         for batcher in self._batchers.values():
             batcher.close(self._gone("?"))
+
+    def wait_until_closed(self) -> None:
+        """Returns after `close`."""
+        with self._lock:
+            self._end.wait_for(lambda: self._closed is not None)
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Runs one method when its turn comes; what it raises reaches the caller, not the node."""
@@ -190,7 +203,7 @@ class Service:
     def tally(self) -> dict[str, Any]:
         """How many calls were answered, failed, are under way and wait; the age of the oldest one under way."""
         now = time.monotonic()
-        with self._turn:
+        with self._lock:
             oldest = min((began for _, began in self._active.values()), default=now)
             return {
                 "calls": self._calls,
@@ -202,12 +215,19 @@ class Service:
 
     def threads(self) -> list[int]:
         """The threads that work on a call now."""
-        with self._turn:
+        with self._lock:
             return list(self._active)
 
     def _execute(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, calls: int = 1) -> Any:
         me = threading.get_ident()
-        instance, context, outer = self._enter(me, method)
+        with self._lock:
+            outer = self._active.get(me)  # a service that calls itself keeps its turn instead of waiting for it
+            if outer is None and not self._free():
+                self._wait()
+            instance, context = self._instance, self._context
+            if instance is None or context is None:
+                raise self._gone(method)
+            self._active[me] = (method, time.monotonic())
         token = CURRENT.set(context)
         failed = 1
         try:
@@ -215,40 +235,32 @@ class Service:
             failed = 0
         finally:
             CURRENT.reset(token)
-            self._leave(me, outer, context, calls, failed)
+            context.last_beat = time.monotonic()
+            with self._lock:
+                if context is self._context:  # else the node restarted meanwhile, and counts anew
+                    self._leave(me, outer, calls, failed)
         return result
 
-    def _enter(self, me: int, method: str) -> tuple[Any, NodeContext, tuple[str, float] | None]:
-        with self._turn:
-            outer = self._active.get(me)  # a service that calls itself keeps its turn instead of waiting for it
-            if not self._free() and outer is None:
-                self._waiting += 1
-                try:
-                    self._turn.wait_for(self._free)
-                finally:
-                    self._waiting -= 1
-            if self._instance is None or self._context is None:
-                raise self._gone(method)
-            self._active[me] = (method, time.monotonic())
-            return self._instance, self._context, outer
+    def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            self._turn.wait_for(self._free)
+        finally:
+            self._waiting -= 1
 
     def _free(self) -> bool:
         ready = self._instance is not None and len(self._active) < self.spec.concurrency
         return ready or self._closed is not None
 
-    def _leave(self, me: int, outer: tuple[str, float] | None, context: NodeContext, calls: int, failed: int) -> None:
-        context.heartbeat()
-        with self._turn:
-            if context is not self._context:  # the node restarted meanwhile, and counts anew
-                return
-            if outer is None:
-                self._active.pop(me, None)
-            else:
-                self._active[me] = outer
-            self._calls += calls
-            self._errors += failed
-            if self._waiting:
-                self._turn.notify()
+    def _leave(self, me: int, outer: tuple[str, float] | None, calls: int, failed: int) -> None:
+        if outer is None:
+            self._active.pop(me, None)
+        else:
+            self._active[me] = outer
+        self._calls += calls
+        self._errors += failed
+        if self._waiting:
+            self._turn.notify()
 
     def _gone(self, method: str) -> NodeError:
         message = (

@@ -102,20 +102,20 @@ class Threads:
                 '"processes", or set the variables before the notebook starts.'
             )
             raise ProgramError(message)
-        hosts: list[ThreadHost] = []
-        lines: dict[int, Line] = {}
-        for spec in program.specs:
-            hosts.append(ThreadHost(spec, lambda handle: Client(lines[handle.index]), emit))
-        for spec, host in zip(program.specs, hosts, strict=True):
-            if spec.kind == "service":
-                lines[spec.index] = host.line(spec.label)
-        self._lines = lines
-        return hosts
+        self._hosts = [ThreadHost(spec, self._client_of, emit) for spec in program.specs]
+        self._lines: dict[int, Line] = {}
+        return self._hosts
 
     def close(self) -> None:
         """Drops calls that wait."""
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             line.close()
+
+    def _client_of(self, handle: Handle) -> Client:
+        line = self._lines.get(handle.index)
+        if line is None:  # of two that two nodes make at the same time, one is kept
+            line = self._lines.setdefault(handle.index, self._hosts[handle.index].line(handle.label))
+        return Client(line)
 
 
 class _Clock:
