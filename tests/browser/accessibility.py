@@ -13,14 +13,16 @@ _CONTRASTS = """root => {
     return [...pen.getImageData(0, 0, 1, 1).data];
   };
   const ground = node => {
-    for (; node; node = node.parentElement) {
+    for (; node; node = node.parentElement ?? node.getRootNode().host) {
       const c = rgba(getComputedStyle(node).backgroundColor);
       if (c[3] === 255) return c;
     }
     return [255, 255, 255, 255];
   };
+  const inside = node => [...node.querySelectorAll("*")].flatMap(n => n.shadowRoot ? [n, ...inside(n.shadowRoot)] : [n]);
   const weak = [];
-  for (const node of root.querySelectorAll("*")) {
+  for (const node of inside(root)) {
+    if (["STYLE", "SCRIPT"].includes(node.tagName)) continue;
     if (node.closest("svg") || node.closest("[hidden]") || !node.getClientRects().length || node.disabled) continue;
     if (![...node.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
     const a = light(rgba(getComputedStyle(node).color)), b = light(ground(node));

@@ -160,6 +160,23 @@ def test_a_client_is_opened_into_a_frame_that_reaches_nothing(harness: Harness):
     expect(view.locator("iframe.wb-values")).to_have_count(0)
 
 
+@pytest.mark.parametrize("first", ["light", "dark"])
+def test_values_of_a_client_are_read_by_day_and_by_night(harness: Harness, first: str):
+    harness.page.emulate_media(color_scheme=first)
+    _, made = followed()
+    view = harness.mount(made)
+    made.select(client=10)
+    view.get_by_role("button", name="Open its values").click()
+    page = view.frame_locator("iframe.wb-values").locator("html")
+    expect(page.locator(".treescope_root")).to_contain_text("Hover/click for array data.")  # the array is drawn
+    for theme in (first, "dark" if first == "light" else "light"):  # at first, and changed while open
+        harness.page.emulate_media(color_scheme=theme)
+        ground = view.locator("section.wb").evaluate("node => getComputedStyle(node).backgroundColor")
+        expect(page).to_have_css("color-scheme", theme)
+        expect(page).to_have_css("background-color", ground)
+        assert weak_contrasts(page) == []
+
+
 def test_a_run_is_a_tab_of_the_explorer(harness: Harness):
     run = FakeRun(rounds=4)
     view = harness.mount(widgets.Explorer(examples.fedavg_record(), rounds=run))

@@ -1,6 +1,7 @@
 import { cells, cellAt, colour, css, details, floats, format, h, legend, ramp, range, show, widget } from "./common.js";
-import { courses, opening } from "./courses.js";
+import { courses } from "./courses.js";
 import { clientDetails, timeColumn } from "./program.js";
+import { opening } from "./values.js";
 
 const ROW = 26;
 const TESTS = { "≥": (a, b) => a >= b, "≤": (a, b) => a <= b, "=": (a, b) => a === b };

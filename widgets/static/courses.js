@@ -45,29 +45,3 @@ export function courses(ctx) {
   }
   return { node, show };
 }
-
-/** Every value of one client, drawn by treescope in a frame of its own, which can reach neither the page nor a network. */
-export function opening(ctx, place) {
-  let number = 0;
-  const fit = (event) => {
-    const frame = place.querySelector("iframe");
-    if (frame && event.source === frame.contentWindow && Number.isFinite(event.data?.wbHeight)) frame.style.height = `${Math.min(Math.max(event.data.wbHeight + 4, 80), 640)}px`;
-  };
-  window.addEventListener("message", fit);
-  ctx.cleanup(() => window.removeEventListener("message", fit));
-  const policy = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob: data:; style-src 'unsafe-inline'; img-src data: blob:; font-src data:";
-  const measure = "<script>new ResizeObserver(() => parent.postMessage({ wbHeight: document.documentElement.offsetHeight }, '*')).observe(document.documentElement)</" + "script>";
-  const page = (html) => `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${policy}"><style>html{color-scheme:light;background:#fff}body{margin:8px}</style></head><body>${html}${measure}</body></html>`;
-  return (client) => {
-    const mine = ++number;
-    place.replaceChildren(h("h4", {}, `Values of client ${client}`), h("p", { class: "wb-note", role: "status" }, "Evaluating the program, this client operation by operation …"));
-    ctx.request("open_client", { client }).then(({ value }) => {
-      if (mine !== number) return;
-      const frame = h("iframe", { class: "wb-values", sandbox: "allow-scripts", title: `Values of client ${client}, foldable`, srcdoc: page(value.html) });
-      const text = h("details", {}, h("summary", {}, "As text"), h("pre", { tabindex: 0, role: "region", "aria-label": `Values of client ${client} as text` }, value.text));
-      const close = h("button", { type: "button", onclick: () => { number++; place.replaceChildren(); } }, "Close");
-      place.replaceChildren(h("div", { class: "wb-row" }, h("h4", {}, `Values of client ${client}`), close), frame, text);
-      ctx.say(`The values of client ${client} are shown below.`);
-    }, () => { if (mine === number) place.replaceChildren(); });
-  };
-}
