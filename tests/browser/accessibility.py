@@ -19,7 +19,7 @@ _CONTRASTS = """root => {
     }
     return [255, 255, 255, 255];
   };
-  const inside = node => [...node.querySelectorAll("*")].flatMap(n => n.shadowRoot ? [n, ...inside(n.shadowRoot)] : [n]);
+  const inside = n => [...n.querySelectorAll("*")].flatMap(n => n.shadowRoot ? [n, ...inside(n.shadowRoot)] : [n]);
   const weak = [];
   for (const node of inside(root)) {
     if (["STYLE", "SCRIPT"].includes(node.tagName)) continue;
