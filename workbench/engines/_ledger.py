@@ -1,5 +1,6 @@
 """What happens during a run, written down as it happens, and the record made of it."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ class Ledger:
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
         self._clients: dict[tuple[str, Any, str], list[float]] = {}
-        self._left: dict[tuple[str, str, int], LeavingRecord] = {}
+        self._left: dict[tuple[Any, ...], list[int]] = {}  # stage, name, index, shape, dtype, row -> clients, times
         self._started = time.perf_counter()
         self._lock = threading.Lock()
 
@@ -60,19 +61,10 @@ class Ledger:
         `index` tells values of one stage apart that have the same name.
         """
         shape = x.shape[1:] if row else x.shape
-        size = int(np.prod(shape, dtype=np.int64)) * x.dtype.itemsize
         with self._lock:
-            known = self._left.get((stage, name, index))
-            self._left[stage, name, index] = LeavingRecord(
-                stage=stage,
-                name=name,
-                shape=shape,
-                dtype=str(x.dtype),
-                size_bytes=size,
-                kind="row" if row else "partial result",
-                clients=max(1 if row else clients, known.clients if known else 0),
-                times=(clients if row else 1) + (known.times if known else 0),
-            )
+            left = self._left.setdefault((stage, name, index, shape, x.dtype, row), [1, 0])
+            left[0] = max(left[0], 1 if row else clients)
+            left[1] += clients if row else 1
 
     def check(self, stage: str, done: float) -> None:
         """Tells the progress, and ends the run if it was cancelled.
@@ -116,7 +108,19 @@ class Ledger:
                 for (stage, client, where), spent in self._clients.items()
             ),
             moved_bytes=self.moved_bytes,
-            leaves=tuple(self._left.values()),
+            leaves=tuple(
+                LeavingRecord(
+                    stage=stage,
+                    name=name,
+                    shape=shape,
+                    dtype=str(dtype),
+                    size_bytes=math.prod(shape) * dtype.itemsize,
+                    kind="row" if row else "partial result",
+                    clients=clients,
+                    times=times,
+                )
+                for (stage, name, _, shape, dtype, row), (clients, times) in self._left.items()
+            ),
             errors=tuple(self.errors),
             notes=tuple(self.notes),
             results=results,

@@ -34,7 +34,7 @@ class Pass:
         self.clients = phase.placement.size
         self._functions, self._reduction = functools.cache(functions), reduced
         self.stage = self.function(1).stage
-        self.name = self.function(1).name
+        self.name, self._names = self.function(1).name, self.function(1).out_names
         self._kept: list[Any] | None = None
         self._totals: list[Any] | None = None
         self._done = 0
@@ -87,7 +87,7 @@ class Pass:
             EngineError: if the run was cancelled, or if a NaN was to be found and is there.
         """
         count, clients = 0 if held else len(self.phase.kept), len(batch.clients)
-        names = self.function(1).out_names[len(self.phase.kept) - count :][: len(outputs)]
+        names = self._names[len(self.phase.kept) - count :][: len(outputs)]
         kept, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
         if check_nan and (what := find_nan(outputs, names)) is not None:
             raise self.nan(batch, what)
@@ -114,8 +114,7 @@ class Pass:
         Raises:
             EngineError: if a NaN was to be found and is there.
         """
-        names = self.function(1).out_names[len(self.phase.kept) :]
-        if check_nan and (what := find_nan(totals, names)) is not None:
+        if check_nan and (what := find_nan(totals, self._names[len(self.phase.kept) :])) is not None:
             raise self.nan(Batch(0, tuple(range(self.clients)), []), what)
         self._totals = list(totals)
 
