@@ -38,6 +38,14 @@ _NAMELESS = """root => [...root.querySelectorAll(
   .filter(n => !(n.getAttribute("aria-label") || n.labels?.length || n.textContent.trim()))
   .map(n => n.outerHTML.slice(0, 120))"""
 
+_CUT = """root => [...root.querySelectorAll("svg text")]
+  .filter(n => n.getClientRects().length && n.textContent.trim())
+  .filter(n => {
+    const box = n.getBoundingClientRect(), all = n.closest("svg").getBoundingClientRect();
+    return box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1;
+  })
+  .map(n => n.textContent)"""
+
 
 def weak_contrasts(view: Locator) -> list[object]:
     """Every visible text whose colour is too near its ground: class, text, ratio (4.5 is the least)."""
@@ -47,3 +55,8 @@ def weak_contrasts(view: Locator) -> list[object]:
 def nameless(view: Locator) -> list[str]:
     """Every control and picture that a screen reader could only call by its kind."""
     return view.evaluate(_NAMELESS)
+
+
+def cut_texts(view: Locator) -> list[str]:
+    """Every visible text of a picture that its edge cuts."""
+    return view.evaluate(_CUT)

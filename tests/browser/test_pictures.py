@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
+from accessibility import cut_texts
 from every_view import VIEWS, act_on
 from harness import Harness
 from PIL import Image, ImageChops
@@ -30,6 +31,7 @@ def test_view_looks_as_it_did(harness: Harness, name: str, theme: str, request: 
         act_on(view, name)
     harness.page.mouse.move(0, 0)
     harness.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert cut_texts(view) == []
     taken = Image.open(io.BytesIO(view.screenshot(animations="disabled", caret="hide"))).convert("RGB")
     file = PICTURES / f"{name}-{theme}.png"
     if request.config.getoption("--new-pictures"):

@@ -26,6 +26,7 @@ from workbench.views import (
     render_samples_svg,
 )
 from workbench.views._live import ticks
+from workbench.views._svg import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -83,6 +84,14 @@ def test_bar_stands_where_its_seconds_are():
     widths = [float(path.get("d").split("h")[1].split("v")[0]) for path in paths(picture, "clients")]
     assert starts[0] == starts[1]
     assert widths[1] == pytest.approx(3 * widths[0], abs=0.02)
+
+
+@pytest.mark.parametrize("end", [0.4, 1.0, 3e-4], ids=["400 ms", "1 s", "300 µs"])
+def test_no_tick_is_cut_at_the_edge(end):
+    picture = parsed(render_run_svg(RUN.replace(events=(event("cpu:0", "compute", 0.0, end),)), width=400))
+    for label in picture.iter(f"{SVG}text"):
+        share = {"wb-middle": 0.5, "wb-end": 0.0}.get(label.get("class").split()[-1], 1.0)
+        assert float(label.get("x")) + share * text_width(label.text, float(label.get("font-size"))) <= 400
 
 
 def test_thousands_of_events_become_few_shapes():

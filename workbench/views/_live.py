@@ -226,13 +226,13 @@ class Chart:
 
     def _axis(self) -> Markup:
         bottom = self.height - FOOT
-        drawn = [
-            group(
-                line(self.x(tick), HEAD - 2, self.x(tick), bottom, class_="wb-stroke-line", stroke_width=0.7),
-                text(self.x(tick), bottom + 15, seconds_text(tick), size=11, class_="wb-fill-muted wb-middle"),
-            )
-            for tick in ticks(self._end, most=max(int((self._width - self._left) / 90), 2))
-        ]
+        drawn = []
+        for tick in ticks(self._end, most=max(int((self._width - self._left) / 90), 2)):
+            x, name = self.x(tick), seconds_text(tick)
+            cut = x + text_width(name, 11) / 2 > self._width
+            at, side = (self._width - 2, "wb-end") if cut else (x, "wb-middle")
+            drawn.append(line(x, HEAD - 2, x, bottom, class_="wb-stroke-line", stroke_width=0.7))
+            drawn.append(text(at, bottom + 15, name, size=11, class_=f"wb-fill-muted {side}"))
         return group(*drawn) if self._rows else Markup("")
 
     def _legend(self, entries: Sequence[tuple[str, str, int]]) -> Markup:
