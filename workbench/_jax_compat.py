@@ -182,11 +182,6 @@ def bind_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def as_constvars(jaxpr: Any, count: int) -> Any:
-    """The jaxpr with its first `count` inputs as constants."""
-    return _pe.convert_invars_to_constvars(jaxpr, count)
-
-
 def inner_jaxprs(equation: Any) -> list[Any]:
     """The jaxprs in the parameters of an equation."""
     return list(_core.jaxprs_in_params(equation.params))
@@ -244,7 +239,9 @@ def pretty_jaxpr(jaxpr: Any, *, source: bool = False) -> str:
 
 def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
     """Fixes the leading inputs of a jaxpr to `values`."""
-    return ClosedJaxpr(as_constvars(closed.jaxpr, len(values)), list(values))
+    if hasattr(closed, "with_consts"):  # JAX 0.11: a jaxpr's constants are values of its first inputs
+        return closed.with_consts(list(values))
+    return ClosedJaxpr(_pe.convert_invars_to_constvars(closed.jaxpr, len(values)), list(values))
 
 
 def sub_jaxpr(equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> ClosedJaxpr:
