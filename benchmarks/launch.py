@@ -6,16 +6,29 @@ under way. Each round measures ours and the plain one in turn; the table shows m
 
 import argparse
 import contextlib
+import importlib.util
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 # A spawned process imports this file: what only the parent needs is imported where it is used.
 
 MEASURES = ("first answer", "round trip", "call in a burst")
+ENGINES = ("threads", "processes", "dask", "ray")
+Way = Callable[[], Any]
+Pair = tuple[tuple[float, ...], tuple[float, ...]]  # ours and plain, each with all measures
+
+
+@dataclass(frozen=True)
+class Case:
+    """Our way and the plain one, and how often a round opens them."""
+
+    ways: tuple[Way, Way]
+    openings: int = 1
 
 
 class Echo:
@@ -34,15 +47,18 @@ def call_service(value: int) -> int:
     return SERVICES[0].echo(value)
 
 
-@contextlib.contextmanager
-def ours(engine: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+def ours(make_engine: Callable[[], Any]) -> Way:
     from workbench.launch import Program, ServiceNode, launch
 
-    program = Program("echo")
-    handle = program.add_node(ServiceNode(Echo))
-    with launch(program, engine) as launched:
-        client = launched.client(handle)
-        yield client.echo, client.futures.echo
+    @contextlib.contextmanager
+    def opened() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+        program = Program("echo")
+        handle = program.add_node(ServiceNode(Echo))
+        with launch(program, make_engine()) as launched:
+            client = launched.client(handle)
+            yield client.echo, client.futures.echo
+
+    return opened
 
 
 @contextlib.contextmanager
@@ -82,6 +98,13 @@ def plain_ray(ray: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], 
     ray.kill(actor)
 
 
+def seconds_to_first_answer(opened: Any) -> float:
+    began = time.perf_counter()
+    with opened as (call, _):
+        call(0)
+        return time.perf_counter() - began
+
+
 def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float]:
     """Seconds to the first answer, of one round trip, and per call of a burst."""
     began = time.perf_counter()
@@ -102,7 +125,21 @@ def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float]:
     return first, statistics.median(trips), statistics.median(bursts)
 
 
-def table(name: str, pairs: list[tuple[tuple[float, ...], tuple[float, ...]]]) -> list[str]:
+def one_round(case: Case, calls: int, burst: int, turn: int) -> Pair:
+    """Ours and the plain way, each first in every other turn. What opens quickly is opened often."""
+    order = (0, 1) if turn % 2 else (1, 0)
+    firsts: tuple[list[float], list[float]] = ([], [])
+    found: dict[int, tuple[float, float, float]] = {}
+    for side in order:
+        found[side] = measured(case.ways[side](), calls, burst)
+    for _ in range(case.openings - 1):
+        for side in order:
+            firsts[side].append(seconds_to_first_answer(case.ways[side]()))
+    mine, theirs = ((statistics.median([found[side][0], *firsts[side]]), *found[side][1:]) for side in (0, 1))
+    return mine, theirs
+
+
+def table(name: str, pairs: list[Pair]) -> list[str]:
     """One line per measure: ours, plain, and the median of the ratios of the rounds."""
     lines = []
     for place, measure in enumerate(MEASURES):
@@ -114,47 +151,60 @@ def table(name: str, pairs: list[tuple[tuple[float, ...], tuple[float, ...]]]) -
     return lines
 
 
+def cluster_cases(stack: contextlib.ExitStack, wanted: Collection[str]) -> dict[str, Case]:
+    """Those of the libraries that are installed; says which are not."""
+    found = {}
+    for library, extra, make in (("distributed", "dask", dask_case), ("ray", "ray", ray_case)):
+        if extra not in wanted:
+            continue
+        if importlib.util.find_spec(library) is None:
+            print(f'{extra}: not measured, as `{library}` is not installed: pip install "mapreduce-workbench[{extra}]"')
+        else:
+            found[f"{extra}, actors"] = make(stack)
+    return found
+
+
+def dask_case(stack: contextlib.ExitStack) -> Case:
+    from distributed import Client, LocalCluster  # pyright: ignore[reportMissingImports]
+
+    from workbench.launch import DaskEngine
+
+    cluster = LocalCluster(1, threads_per_worker=4, processes=True, dashboard_address=":0", silence_logs=50)
+    client = stack.enter_context(Client(stack.enter_context(cluster), direct_to_workers=True))
+    return Case((ours(lambda: DaskEngine(client)), lambda: plain_dask(client)))
+
+
+def ray_case(stack: contextlib.ExitStack) -> Case:
+    import ray  # pyright: ignore[reportMissingImports]
+
+    from workbench.launch import RayEngine
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    stack.callback(ray.shutdown)
+    return Case((ours(RayEngine), lambda: plain_ray(ray)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--burst", type=int, default=200)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     options = parser.parse_args()
     from workbench.launch import Launched  # so that the first round does not pay for the import
 
     del Launched
-    print(
-        f"{'engine':34} {'measure':16} {'ours µs':>12} {'plain µs':>12} {'ratio':>7} {'ours /s':>11} {'plain /s':>11}"
-    )
-    cases: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "threads, ThreadPoolExecutor": (lambda: ours("threads"), plain_threads),
-        "processes, ProcessPoolExecutor": (lambda: ours("processes"), plain_processes),
+    cases = {
+        "threads, ThreadPoolExecutor": Case((ours(lambda: "threads"), plain_threads), openings=25),
+        "processes, ProcessPoolExecutor": Case((ours(lambda: "processes"), plain_processes)),
     }
+    cases = {name: case for name, case in cases.items() if name.split(",")[0] in options.engines}
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):
-            from distributed import Client, LocalCluster  # pyright: ignore[reportMissingImports]
-
-            from workbench.launch import DaskEngine
-
-            cluster = LocalCluster(1, threads_per_worker=4, processes=False, dashboard_address=":0", silence_logs=50)
-            client = stack.enter_context(Client(stack.enter_context(cluster), direct_to_workers=True))
-            cases["dask, actors"] = (lambda: ours(DaskEngine(client)), lambda: plain_dask(client))
-        with contextlib.suppress(ImportError):
-            import ray  # pyright: ignore[reportMissingImports]
-
-            from workbench.launch import RayEngine
-
-            ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-            stack.callback(ray.shutdown)
-            cases["ray, actors"] = (lambda: ours(RayEngine()), lambda: plain_ray(ray))
-        for name, (our_way, plain_way) in cases.items():
-            pairs = []
-            for turn in range(options.rounds):
-                sides: list[tuple[int, Callable[[], Any]]] = [(0, our_way), (1, plain_way)]
-                found = {
-                    side: measured(way(), options.calls, options.burst) for side, way in sides[:: 1 - 2 * (turn % 2)]
-                }
-                pairs.append((found[0], found[1]))
+        cases |= cluster_cases(stack, options.engines)
+        print(f"{'engine':34} {'measure':16} {'ours µs':>12} {'plain µs':>12} {'ratio':>7}", end="")
+        print(f" {'ours /s':>11} {'plain /s':>11}")
+        for name, case in cases.items():
+            pairs = [one_round(case, options.calls, options.burst, turn) for turn in range(options.rounds)]
             print("\n".join(table(name, pairs)), flush=True)
 
 

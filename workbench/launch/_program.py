@@ -203,6 +203,8 @@ class Program:
             )
             raise ProgramError(message)
         handles = list(handles_in((node.args, node.kwargs)))
+        if not handles:
+            return
         self._check_owned(handles, "add_node")
         mute = sorted({handle.label for handle in handles if self.specs[handle.index].kind != "service"})
         if mute:

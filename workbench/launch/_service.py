@@ -59,7 +59,7 @@ def batchings(target: type) -> Mapping[str, tuple[int, float]]:
 def parallel_calls(spec: NodeSpec) -> int:
     """How many calls of one client may be under way at once: enough to fill the largest batch."""
     batches = batchings(spec.target) if isinstance(spec.target, type) else {}
-    return max([spec.concurrency, *(size for size, _ in batches.values())])
+    return max([spec.concurrency, *(size for size, _ in batches.values())]) if batches else spec.concurrency
 
 
 @dataclass(slots=True)
@@ -154,7 +154,8 @@ class Service:
         self.methods = spec.methods
         self._lock = threading.RLock()
         self._turn = threading.Condition(self._lock)  # for callers that must wait
-        self._end = threading.Condition(self._lock)  # for the node's own thread
+        self._gate = threading.Lock()  # held until the service is closed: for the node's own thread
+        self._gate.acquire()
         self._instance: Any = None
         self._context: NodeContext | None = None
         self._closed: str | None = None
@@ -182,16 +183,17 @@ class Service:
     def close(self, reason: str) -> None:
         """Turns away whoever waits and whoever comes."""
         with self._lock:
+            if self._closed is None:
+                self._gate.release()
             self._instance, self._closed = None, reason
             self._turn.notify_all()
-            self._end.notify_all()
         for batcher in self._batchers.values():
             batcher.close(self._gone("?"))
 
     def wait_until_closed(self) -> None:
         """Returns after `close`."""
-        with self._lock:
-            self._end.wait_for(lambda: self._closed is not None)
+        with self._gate:
+            pass
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Runs one method when its turn comes; what it raises reaches the caller, not the node."""
