@@ -4,7 +4,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -182,6 +182,14 @@ def bind_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many operands of a `scan` are constants, and how many are carried; the others are sliced."""
+    if "ft_in" in params:  # JAX 0.11
+        consts, carries, _ = (len(part) for part in params["ft_in"].unpack())
+        return consts, carries
+    return params["num_consts"], params["num_carry"]
+
+
 def inner_jaxprs(equation: Any) -> list[Any]:
     """The jaxprs in the parameters of an equation."""
     return list(_core.jaxprs_in_params(equation.params))
@@ -239,8 +247,9 @@ def pretty_jaxpr(jaxpr: Any, *, source: bool = False) -> str:
 
 def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
     """Fixes the leading inputs of a jaxpr to `values`."""
-    if hasattr(closed, "with_consts"):  # JAX 0.11: a jaxpr's constants are values of its first inputs
-        return closed.with_consts(list(values))
+    attach = getattr(closed, "with_consts", None)
+    if attach is not None:  # JAX 0.11: a jaxpr's constants are values of its first inputs
+        return attach(list(values))
     return ClosedJaxpr(_pe.convert_invars_to_constvars(closed.jaxpr, len(values)), list(values))
 
 

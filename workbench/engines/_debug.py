@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from workbench import _jax_compat
 from workbench._errors import EngineError
 from workbench.engines._clients import Batch
 from workbench.engines._ledger import find_nan, tell
@@ -143,7 +144,7 @@ def _call(key: str) -> Callable:
 
 
 def _scan(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
-    consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
+    (consts, carries), length = _jax_compat.scan_counts(params), params["length"]
     fixed, carry, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
     turns = []
     for turn in reversed(range(length)) if params["reverse"] else range(length):

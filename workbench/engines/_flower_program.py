@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import Literal, Var
 
+from workbench import _jax_compat
 from workbench._errors import ProgramError
 from workbench.engines._artifact import pack
 from workbench.engines._pass import partial_avals
@@ -194,11 +195,11 @@ class Block:
 
 def _scan(block: Block, step: Step) -> None:
     params = step.equation.params
-    carries = params["num_carry"]
+    consts, carries = _jax_compat.scan_counts(params)
     stacked = [describe(edge_aval(aval)) for aval in params["jaxpr"].out_avals[carries:]]
-    sliced = len(step.equation.invars) - params["num_consts"] - carries
+    sliced = len(step.equation.invars) - consts - carries
     body = block._body(step, params["jaxpr"], step.equation.invars, sliced=sliced)
-    more = {"length": params["length"], "reverse": params["reverse"], "consts": params["num_consts"]}
+    more = {"length": params["length"], "reverse": params["reverse"], "consts": consts}
     block._loop(step, "scan", {**more, "carries": carries, "stacked_avals": stacked, "body": body})
 
 

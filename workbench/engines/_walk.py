@@ -190,7 +190,7 @@ class Server:
 
 def _scan(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
     params = step.equation.params
-    consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
+    (consts, carries), length = _jax_compat.scan_counts(params), params["length"]
     fixed, carry, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
     if any(isinstance(x, ReadRows) for x in xs):
         message = (

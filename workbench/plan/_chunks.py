@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from workbench._jax_compat import inner_jaxprs
+from workbench import _jax_compat
 from workbench.plan._count import count_jaxpr_work
 from workbench.plan._phases import Phase
 
@@ -41,7 +41,7 @@ def _turns(jaxpr: Any) -> int:
     """How often the bodies of the innermost loops run; a loop of unknown length counts once."""
     total = 0
     for equation in jaxpr.eqns:
-        inside = sum(_turns(getattr(inner, "jaxpr", inner)) for inner in inner_jaxprs(equation))
+        inside = sum(_turns(getattr(inner, "jaxpr", inner)) for inner in _jax_compat.inner_jaxprs(equation))
         total += equation.params["length"] * max(1, inside) if equation.primitive.name == "scan" else inside
     return total
 

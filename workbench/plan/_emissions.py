@@ -89,7 +89,7 @@ def _map(equation: Any, operands: Sequence[Any]) -> tuple[list[Any], Found]:
 
 def _scan(equation: Any, operands: Sequence[Any]) -> tuple[list[Any], Found]:
     params = equation.params
-    consts, carries = params["num_consts"], params["num_carry"]
+    consts, carries = _jax_compat.scan_counts(params)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
     emissions: list[Emission] = []
 

@@ -118,7 +118,7 @@ class _Evaluation:
 
 def _scan(run: _Evaluation, step: Step, operands: Sequence[Any]) -> list[Any]:
     params = step.equation.params
-    consts, carries = params["num_consts"], params["num_carry"]
+    consts, carries = _jax_compat.scan_counts(params)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
 
     def turn(carry: Any, x: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.extend.core import Literal
 
+from workbench import _jax_compat
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._steps import Plan, Step, loop_bodies, plan_jaxpr
 from workbench.records import LeavingRecord, ValueRecord
@@ -54,7 +55,7 @@ def _inputs_of_clients(plan: Plan) -> dict[int, int]:
 def _operands_of_clients(plan: Plan, step: Step) -> dict[int, int]:
     params, name = step.equation.params, step.equation.primitive.name
     first = {"cond": 1, "while": params.get("cond_nconsts", 0)}.get(name, 0)
-    turns = params["num_consts"] + params["num_carry"] if name == "scan" else math.inf  # from there on: one per turn
+    turns = sum(_jax_compat.scan_counts(params)) if name == "scan" else math.inf  # from there on: one per turn
     axes: dict[int, int] = {}
     for closed in loop_bodies(step.equation):
         for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name)).items():
@@ -111,8 +112,7 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         found = [_follow(body, f"{inner}[{i}].", results, records) for i, body in enumerate(bodies)]
         return {0} | {i + 1 for some in found for i in some}
     before, (body,) = params.get("cond_nconsts", 0), bodies
-    consts = params["num_consts"] if name == "scan" else params["body_nconsts"]
-    carries = params["num_carry"] if name == "scan" else len(step.outputs)
+    consts, carries = _jax_compat.scan_counts(params) if name == "scan" else (params["body_nconsts"], len(step.outputs))
     passed, read = set(results), set[int]()
     if name == "while":
         condition = _follow(plan_jaxpr(params["cond_jaxpr"], plan.name), f"{inner}?.", {0}, records)

@@ -85,7 +85,7 @@ class _Walk:
 
     def _scan(self, equation: Any, inputs: list[bool]) -> list[bool]:
         params = equation.params
-        consts, carries = params["num_consts"], params["num_carry"]
+        consts, carries = _jax_compat.scan_counts(params)
         fixed, carry, xs = inputs[:consts], inputs[consts : consts + carries], inputs[consts + carries :]
         while True:
             outputs = self.run(params["jaxpr"].jaxpr, [*fixed, *carry, *xs])
