@@ -65,6 +65,7 @@ class FlowerByHand:
 
 def _serve(clients: int, folder: Path) -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "600000")
     os.environ["BY_HAND_FOLDER"], os.environ["BY_HAND_CLIENTS"] = str(folder), str(clients)
     from flwr.simulation import run_simulation
 

@@ -10,8 +10,10 @@ import sys
 def main() -> None:
     """Runs until the ServerApp ends; the only argument: nodes, workers, options of Ray, patience in seconds."""
     nodes, workers, ray_options, patience = json.loads(sys.argv[1])
-    # Ray gives its own processes 30 seconds to start, too little for a busy machine.
+    # Ray gives its own processes 30 seconds to start, too little for a busy machine. It ends its raylet when the second
+    # of these times is over, and then nobody answers.
     os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(patience)))
+    os.environ.setdefault("RAY_agent_register_timeout_ms", str(int(1000 * patience)))
     from flwr.simulation import run_simulation
 
     from workbench.engines import _flower_bridge
