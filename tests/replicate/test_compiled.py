@@ -1,0 +1,95 @@
+"""What the compiler made of steps with collectives in loss, gradient and update: those written, no more."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+
+import workbench as wb
+from workbench.replicate import Replicator, sync_batch_norm
+
+HIDDEN, NOISE, POINT, BATCH, REPLICAS = 8, 4, 2, 6, 4
+FLOAT = 4  # bytes
+
+
+def networks():
+    sizes = {"generator": [(NOISE, HIDDEN), (HIDDEN, POINT)], "discriminator": [(POINT, HIDDEN), (HIDDEN, 1)]}
+    return {name: [0.1 * jnp.ones(size) for size in layers] for name, layers in sizes.items()}
+
+
+def forward(layers, x, norm=lambda h: h):
+    return jnp.tanh(norm(x @ layers[0])) @ layers[1]
+
+
+def gan_step(optimizer):
+    """One turn of both networks; the generator is normalised over all replicas, as BigGAN's is."""
+
+    def losses(nets, ctx, real, noise):
+        fake = forward(nets["generator"], noise, lambda h: sync_batch_norm(ctx, h))
+        judged = {name: forward(nets["discriminator"], x) for name, x in (("real", real), ("fake", fake))}
+        found_out = jax.nn.softplus(-judged["real"]).mean() + jax.nn.softplus(judged["fake"]).mean()
+        return {"discriminator": found_out, "generator": jax.nn.softplus(-judged["fake"]).mean()}
+
+    def step(ctx, batch, state):
+        nets, moments = state
+        told = {}
+        real, *noises = batch
+        for name, noise in zip(("discriminator", "generator"), noises, strict=True):
+
+            def loss_of(net, name=name, nets=nets, noise=noise):
+                return losses({**nets, name: net}, ctx, real, noise)[name]
+
+            told[name], gradient = jax.value_and_grad(loss_of)(nets[name])
+            change, new = optimizer.update(gradient, moments[name], nets[name])
+            nets = {**nets, name: optax.apply_updates(nets[name], change)}
+            moments = {**moments, name: new}
+        return (nets, moments), ctx.all_reduce(told, "mean")
+
+    return step
+
+
+def compiled_collectives(mesh, step_of):
+    replicator = Replicator(mesh)
+    optimizer = replicator.wrap_optimizer(optax.sgd(0.1))
+    nets = networks()
+    state = nets, {name: optimizer.init(net) for name, net in nets.items()}
+    random = np.random.default_rng(0)
+    batch = tuple(random.normal(size=(REPLICAS, BATCH, size)).astype(np.float32) for size in (POINT, NOISE, NOISE))
+    with jax.set_mesh(mesh):
+        record = wb.inspect(replicator.step(step_of(optimizer)), batch, replicator.replicate(state), mesh=mesh)
+    assert record.module is not None
+    return record.module.collectives
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_a_gan_with_synchronous_batch_norm_compiles_to_the_all_reduces_that_are_written(kind):
+    found = compiled_collectives(wb.make_mesh(replicas=REPLICAS, axis_types=getattr(AxisType, kind)), gan_step)
+    # Of each layer that is normalised a mean and a mean of squares: once for the discriminator, which does not change
+    # the generator, and forwards and backwards for the generator.
+    moments = 3 * 2 * HIDDEN
+    gradients = POINT * HIDDEN + HIDDEN * 1 + NOISE * HIDDEN + HIDDEN * POINT
+    told = 2
+    assert {(each.kind, each.axes, each.reduction, each.times) for each in found} == {
+        ("all-reduce", ("replicas",), "add", 1.0)
+    }
+    assert sum(each.payload_bytes for each in found) == FLOAT * (moments + gradients + told)
+
+
+def test_one_normalised_layer_costs_one_all_reduce_forwards_and_one_backwards():
+    def step_of(optimizer):
+        del optimizer
+
+        def step(ctx, batch, state):
+            nets, _ = state
+
+            def loss_of(layers):
+                return jnp.mean(forward(layers, batch[1], lambda h: sync_batch_norm(ctx, h)) ** 2)
+
+            return state, jax.grad(loss_of)(nets["generator"])  # of this replica alone: no collective of its own
+
+        return step
+
+    found = compiled_collectives(wb.make_mesh(replicas=REPLICAS), step_of)
+    assert [(each.kind, each.payload_bytes) for each in found] == [("all-reduce", 2 * HIDDEN * FLOAT)] * 2
