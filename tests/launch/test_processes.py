@@ -66,13 +66,15 @@ def test_a_killed_node_is_restarted_and_its_clients_find_it_again():
     program, counter = counter_program(restart=Restart(limit=1))
     with launch(program, "processes") as launched:
         client = launched.client(counter)
-        first = client.pid()
+        first = psutil.Process(client.pid())  # with the time of its start: numbers are used again
         assert client.add(5) == 5
         launched.kill(counter)
-        assert nodes.eventually(lambda: not psutil.pid_exists(first))  # a zombie's threads may still hold its sockets
+        assert nodes.eventually(lambda: not first.is_running(), LONG)  # a zombie's threads may still hold its sockets
+        assert nodes.eventually(lambda: launched.state()[0].restarts == 1, LONG)
+        assert nodes.eventually(lambda: launched.state()[0].state == "serving", LONG)
         assert client.add(1) == 1  # a new object
         assert client.attempt() == 1
-        assert client.pid() != first
+        assert psutil.Process(client.pid()) != first
         assert launched.state()[0].restarts == 1
 
 

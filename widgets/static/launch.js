@@ -37,7 +37,7 @@ export function launch(ctx) {
     svg.removeAttribute("height");
     const frame = h("div", { class: "wb-frame" }, svg);
     frame.style.maxWidth = `${width}px`;
-    svg.style.minWidth = `${Math.min(width, 620)}px`;
+    svg.style.minWidth = `${Math.min(width, 480)}px`;
     pictures.replaceChildren(h("div", { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": "The program's graph" }, frame));
     marks.clear();
     groups = new Map([...svg.querySelectorAll("[data-group]")].map((each) => [each.dataset.group, each]));
