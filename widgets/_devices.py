@@ -8,6 +8,7 @@ import numpy as np
 
 from widgets._base import WorkbenchWidget
 from widgets._clients_state import floats
+from widgets._picture import for_both_widths
 from workbench.records import RunRecord, SampleRecord
 from workbench.views import (
     GLOSSARY,
@@ -48,7 +49,7 @@ class DevicesView(WorkbenchWidget):
 
     def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: Any) -> None:
         self.monitor = monitor
-        timeline = None if run is None or not run.events else str(render_run_svg(run))
+        timeline = None if run is None or not run.events else for_both_widths(render_run_svg, run)
         data = {"timeline": timeline, "glossary": GLOSSARY}
         history = tuple(monitor.history())
         super().__init__(data=data, label=describe_samples(history), live=devices_state(history), **values)

@@ -12,6 +12,7 @@ from widgets._cost_state import cost_state
 from widgets._devices import Monitor, devices_state
 from widgets._hlo import hlo_state
 from widgets._mesh import mesh_state
+from widgets._picture import for_both_widths
 from widgets._program import program_state
 from widgets._run import RunDigest, run_state
 from widgets._run_desk import Run, RunDesk
@@ -83,7 +84,7 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
             parts["sharding"]["can_try"] = what_if is not None
         live: dict[str, Any] = {}
         if monitor is not None:
-            measured = None if run is None or not run.events else str(render_run_svg(run))
+            measured = None if run is None or not run.events else for_both_widths(render_run_svg, run)
             parts["devices"] = {"timeline": measured}
             live = _prefixed(devices_state(tuple(monitor.history())))
         if view is not None and view not in parts:

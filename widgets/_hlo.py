@@ -103,6 +103,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "graph": graph,
         "memory": memory,
         "sentence": _sentence(module, record.name),
+        "facts": _facts(module),
         "missing": "This record holds neither a compiled module nor StableHLO: inspect the program to compile it.",
     }
     return state, arrays | graph_arrays | memory_arrays
@@ -114,9 +115,15 @@ def _sentence(module: ModuleRecord | None, name: str) -> str:
     return (
         f"{module.name} on {count_text(module.devices)} {module.platform} devices: "
         f"{_counted(len(module.instructions), 'instruction')}, {_counted(len(module.collectives), 'collective')}, "
-        f"{flops_text(module.flops)} per device; {module.attributed_instructions:.0%} of the instructions know their "
-        "stage"
+        f"{_facts(module)}"
     )
+
+
+def _facts(module: ModuleRecord | None) -> str:
+    if module is None:
+        return ""
+    known = f"{module.attributed_instructions:.0%} of the instructions know their stage"
+    return f"{flops_text(module.flops)} per device; {known}"
 
 
 def _collective(each: CollectiveRecord) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A record that has a picture and a text, and nothing to choose in it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from widgets._base import WorkbenchWidget
@@ -12,6 +13,13 @@ from workbench.views import (
     render_run_svg,
     render_run_text,
 )
+
+_NARROW = 560
+
+
+def for_both_widths(render: Callable[..., Markup], record: Any) -> list[str]:
+    """A picture for wide and one for narrow pages, where a wide one would shrink until its words cannot be read."""
+    return [str(render(record)), str(render(record, width=_NARROW))]
 
 
 class PictureView(WorkbenchWidget):
@@ -26,10 +34,11 @@ class PictureView(WorkbenchWidget):
     def __init__(self, record: RunRecord | TimelineRecord, **values: Any) -> None:
         self.record = record
         if isinstance(record, RunRecord):
-            self._picture, sentence = render_run_svg(record), describe_run(record)
+            drawn, sentence = for_both_widths(render_run_svg, record), describe_run(record)
         else:
-            self._picture, sentence = render_gantt_svg(record), describe_timeline(record)
-        super().__init__(data={"svg": str(self._picture), "sentence": sentence}, label=sentence, **values)
+            drawn, sentence = for_both_widths(render_gantt_svg, record), describe_timeline(record)
+        self._picture = Markup(drawn[0])
+        super().__init__(data={"drawn": drawn, "sentence": sentence}, label=sentence, **values)
 
     def static_svg(self) -> Markup:
         """The time line."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from widgets._clients_state import floats
+from widgets._picture import for_both_widths
 from widgets._run_desk import Run, RunDesk
 from workbench.records import RoundRecord, TimelineRecord
 from workbench.views import (
@@ -60,7 +61,9 @@ class RunView(RunDesk):
 
 def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
     """What the view of a run draws once: the Gantt chart of a simulated round."""
-    return {"gantt": None if timeline is None else [str(render_gantt_svg(timeline)), describe_timeline(timeline)]}
+    if timeline is None:
+        return {"gantt": None}
+    return {"gantt": {"drawn": for_both_widths(render_gantt_svg, timeline), "sentence": describe_timeline(timeline)}}
 
 
 class RunDigest:

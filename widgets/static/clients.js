@@ -15,6 +15,7 @@ export function clients(ctx) {
   const bound = h("input", { type: "number", step: "any", placeholder: "any", "aria-label": "Filter bound", class: "wb-short" });
   const back = h("input", { type: "range", min: 0, max: 0, value: 0, step: 1, "aria-label": "Round" }), which = h("span", {}, "last"), rounds = h("label", { hidden: true }, "Round ", back, which);
   const legendBox = h("div", { class: "wb-legendbox" }), tip = h("div", { class: "wb-note", role: "status" }), summary = h("p", { class: "wb-note" });
+  const gutter = h("div", { class: "wb-gutter", "aria-hidden": "true" }), foot = h("div", { class: "wb-foot", "aria-hidden": "true" });
   const place = h("div", { class: "wb-wide" }), pins = h("div", { class: "wb-wide" }), opened = h("div", { class: "wb-wide" });
   const panel = h("aside", { class: "wb-panel", "aria-live": "polite", "aria-label": "Details of the chosen client" });
   ctx.root.append(h("div", { class: "wb-tools" }, h("label", {}, "Show as ", mode), h("label", {}, "Measure ", metric), h("label", {}, "Sort ", sort), h("span", { class: "wb-row" }, "Only ", field, test, bound), rounds, legendBox),
@@ -43,7 +44,7 @@ export function clients(ctx) {
     summary.replaceChildren(...(!order.length ? ["No client passes the filter."] : [
       `${format.count(order.length)} of ${format.count(ctx.data.count)} clients · ${label}${kind ? ` (${kind})` : ""}: mean ${show(unit, mean)}, most ${show(unit, high)}`,
       ...(high > low ? [" (", leader, `, ${(high / mean).toFixed(2)} × the mean)`] : []), ctx.data.sentence ? ` · ${ctx.data.sentence}` : ""]));
-    legendBox.replaceChildren(...(mode.value === "heat" && high > low ? [legend("", show(column().unit, low), show(column().unit, high))] : []));
+    legendBox.replaceChildren(...(mode.value === "heat" && high > low ? [legend(label, show(unit, low), show(unit, high))] : []));
     draw(low, high);
   }
 
@@ -52,7 +53,7 @@ export function clients(ctx) {
     if (mode.value === "table") return drawTable();
     if (node?.isConnected && drawn === mode.value) return paint(low, high); // a new round: the same canvas, so that keys and pointer stay in it
     const canvas = h("canvas", { role: "img", tabindex: 0, class: mode.value === "heat" ? "wb-pixels" : "wb-bars", "aria-label": `${column().label} of ${order.length} clients. Arrow keys move, Enter chooses.` });
-    place.replaceChildren(h("div", { class: "wb-canvas" }, canvas));
+    place.replaceChildren(h("div", { class: mode.value === "heat" ? "" : "wb-axes" }, mode.value === "heat" ? null : gutter, h("div", { class: "wb-canvas" }, canvas), foot));
     node = canvas;
     drawn = mode.value;
     paint(low, high);
@@ -71,6 +72,8 @@ export function clients(ctx) {
 
   function paint(low, high) {
     node.setAttribute("aria-label", `${column().label} of ${order.length} clients. Arrow keys move, Enter chooses.`);
+    const ends = [order[0], order.at(-1)].map((client) => (client === undefined ? "" : `client ${client}`));
+    foot.replaceChildren(...[ends[0], mode.value === "heat" ? "row by row" : sort.value === "client" ? "" : sort.selectedOptions[0].textContent, ends[1]].map((text) => h("span", {}, text)));
     if (mode.value !== "heat") return drawBars(node, high);
     across = Math.max(1, Math.ceil(Math.sqrt(order.length * 2.2)));
     cells(node, across, order.map(value), low, high);
@@ -80,11 +83,12 @@ export function clients(ctx) {
 
   function drawBars(canvas, high) {
     const width = 1200, height = 300, pen = canvas.getContext("2d"), chosen = ctx.selection.client, step = width / order.length;
+    gutter.replaceChildren(...[high, high / 2, 0].map((each) => h("span", {}, high > 0 ? show(column().unit, each) : "")));
     Object.assign(canvas, { width, height });
     canvas.style.aspectRatio = `${width} / ${height}`;
     const normal = colour(ctx.root, "clients"), strong = colour(ctx.root, "accent"), pin = new Set(pinned());
     order.forEach((client, i) => {
-      const size = high > 0 ? (value(client) / high) * (height - 8) : 0, marked = client === chosen || pin.has(client);
+      const size = high > 0 ? (value(client) / high) * height : 0, marked = client === chosen || pin.has(client);
       pen.fillStyle = marked ? strong : normal;
       pen.fillRect(i * step, height - size, Math.max(step - (step > 4 ? 1 : 0), marked ? 3 : 0.6), size);
     });

@@ -33,6 +33,25 @@ export function svgFrom(text) {
   return document.importNode(made, true);
 }
 
+/** A picture that the kernel drew for wide and for narrow places, words of the same size in both: the one that fits. */
+export function fitted(ctx, drawn) {
+  const node = h("div", {});
+  let shown = -1;
+  const watch = new ResizeObserver(() => {
+    const width = node.clientWidth, next = width < 700 ? drawn.length - 1 : 0;
+    if (!width || next === shown) return; // without a width the view is hidden
+    const svg = svgFrom(drawn[(shown = next)]);
+    svg.style.maxWidth = `${svg.getAttribute("width")}px`;
+    svg.removeAttribute("width");
+    svg.removeAttribute("height");
+    svg.classList.add("wb-chart");
+    node.replaceChildren(svg);
+  });
+  watch.observe(node);
+  ctx.cleanup(() => watch.disconnect());
+  return node;
+}
+
 const scaled = (value, base, units) => {
   if (value === null || value === undefined || Number.isNaN(value)) return "unknown";
   let power = 0;

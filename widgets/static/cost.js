@@ -21,7 +21,7 @@ export function cost(ctx) {
   };
 
   function roofline(target) {
-    if (!target.roofline) return h("p", { class: "wb-note" }, target.chip === "no chip" ? "A roofline needs the published figures of a chip." : "No stage computes anything.");
+    if (!target.roofline) return h("p", { class: "wb-note" }, "No stage computes anything.");
     const svg = inlay(target.roofline), points = [...svg.querySelectorAll("[data-stage]")];
     svg.setAttribute("role", "group");
     for (const point of points) point.setAttribute("role", "button"), point.setAttribute("aria-label", point.dataset.label);
@@ -50,13 +50,13 @@ export function cost(ctx) {
       const wires = axes.map((axis) => h("td", { class: "wb-wirecell" }, stage.wire[axis] ? [strip([[stage.wire[axis], look(axis)]], most), h("span", {}, format.bytes(stage.wire[axis]))] : "–"));
       const row = h("tr", { "data-stage": stage.stage },
         h("td", {}, h("button", { type: "button", class: "wb-link" }, `${stage.stage}. ${stage.name}`)), h("td", { class: "wb-barcell" }, strip(parts, longest)),
-        h("td", { class: "wb-num" }, timed ? format.seconds(stage.seconds) : format.flops(stage.flops)), h("td", {}, timed && stage.seconds !== 0 ? stage.bound : ""),
+        timed ? [h("td", { class: "wb-num" }, format.seconds(stage.seconds)), h("td", {}, stage.seconds !== 0 ? stage.bound : "")] : null,
         h("td", { class: "wb-num" }, format.flops(stage.flops)), h("td", { class: "wb-num" }, format.bytes(stage.accessed)), wires);
       chosen.push(row);
       return row;
     });
     const column = (name) => h("th", { scope: "col" }, name || h("span", { class: "wb-hidden" }, "value"));
-    const head = ["stage", `${timed ? "time" : "FLOPs"}, ${known}`, "", "bound", "FLOPs", "memory traffic", ...axes.map((axis) => `sent over ${axis}`)].map(column);
+    const head = ["stage", `${timed ? "time" : "FLOPs"}, ${known}`, ...(timed ? ["", "bound", "FLOPs"] : [""]), "memory traffic", ...axes.map((axis) => `sent over ${axis}`)].map(column);
     const body = h("tbody", {}, rows);
     body.addEventListener("click", (event) => { const row = event.target.closest("[data-stage]"); if (row) ctx.select({ stage: row.dataset.stage }); });
     const key = (words, look) => h("span", { class: "wb-row" }, h("span", { class: `wb-key ${look}`, "aria-hidden": "true" }), words);
@@ -67,7 +67,8 @@ export function cost(ctx) {
 
   function section(target, longest) {
     const time = target.seconds === null ? "" : format.seconds(target.seconds);
-    const facts = h("div", { class: "wb-tile" }, h("h4", {}, "one call, ", term(ctx, "predicted")), h("div", { class: "wb-big" }, time || "unknown"),
+    const flops = target.stages.reduce((sum, stage) => sum + (stage.flops ?? 0), 0);
+    const facts = h("div", { class: "wb-tile" }, h("h4", {}, time ? "one call, " : "one call on a device, ", term(ctx, "predicted")), h("div", { class: "wb-big" }, time || format.flops(flops)),
       h("div", { class: "wb-note" }, time ? target.chip : "Seconds need the published figures of a chip: inspect with target=\"v5e:4x4\" or another."));
     const misfit = target.fits === false ? h("div", { class: "wb-misfit", role: "note" }, h("b", {}, `Does not fit: needs ${format.bytes(target.peak)} of ${format.bytes(target.available)}.`),
       target.buffers.length ? h("ul", {}, target.buffers.map(([name, bytes, shape, where]) => h("li", {}, `${bytes}: ${name} ${shape.split("{")[0]} ${where && `from ${where}`}`))) : null) : null;
@@ -75,7 +76,7 @@ export function cost(ctx) {
     return h("section", { class: "wb-target", "aria-label": target.target }, misfit,
       h("div", { class: "wb-columns" },
         h("div", {}, h("h4", {}, target.target), facts, assumed.length ? h("details", {}, h("summary", {}, `What this rests on: ${target.assumptions[0] ?? "notes"}, …`), h("ul", { class: "wb-note" }, assumed.map((each) => h("li", {}, each)))) : null),
-        h("div", {}, h("h4", {}, term(ctx, "roofline")), roofline(target))),
+        target.chip === "no chip" ? null : h("div", {}, h("h4", {}, term(ctx, "roofline")), roofline(target))),
       bars(target, longest));
   }
 

@@ -1,4 +1,4 @@
-import { floats, format, h, svgFrom, term, widget } from "./common.js";
+import { fitted, floats, format, h, term, widget } from "./common.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const path = (d, name, extra = {}) => {
@@ -42,7 +42,7 @@ export function devices(ctx) {
 
   function tile(where) {
     const spark = sparkline(), parts = { big: h("div", { class: "wb-big" }), facts: h("div", { class: "wb-note" }), spark, name: h("button", { type: "button", class: "wb-link" }) };
-    parts.node = h("div", { class: "wb-tile", role: "listitem", "data-where": where }, h("h4", {}, parts.name), parts.big, spark, parts.facts);
+    parts.node = h("div", { class: "wb-tile", role: "listitem", "data-where": where }, h("h4", {}, parts.name), h("div", { class: "wb-inuse" }, parts.big, h("span", { class: "wb-note" }, " in use")), spark, parts.facts);
     return parts;
   }
 
@@ -62,7 +62,7 @@ export function devices(ctx) {
     }
     list.forEach((device, row) => {
       const parts = made.get(device.where);
-      parts.name.textContent = `${device.where}${device.kind ? ` · ${device.kind}` : ""}${device.present ? "" : " · gone"}`;
+      parts.name.textContent = `${device.where}${device.kind && !device.where.startsWith(device.kind) ? ` · ${device.kind}` : ""}${device.present ? "" : " · gone"}`;
       parts.big.textContent = format.bytes(device.bytes);
       const facts = [["peak", device.peak, format.bytes], ["of", device.limit, format.bytes], ["utilisation", device.utilisation, (value) => `${value.toFixed(0)} %`], ["power", device.power, (value) => `${value.toFixed(0)} W`], ["temperature", device.temperature, (value) => `${value.toFixed(0)} °C`]];
       parts.facts.textContent = facts.filter(([, value]) => value !== null && value !== undefined).map(([name, value, show]) => `${name} ${show(value)}`).join(" · ");
@@ -72,7 +72,7 @@ export function devices(ctx) {
     const hosts = Object.entries(ctx.live("host_courses") ?? {}).map(([name, course]) => {
       const spark = sparkline();
       line(spark, name, seconds, floats(course), name === "processor" ? 100 : null);
-      return h("div", { class: "wb-tile" }, h("h4", {}, COURSES[name].name), spark);
+      return h("div", { class: "wb-tile" }, h("h4", {}, COURSES[name].name), spark, h("div", { class: "wb-note" }, `over ${format.seconds((seconds.at(-1) ?? 0) - (seconds[0] ?? 0))}`));
     });
     host.replaceChildren(h("h4", {}, "Host"), h("dl", { class: "wb-facts" }, (ctx.live("host") ?? []).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])), h("div", { class: "wb-tiles" }, hosts));
     const rows = ctx.live("arrays") ?? [];
@@ -80,12 +80,7 @@ export function devices(ctx) {
   }
   tiles.addEventListener("click", (event) => { const node = event.target.closest("[data-where]"), device = (ctx.live("devices") ?? []).find((each) => each.where === node?.dataset.where); if (device) ctx.select({ device: device.id }); });
   if (ctx.data.timeline) {
-    const svg = svgFrom(ctx.data.timeline);
-    svg.style.maxWidth = `${svg.getAttribute("width")}px`;
-    svg.removeAttribute("width");
-    svg.removeAttribute("height");
-    svg.classList.add("wb-chart");
-    ctx.root.append(h("h4", {}, "The last round on every device, ", term(ctx, "measured")), svg);
+    ctx.root.append(h("h4", {}, "The last round on every device, ", term(ctx, "measured")), fitted(ctx, ctx.data.timeline));
   }
   ctx.onLive(draw);
   ctx.onSelection(draw);

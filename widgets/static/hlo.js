@@ -108,7 +108,7 @@ export function hlo(ctx) {
       const id = `${group.value}/${key}`, title = group.value === "stage" ? (titles[key] ? `stage ${titles[key]}` : "no stage") : titles[key];
       return [{ group: id, title, count: list.length, flops: total(list, flops), bytes: total(list, accessed) }, ...(closed.has(id) ? [] : list.map((k) => ({ index: k })))];
     }) : kept.map((k) => ({ index: k }));
-    summary.textContent = `${format.count(kept.length)} of ${format.count(d.count)} instructions · ${plural(kept.filter((k) => collective[k] >= 0).length, "collective")} · ${d.sentence}`;
+    summary.textContent = `${format.count(kept.length)} of ${format.count(d.count)} instructions · ${plural(kept.filter((k) => collective[k] >= 0).length, "collective")}${d.facts ? ` · ${d.facts}` : ""}`;
     listing.set(rows.length);
     graph?.keep(kept.length === d.count ? null : kept);
     const chosen = ctx.selection.instruction;

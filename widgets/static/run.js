@@ -1,4 +1,4 @@
-import { cellAt, cells, floats, format, h, legend, range, svgFrom, widget } from "./common.js";
+import { cellAt, cells, fitted, floats, format, h, legend, range, widget } from "./common.js";
 
 const NS = "http://www.w3.org/2000/svg", W = 320, H = 150, L = 58, B = 20;
 const mark = (tag, attributes, text) => {
@@ -15,7 +15,7 @@ export function run(ctx) {
   const pause = button("pause", "Pause"), resume = button("resume", "Resume"), stop = button("stop", "Stop");
   const curves = h("div", { class: "wb-curves" }), map = h("div", {}), nowCanvas = h("canvas", { class: "wb-pixels", role: "img", "aria-label": "all clients" }), now = h("div", { hidden: true }, h("h4", {}, "Every client after the last round"), h("div", { class: "wb-canvas" }, nowCanvas)), problems = h("div", {});
   const notes = h("textarea", { "aria-label": "Notes on this run", placeholder: "Notes on this run (kept in view.settings[\"notes\"])", rows: 2 });
-  const head = h("div", { class: "wb-row wb-runhead" }, status, progress, pause, resume, stop);
+  const head = h("div", { class: "wb-row wb-runhead" }, status, progress, h("div", { class: "wb-row" }, pause, resume, stop));
   ctx.root.append(head, times, curves, now, map, problems, h("h4", {}, "Notes"), notes);
   notes.value = ctx.setting("notes", "");
   notes.addEventListener("change", () => ctx.set("notes", notes.value));
@@ -45,14 +45,15 @@ export function run(ctx) {
     if (!canvas) {
       canvas = h("canvas", { class: "wb-pixels", role: "img" });
       const tip = h("p", { class: "wb-note", role: "status" });
-      map.replaceChildren(h("h4", {}, "Clients over rounds"), h("div", { class: "wb-legendbox" }), h("div", { class: "wb-canvas" }, canvas), tip);
+      map.replaceChildren(h("h4", {}, "Clients over rounds"), h("div", { class: "wb-legendbox" }), h("div", { class: "wb-canvas" }, canvas), h("div", { class: "wb-foot", "aria-hidden": "true" }), tip);
       canvas.style.height = "200px";
       const over = (event) => { const grid = ctx.live("map"), index = cellAt(event, canvas, grid.columns, grid.rows); return index < 0 ? null : { client: Math.floor(index / grid.columns) * grid.together, round: grid.first + (index % grid.columns), value: floats(grid.values)[index] }; };
       canvas.addEventListener("mousemove", (event) => { const found = over(event); tip.textContent = found ? `client ${found.client} · round ${found.round} · ${format.count(found.value)}` : ""; });
       canvas.addEventListener("click", (event) => { const found = over(event); if (found) ctx.select({ client: found.client }); });
     }
     canvas.setAttribute("aria-label", `${made.name} of ${made.clients} clients over ${made.columns} rounds, from ${format.count(low)} to ${format.count(high)}`);
-    map.querySelector(".wb-legendbox").replaceChildren(legend(`${made.name}; clients down, rounds across${made.together > 1 ? `; means of ${made.together} clients` : ""}`, format.count(low), format.count(high)));
+    map.querySelector(".wb-legendbox").replaceChildren(legend(`${made.name}${made.together > 1 ? `; means of ${made.together} clients` : ""}`, format.count(low), format.count(high)));
+    map.querySelector(".wb-foot").replaceChildren(...[`round ${made.first}`, `client 0 at the top, ${made.clients - 1} at the bottom`, `round ${made.first + made.columns - 1}`].map((text) => h("span", {}, text)));
     cells(canvas, made.columns, values, low, high);
     const latest = floats(made.latest);
     now.hidden = !latest.length;
@@ -73,8 +74,8 @@ export function run(ctx) {
     bar.style.width = `${100 * share}%`;
     progress.setAttribute("aria-valuemax", rounds);
     progress.setAttribute("aria-valuenow", finished);
-    times.textContent = `${ctx.live("elapsed")} so far · ${ctx.live("pace")} per round · about ${ctx.live("left")} left`;
     const over = ["finished", "stopped", "interrupted", "failed"].includes(state);
+    times.textContent = `${ctx.live("elapsed")} ${over ? "in all" : "so far"} · ${ctx.live("pace")} per round${over ? "" : ` · about ${ctx.live("left")} left`}`;
     pause.disabled = over || state === "paused";
     resume.disabled = state !== "paused";
     stop.disabled = over;
@@ -84,12 +85,8 @@ export function run(ctx) {
     problems.replaceChildren(...(list.length ? [h("h4", {}, "Problems"), h("ul", {}, list.map((text) => h("li", {}, text)))] : []));
   }
   if (ctx.data.gantt) {
-    const svg = svgFrom(ctx.data.gantt[0]);
-    svg.style.maxWidth = `${svg.getAttribute("width")}px`;
-    svg.removeAttribute("width");
-    svg.removeAttribute("height");
-    svg.classList.add("wb-chart");
-    ctx.root.append(h("h4", {}, "A round on the virtual clock"), h("p", { class: "wb-note" }, ctx.data.gantt[1]), svg);
+    const { drawn, sentence } = ctx.data.gantt;
+    ctx.root.append(h("h4", {}, "A round on the virtual clock"), h("p", { class: "wb-note" }, sentence), fitted(ctx, drawn));
   }
   ctx.onLive(draw);
   draw();

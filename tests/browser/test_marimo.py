@@ -1,0 +1,125 @@
+"""The explorer in a marimo app, where cells hear of a selection through traits."""
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.lab,
+    pytest.mark.skipif(
+        importlib.util.find_spec("marimo") is None,
+        reason="marimo is not installed, 120 MB that nothing else here needs: `pip install marimo` runs this test",
+    ),
+]
+
+TOKEN = "test"
+LOCAL = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
+APP = """
+import marimo
+
+app = marimo.App(width="full")
+
+
+@app.cell
+def _():
+    import marimo as mo
+    import records_examples as examples
+    import widgets
+
+    explorer = widgets.Explorer(examples.fedavg_record())
+    view = mo.ui.anywidget(explorer)
+    view
+    return mo, view
+
+
+@app.cell
+def _(mo, view):
+    mo.md(f"Python heard: stage {view.value['selection'].get('stage')}, client {view.value['selection'].get('client')}")
+    return
+"""
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A marimo app of its own on loopback, which asks for a token."""
+    (tmp_path / "app.py").write_text(APP)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    command = [sys.executable, "-m", "marimo", "--log-level", "error", "run", "app.py", "--headless",
+               "--host", "127.0.0.1", "--port", str(port), "--token", "--token-password", TOKEN]  # fmt: skip
+    search = os.pathsep.join(
+        [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    environment = os.environ | {"PYTHONPATH": search, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    with (tmp_path / "marimo.log").open("w") as log:
+        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_until_up(server, f"http://127.0.0.1:{port}/health", tmp_path / "marimo.log")
+            yield f"http://127.0.0.1:{port}/?access_token={TOKEN}"
+        finally:
+            server.terminate()
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _wait_until_up(server: subprocess.Popen[bytes], address: str, log: Path, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    message = f"marimo did not start:\n{log.read_text()[-3000:]}"
+    raise RuntimeError(message)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page from which nothing leaves this machine, and in which none of our modules may fail."""
+    made = browser.new_page(viewport={"width": 1300, "height": 1400})
+    wrong: list[str] = []
+    made.on("pageerror", lambda error: wrong.append(str(error)) if "wb" in (error.stack or "") else None)
+
+    def keep_inside(route: Route) -> None:
+        route.continue_() if route.request.url.startswith(LOCAL) else route.abort()
+
+    made.route("**/*", keep_inside)
+    yield made
+    made.close()
+    assert not wrong
+
+
+def test_explorer_in_marimo_links_its_views_and_the_cells_that_read_it(page: Page, address: str):
+    page.goto(address)
+    view = page.locator("section.wb")
+    heard = page.get_by_text("Python heard:")
+    expect(heard).to_have_text("Python heard: stage None, client None", timeout=60_000)
+    view.locator('[data-stage="1"]').first.click()
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("train")
+    expect(heard).to_contain_text("stage 1")
+    view.get_by_role("tab", name="Clients").click()
+    view.get_by_label("Show clients as").select_option("table")
+    view.get_by_role("button", name="client 3", exact=True).click()
+    expect(heard).to_have_text("Python heard: stage 1, client 3")
+    for tab in view.get_by_role("tab").all():
+        tab.click()
+        expect(view.locator("[role=tabpanel]:visible")).to_have_count(1)
+        expect(view.locator(".wb-error:visible")).to_have_count(0)
+        expect(view.locator(".wb-chosen")).to_contain_text("client 3")
+    page.keyboard.press("ArrowLeft")
+    expect(view.get_by_role("tab", selected=True)).to_be_focused()
