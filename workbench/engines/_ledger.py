@@ -55,7 +55,7 @@ class Ledger:
                 for i, value in enumerate((seconds * share, 1, moved[0] * share, moved[1] * share)):
                     spent[i] += value
 
-    def left(self, stage: str, name: str, x: np.ndarray, *, row: bool, clients: int, index: int = 0) -> None:
+    def left(self, stage: str, name: str, x: Any, *, row: bool, clients: int, index: int = 0) -> None:
         """A value that came from clients: a `row` for each, or one partial result of them all.
 
         `index` tells values of one stage apart that have the same name.

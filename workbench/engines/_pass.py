@@ -99,6 +99,9 @@ class Pass:
             self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
         for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
             self.ledger.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
+        if sent is not None:  # of each batch a partial result left as well, and was merged elsewhere
+            for i, (name, aval) in enumerate(zip(self._names[count:], partial_avals(self.phase), strict=True)):
+                self.ledger.left(self.stage, name, aval, row=False, clients=clients, index=count + i)
         sent = sum(x.nbytes for x in outputs) if sent is None else sent
         self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
         self._done += clients

@@ -97,7 +97,7 @@ def _stage_record(plan: Plan, stage: Stage, flow: _Names, path: str) -> StageRec
         trip_count=step.equation.params.get("length") if step.kind == "loop" else None,
         source=stage.source,
         jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True) if jaxpr is not None else "",
-        body=_body(plan, stage, path),
+        body=_body(stage, flow, path),
     )
 
 
@@ -142,7 +142,7 @@ def _size(v: Any) -> int:
     return math.prod(v.aval.shape) * getattr(v.aval.dtype, "itemsize", 4)
 
 
-def _body(plan: Plan, stage: Stage, path: str) -> tuple[StageRecord, ...]:
+def _body(stage: Stage, flow: _Names, path: str) -> tuple[StageRecord, ...]:
     step = stage.steps[0]
     if stage.kind in ("loop", "branch"):
         closed = loop_bodies(step.equation)
@@ -150,13 +150,16 @@ def _body(plan: Plan, stage: Stage, path: str) -> tuple[StageRecord, ...]:
         closed = [step.jaxpr]
     else:
         return ()
+    name, params = step.equation.primitive.name, step.equation.params
+    first = {"cond": 1, "while": params.get("cond_nconsts", 0)}.get(name, 0)  # operands that no body reads
+    names = ["" if isinstance(v, Literal) else flow.names.get(v, "") for v in step.equation.invars[first:]]
     records: list[StageRecord] = []
     for number, jaxpr in enumerate(closed):
         inner = plan_jaxpr(jaxpr, stage.name)
         suffix = f"[{number}]" if stage.kind == "branch" else ""
-        flow = _Names(inner, ())
+        inside = _Names(inner, names)
         prefix = f"{path}{stage.index}{suffix}."
-        records.extend(_stage_record(inner, inner_stage, flow, prefix) for inner_stage in inner.stages)
+        records.extend(_stage_record(inner, inner_stage, inside, prefix) for inner_stage in inner.stages)
     return tuple(records)
 
 
