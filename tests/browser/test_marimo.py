@@ -1,6 +1,5 @@
 """The explorer in a marimo app, where cells hear of a selection through traits."""
 
-import importlib.util
 import os
 import socket
 import subprocess
@@ -13,14 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.lab,
-    pytest.mark.skipif(
-        importlib.util.find_spec("marimo") is None,
-        reason="marimo is not installed, 120 MB that nothing else here needs: `pip install marimo` runs this test",
-    ),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 TOKEN = "test"
 LOCAL = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
