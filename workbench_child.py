@@ -52,6 +52,27 @@ def start(order: bytes, **arguments: Any) -> None:
     _child.main(pickle.loads(order), **arguments)
 
 
+class RayNode:
+    """The Ray actor of a node: Ray's worker imports this module to make it, and so starts without JAX as well."""
+
+    def __init__(self, order: bytes) -> None:
+        from workbench.launch._ray_worker import NodeActor  # noqa: PLC2701
+
+        self._actor = NodeActor(pickle.loads(order))
+
+    def ask(self, label: str, payload: bytes) -> bytes:
+        """Answers one call."""
+        return self._actor.ask(label, payload)
+
+    def news(self, seconds: float) -> dict[str, Any]:
+        """What happened since the last look, after at most `seconds`."""
+        return self._actor.news(seconds)
+
+    def obey(self, order: str, *details: str) -> None:
+        """Does what the notebook says."""
+        self._actor.obey(order, *details)
+
+
 # In the process that imports this, be it a server or a child, before anything else could ask for the root package.
 install_light_root(Path(__file__).with_name(PACKAGE))
 

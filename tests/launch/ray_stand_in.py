@@ -104,7 +104,7 @@ class StandInRay(ModuleType):
     def lose(self, actor: _Actor) -> None:
         """The actor's process dies; its name stays taken while its owner holds a handle, as in Ray 2.55."""
         actor.dead = True
-        for runner in actor.instance._runners.values():
+        for runner in actor.instance._actor._runners.values():
             runner.abandon()
         for future in actor.under_way:
             if not future.done():

@@ -215,11 +215,7 @@ class Program:
             raise ProgramError(message)
 
     def _check_owned(self, handles: Any, operation: str) -> None:
-        foreign = sorted(
-            f"{handle.label} of {handle.program}"
-            for handle in handles
-            if handle not in self._handles
-        )
+        foreign = sorted(f"{handle.label} of {handle.program}" for handle in handles if handle not in self._handles)
         if foreign:
             message = (
                 f"`Program.{operation}` of {self.name!r} was given handles of another program: {', '.join(foreign)}. "

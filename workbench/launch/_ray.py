@@ -8,6 +8,7 @@ from collections import deque
 from importlib import import_module
 from typing import Any
 
+import workbench_child
 from workbench._errors import MissingDependencyError, ProgramError
 from workbench.launch._client import Line
 from workbench.launch._context import LOG_LINES
@@ -137,7 +138,7 @@ class RayHost:
         return self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS)
 
     def _made(self, attempt: int) -> Any:
-        from workbench.launch._ray_worker import CONTROL_CALLS, NodeActor, RayOrder
+        from workbench.launch._ray_worker import CONTROL_CALLS, RayOrder
 
         ray, engine = import_module("ray"), self._engine
         order = RayOrder(launch=engine.launch, specs=pickled(self.specs), services=engine.services, attempt=attempt)
@@ -151,11 +152,11 @@ class RayHost:
             max_concurrency=calls,
             max_restarts=0,  # restarts are ours to say
             runtime_env={"env_vars": dict(self.specs[0].environment)} if self.specs[0].environment else None,
-        )(NodeActor)
+        )(workbench_child.RayNode)
         deadline = time.monotonic() + _NAME_SECONDS
         while True:
             try:
-                return made.options(name=self.specs[0].label, namespace=engine.launch).remote(order)
+                return made.options(name=self.specs[0].label, namespace=engine.launch).remote(pickled(order))
             except ValueError:  # the name still belongs to the actor of the last attempt
                 if time.monotonic() > deadline:
                     raise
