@@ -30,6 +30,7 @@ import workbench as wb
 from workbench._errors import EngineError, MissingDependencyError, ProgramError
 from workbench.engines import Flower, _keeper
 from workbench.engines._flower_runtime import Processes, check_port, free_port
+from workbench.engines._flower_simulation import start_ray
 
 pytestmark = flower_warnings
 
@@ -260,3 +261,41 @@ def test_impossible_settings_are_refused(monkeypatch: pytest.MonkeyPatch, settin
     monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace())
     with pytest.raises(ProgramError, match=expected):
         Flower(**settings)
+
+
+class NoRay:
+    """Stands for Ray: fails as often as it is told to, then answers."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.did = failures, []
+
+    def init(self, **options: Any) -> None:
+        self.did.append("init")
+        if self.failures:
+            self.failures -= 1
+            message = "The current node timed out during startup"
+            raise RuntimeError(message)
+
+    def shutdown(self) -> None:
+        self.did.append("shutdown")
+
+    def remote(self, **options: Any) -> Any:
+        return lambda task: SimpleNamespace(remote=task)
+
+    def get(self, answer: Any, timeout: float) -> None:
+        self.did.append("get")
+
+
+def test_ray_is_started_again_when_it_ended_while_it_started(monkeypatch: pytest.MonkeyPatch):
+    ray = NoRay(failures=1)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    start_ray({"num_cpus": 1}, patience=60)
+    assert ray.did == ["init", "shutdown", "init", "get"]
+
+
+def test_starting_ray_again_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    ray = NoRay(failures=5)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(RuntimeError, match="timed out during startup"):
+        start_ray({"num_cpus": 1}, patience=-1)
+    assert ray.did == ["init", "shutdown"]
