@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from lab import open_notebook, run_all, set_theme
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -54,6 +54,39 @@ def test_specs_are_tried_from_menus_and_the_propagation_is_played(
     word = view.locator("a.wb-term", has_text="replication").first
     assert word.get_attribute("href").endswith("/lab/tree/04-shardings-and-meshes.ipynb")
     view.get_by_role("button", name="Why: propagation step by step").click()
+    play_the_propagation(lab_page, view)
+
+
+def play_the_propagation(page: Page, view: Locator) -> None:
+    """Step by step as a reader would: by button, by key, played; then asks why, down to where the axis came in."""
+    counter, said = view.locator(".wb-counter"), view.locator(".wb-said")
     expect(view.locator("[data-value]").first).to_be_visible()
     view.get_by_label("First step").click()
-    expect(view.locator(".wb-counter")).to_contain_text("beginning")
+    expect(counter).to_contain_text("beginning · 0 of")
+    expect(said).to_contain_text("the program itself says")
+    last = int((counter.text_content() or "").split()[-1])
+    assert last > 2
+    view.get_by_label("Step forward").click()
+    expect(counter).to_contain_text(f"1 of {last}")
+    expect(view.locator(".wb-now").first).to_be_visible()  # what this step decided is brought out
+    first_said = said.text_content()
+    slider = view.get_by_label("Step of the propagation")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(counter).to_contain_text(f"2 of {last}")
+    assert said.text_content() != first_said
+    page.keyboard.press("End")
+    expect(counter).to_contain_text(f"{last} of {last}")
+    expect(view.locator(".wb-future")).to_have_count(0)
+    view.get_by_label("Speed").select_option(label="3 ×")
+    view.get_by_role("button", name="Play", exact=False).first.click()  # from the beginning, since it is at its end
+    expect(counter).to_contain_text(f"{last} of {last}", timeout=60_000)
+    expect(view.locator(".wb-play")).to_have_attribute("aria-pressed", "false")
+    row = view.locator("[data-value]").last
+    row.focus()
+    page.keyboard.press("Enter")
+    panel = view.get_by_label("Why the chosen value is sharded")
+    reasons = panel.locator(".wb-why").first.locator("button")
+    expect(reasons.first).to_be_visible()
+    reasons.last.click()  # the end of the chain: where the axis entered the program
+    expect(counter).to_contain_text("beginning")
