@@ -4,6 +4,7 @@ Written against JAX 0.10, whose public profiler only writes to a directory (jax-
 """
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]] | Non
         result = fn()
     finally:
         profile = _stop(session)
-    return result, list(_events(profile))
+    return result, _events(profile)
 
 
 def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]]:
@@ -99,7 +100,13 @@ def _options() -> Any:
     return options
 
 
-def _events(profile: Any) -> Iterator[RawEvent]:
+def _events(profile: Any) -> list[RawEvent]:
+    with warnings.catch_warnings():  # as an error, Python 3.12's warning of jaxlib's types would end the process
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return list(_read(profile))
+
+
+def _read(profile: Any) -> Iterator[RawEvent]:
     for plane in profile.planes:
         for line in plane.lines:
             for event in line.events:
