@@ -10,7 +10,7 @@ from ray_stand_in import StandInRay
 from workbench._errors import NodeError, NodeTimeoutError
 from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
 
-LONG = 60.0  # seconds after which something is broken; nothing here waits so long on purpose
+LONG = 180.0  # seconds after which something is broken; nothing here waits so long on purpose
 
 
 @pytest.fixture(scope="module")

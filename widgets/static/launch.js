@@ -1,6 +1,7 @@
 import { details, floats, format, h, range, roving, svgFrom, widget } from "./common.js";
 
 const NS = "http://www.w3.org/2000/svg";
+const CARD = 220;  // pixels of text in a card
 const mark = (tag, attributes) => {
   const node = document.createElementNS(NS, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -74,6 +75,9 @@ export function launch(ctx) {
         said.textContent = told.said;
         said.setAttribute("class", `wb-told wb-fill-${told.hue}`);
         load.textContent = told.load;
+        load.removeAttribute("textLength");
+        if (load.getComputedTextLength() > CARD) load.setAttribute("textLength", CARD);
+        load.setAttribute("lengthAdjust", "spacingAndGlyphs");
       }
       group.classList.toggle("wb-selected", filter.value === `=${label}`);
     }
