@@ -5,6 +5,7 @@ settings as JSON lines, and ends when its input does.
 """
 
 import base64
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -72,7 +73,8 @@ class Child:
         self._process.wait(timeout=10)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(OSError):  # what it did not read before it ended
+                    stream.close()
 
 
 def do(job: str, arguments: Sequence[Any], runner: Any, flags: Sequence[str]) -> None:
