@@ -13,7 +13,8 @@ from workbench import _errors, _jax_compat_shardy
 from workbench.inspectors import explain_axis, propagate_shardings
 
 AXES = ("clients", "model")
-ABSTRACT = AbstractMesh((4, 2), AXES)
+AUTO = (AxisType.Auto, AxisType.Auto)  # JAX 0.10 would take it for granted, 0.11 takes Explicit
+ABSTRACT = AbstractMesh((4, 2), AXES, axis_types=AUTO)
 
 
 def struct(mesh, shape, *spec):
@@ -72,7 +73,7 @@ def test_functions_that_jax_calls_are_inlined_with_their_scope():
 
 
 def test_thousands_of_abstract_devices_need_one_present_device():
-    mesh = AbstractMesh((1024, 8), AXES)
+    mesh = AbstractMesh((1024, 8), AXES, axis_types=AUTO)
     params, _ = mlp_args(mesh)
     record = propagate_shardings(lower(mlp, params, struct(mesh, (4096, 16), "clients")))
     assert [planned.axes for planned in record.collectives] == [("model",), ("clients",)]
@@ -246,7 +247,7 @@ def test_renamed_passes_fall_back_to_the_dump_files(monkeypatch):
 
 def test_fallback_on_absent_devices_says_how_many_are_missing(monkeypatch):
     monkeypatch.setattr(_jax_compat_shardy, "WHY_PASSES", "sdy-pass-of-another-version")
-    text = _jax_compat_shardy.stablehlo_text(lower(mlp, *mlp_args(AbstractMesh((8, 2), AXES))))
+    text = _jax_compat_shardy.stablehlo_text(lower(mlp, *mlp_args(AbstractMesh((8, 2), AXES, axis_types=AUTO))))
     record = propagate_shardings(text)
     assert record.engine == "none"
     assert "16 partitions and here are 8 devices" in record.notes[1]

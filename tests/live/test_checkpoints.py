@@ -163,6 +163,7 @@ def test_failure_after_donation_tells_what_is_lost_and_start_takes_the_checkpoin
 
     def step(state, round):
         after = add(state)
+        state.delete()  # JAX 0.11 does not take memory on a CPU that a checkpoint was read from
         if round == 1:
             for failure in failures:
                 raise failure
