@@ -1,3 +1,5 @@
+from typing import Literal
+
 import numpy as np
 import pytest
 import records_examples as examples
@@ -161,7 +163,7 @@ def test_a_client_is_opened_into_a_frame_that_reaches_nothing(harness: Harness):
 
 
 @pytest.mark.parametrize("first", ["light", "dark"])
-def test_values_of_a_client_are_read_by_day_and_by_night(harness: Harness, first: str):
+def test_values_of_a_client_are_read_by_day_and_by_night(harness: Harness, first: Literal["light", "dark"]):
     harness.page.emulate_media(color_scheme=first)
     _, made = followed()
     view = harness.mount(made)
@@ -169,7 +171,8 @@ def test_values_of_a_client_are_read_by_day_and_by_night(harness: Harness, first
     view.get_by_role("button", name="Open its values").click()
     page = view.frame_locator("iframe.wb-values").locator("html")
     expect(page.locator(".treescope_root")).to_contain_text("Hover/click for array data.")  # the array is drawn
-    for theme in (first, "dark" if first == "light" else "light"):  # at first, and changed while open
+    themes: tuple[Literal["light", "dark"], ...] = ("light", "dark") if first == "light" else ("dark", "light")
+    for theme in themes:  # at first, and changed while open
         harness.page.emulate_media(color_scheme=theme)
         ground = view.locator("section.wb").evaluate("node => getComputedStyle(node).backgroundColor")
         expect(page).to_have_css("color-scheme", theme)
