@@ -5,9 +5,9 @@ go on in the background while the explorer follows them, opens one tab after the
 writes down the memory of kernel and page twice a minute. Flat means: the median of the last sixth is within 10 % of the
 median of the first sixth after the warm-up.
 
-The private memory of the page's process is written down too, but is no measure of the view: Playwright turns on the
-network domain of Chromium's protocol, and with it (Chromium 156) every message from a page to its kernel leaves about
-48 KiB in that process, outside of the page's own heap.
+The private memory of the page's process is written down too, but is no measure of the view: under Playwright, most
+likely through the network domain of Chromium's protocol, every message from a page to its kernel leaves about 48 KiB in
+that process, outside of the page's own heap (Chromium 156; docs/live.md).
 """
 
 import argparse
