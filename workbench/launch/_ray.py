@@ -30,6 +30,8 @@ class RayHost:
         self.specs = specs
         self._engine = engine
         self._actor: Any = None
+        self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not made yet
+        self._telling = threading.Lock()
         self._over = True
         self._killed = False  # by us, so that its end is no news
         self._seen: dict[str, dict[str, Any]] = {}
@@ -38,7 +40,7 @@ class RayHost:
 
     def start(self, attempt: int) -> None:
         """Asks Ray for an actor, which starts the nodes; Ray decides where it lives."""
-        self._over, self._killed, self._seen = False, False, {}
+        self._over, self._killed, self._seen, self._waiting = False, False, {}, []
         self._heard_at = time.monotonic()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         threading.Thread(target=self._live, args=(attempt,), name=f"reports of {name}", daemon=True).start()
@@ -103,6 +105,10 @@ class RayHost:
         return Line(self._engine.endpoint(spec), parallel_calls(spec))
 
     def _tell(self, *order: str) -> None:
+        with self._telling:
+            if self._actor is None and not self._over:
+                self._waiting.append(order)
+                return
         if self._actor is not None and not self._over:
             with contextlib.suppress(Exception):  # an actor that is gone is reported by the thread that listens to it
                 self._actor.obey.options(concurrency_group="control").remote(*order)
@@ -111,7 +117,11 @@ class RayHost:
         ray, emit = import_module("ray"), self._engine.emit
         first, code = self.specs[0].label, -9
         try:
-            self._actor = self._made(attempt)
+            made = self._made(attempt)
+            with self._telling:
+                self._actor, waiting, self._waiting = made, self._waiting, []
+            for order in waiting:
+                self._tell(*order)
             while not self._killed:  # before there was anything to kill, perhaps
                 told = ray.get(self._asked())
                 self._heard_at, self._seen = time.monotonic(), told["seen"]
