@@ -47,6 +47,11 @@ def on(mesh):
     return jax.set_mesh(wb.make_mesh(axes, axis_types=getattr(AxisType, mesh.split()[0])))
 
 
+def skip_what_jax_cannot_lower(name, mesh):
+    if jax.__version_info__ >= (0, 11) and name.startswith("reduce_scatter") and mesh == "Explicit with model":
+        pytest.xfail("JAX 0.11 cannot lower a psum_scatter inside of a shard_map over one of two explicit axes")
+
+
 def program_of(fn):
     return Replicator(replicas=4).step(lambda ctx, batch, state: (state, fn(ctx, batch)))
 
@@ -54,6 +59,7 @@ def program_of(fn):
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", CASES, ids=str)
 def test_collective_gives_every_replica_its_value(name, mesh):
+    skip_what_jax_cannot_lower(name, mesh)
     fn, expected, _ = CASES[name]
     with on(mesh):
         result = wb.jit(program_of(fn))(X, ())[1]
@@ -63,6 +69,7 @@ def test_collective_gives_every_replica_its_value(name, mesh):
 @pytest.mark.parametrize("mesh", MESHES[1:])
 @pytest.mark.parametrize("name", CASES, ids=str)
 def test_compiled_collective_is_the_one_written(name, mesh):
+    skip_what_jax_cannot_lower(name, mesh)
     fn, _, kind = CASES[name]
     with on(mesh):
         found = wb.inspect(program_of(fn), X, ()).module.collectives

@@ -5,13 +5,13 @@ import xml.etree.ElementTree as ET
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench.inspectors import explain_axis, propagate_shardings, trace_axes
 from workbench.views import play_back, render_propagation_steps, render_propagation_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
-MESH = AbstractMesh((4, 2), ("clients", "model"))
+MESH = AbstractMesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
 def struct(shape, *spec):
