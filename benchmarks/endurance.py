@@ -2,12 +2,8 @@
 
 `python -m benchmarks.endurance --minutes 60` starts JupyterLab on loopback and a Chromium, runs a notebook whose rounds
 go on in the background while the explorer follows them, opens one tab after the other, chooses and opens clients, and
-writes down the memory of kernel and page twice a minute. Flat means: the median of the last sixth is within 10 % of the
-median of the first sixth after the warm-up.
-
-The private memory of the page's process is written down too, but is no measure of the view: under Playwright, most
-likely through the network domain of Chromium's protocol, every message from a page to its kernel leaves about 48 KiB in
-that process, outside of the page's own heap (Chromium 156; docs/live.md).
+writes down the memory of kernel and page at every turn. Flat means: the median of the last sixth is within 10 % of the
+median of the second sixth; the first is warm-up.
 """
 
 import argparse
@@ -27,9 +23,9 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
-from chromium import open_browser
-from lab import open_notebook, run_lab
-from playwright.sync_api import Locator, Page
+from lab import READY, TOKEN, run_lab
+
+from benchmarks.devtools import DevTools, open_page
 
 CELLS = (
     """
@@ -79,8 +75,9 @@ ASK = """async expression => {
   const reply = await future.done;
   return reply.content.user_expressions.asked.data["text/plain"];
 }"""
-LOCAL = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
 TABS = ("Run", "Clients", "Devices", "Program", "Mesh", "HLO", "Cost", "Sharding")
+LISTEN, USE = (Path(__file__).with_name(f"endurance_{name}.js").read_text() for name in ("listen", "use"))
+USE = USE[USE.index("async") :].rstrip().rstrip(";")
 
 
 class Sample(NamedTuple):
@@ -91,7 +88,7 @@ class Sample(NamedTuple):
     kernel_mib: float
     page_heap_mib: float  # JavaScript, the page's elements and its buffers, after a collection of garbage
     page_nodes: int
-    renderer_mib: float  # private memory of the page's process, with what the driver of the browser keeps there
+    renderer_mib: float  # private memory of the page's process
     tab: str
 
 
@@ -104,56 +101,30 @@ def write_notebook(folder: Path, pause: float) -> str:
     return "endurance.ipynb"
 
 
-def measure(page: Page, devtools: Any, kernel: psutil.Process, started: float, tab: str) -> Sample:
-    devtools.send("HeapProfiler.collectGarbage")
-    found = {each["name"]: each["value"] for each in devtools.send("Performance.getMetrics")["metrics"]}
-    heap = devtools.send("Runtime.getHeapUsage")
+def measure(page: DevTools, kernel: psutil.Process, started: float, tab: str) -> Sample:
+    page.send("HeapProfiler.collectGarbage")
+    found = {each["name"]: each["value"] for each in page.send("Performance.getMetrics")["metrics"]}
+    heap = page.send("Runtime.getHeapUsage")
     used = sum(heap.get(name, 0) for name in ("usedSize", "embedderHeapUsedSize", "backingStorageSize"))
-    rounds = int(page.evaluate(ASK, "run.finished"))
     return Sample(
         minutes=round((time.monotonic() - started) / 60, 2),
-        rounds=rounds,
+        rounds=int(page.evaluate(ASK, "run.finished")),
         kernel_mib=round(kernel.memory_info().rss / 2**20, 1),
         page_heap_mib=round(used / 2**20, 2),
         page_nodes=int(found["Nodes"]),
-        renderer_mib=round(renderer_bytes() / 2**20, 1),
+        renderer_mib=round(renderer_bytes(page.process) / 2**20, 1),
         tab=tab,
     )
 
 
-def renderer_bytes() -> int:
-    """Private memory of the largest renderer below this process: the page."""
+def renderer_bytes(browser: int) -> int:
+    """Private memory of the largest renderer of a browser: the page."""
     sizes = [0]
-    for child in psutil.Process().children(recursive=True):
+    for child in psutil.Process(browser).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if "--type=renderer" in child.cmdline():
                 sizes.append(child.memory_full_info().uss)
     return max(sizes)
-
-
-def use(view: Locator, turn: int) -> str:
-    """Opens the next tab, chooses something there, and now and then opens a client."""
-    tab = TABS[turn % len(TABS)]
-    button = view.get_by_role("tab", name=tab, exact=True)
-    if not button.count():
-        return ""
-    button.click()
-    if tab == "Clients":
-        view.get_by_role("tabpanel").get_by_label("Show clients as").select_option(("heat", "bars", "table")[turn % 3])
-        view.get_by_role("tabpanel").get_by_label("Measure", exact=True).select_option(index=turn % 3)
-        if turn % 3 < 2:  # bars and heat map are canvases; rows of the table are links
-            view.get_by_role("tabpanel").locator(".wb-canvas canvas").first.click(
-                position={"x": 20 + turn % 50, "y": 60}
-            )
-        else:
-            view.get_by_role("tabpanel").locator("tr[data-client] button").first.click()
-        if turn % (4 * len(TABS)) == 1:
-            view.get_by_role("button", name="Open its values").click()
-            view.locator("iframe.wb-values").wait_for(timeout=120_000)
-            view.get_by_role("button", name="Close", exact=True).click()
-    elif tab == "Program":
-        view.get_by_role("tabpanel").locator("[data-stage]").nth(turn % 3).click(position={"x": 30, "y": 10})
-    return tab
 
 
 def flat(samples: list[Sample], name: str) -> tuple[float, float, float]:
@@ -164,18 +135,34 @@ def flat(samples: list[Sample], name: str) -> tuple[float, float, float]:
     return first, last, last / first
 
 
-def watch(page: Page, minutes: float, every_seconds: float, table: Path) -> list[Sample]:
+def open_notebook(page: DevTools, address: str, name: str) -> None:
+    page.send("Page.enable")
+    page.send("Emulation.setFocusEmulationEnabled", enabled=True)  # JupyterLab's current notebook is the one in focus
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=LISTEN)
+    page.send("Page.navigate", url=f"{address}/lab/tree/{name}?token={TOKEN}&reset")
+    last: object = None
+    for _ in range(400):
+        time.sleep(0.3)
+        with contextlib.suppress(RuntimeError):  # the page reloads once while it starts
+            last = page.evaluate(READY)
+        if last == "connected/idle":
+            return
+    message = f"the kernel of {name} was not ready; last state: {last}"
+    raise TimeoutError(message)
+
+
+def watch(page: DevTools, minutes: float, every_seconds: float, table: Path) -> list[Sample]:
     kernel = psutil.Process(int(page.evaluate(ASK, "os.getpid()")))
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("Performance.enable")
-    view, samples, started, turn = page.locator("section.wb").first, [], time.monotonic(), 0
+    page.send("Performance.enable")
+    samples: list[Sample] = []
+    started, turn = time.monotonic(), 0
     with table.open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(Sample._fields)
         while time.monotonic() - started < 60 * minutes:
-            tab = use(view, turn)
-            page.wait_for_timeout(1000 * every_seconds)
-            samples.append(measure(page, devtools, kernel, started, tab))
+            tab = page.evaluate(USE, turn, TABS)
+            time.sleep(every_seconds)
+            samples.append(measure(page, kernel, started, tab))
             lines.writerow(samples[-1])
             file.flush()
             turn += 1
@@ -184,9 +171,10 @@ def watch(page: Page, minutes: float, every_seconds: float, table: Path) -> list
 
 def report(samples: list[Sample], outside: list[str], wrong: list[str]) -> dict[str, Any]:
     named = {"kernel_mib": "kernel, resident", "page_heap_mib": "page, heap and buffers", "page_nodes": "page, nodes",
-             "renderer_mib": "page, process, with what the driver of the browser makes it keep"}  # fmt: skip
+             "renderer_mib": "page, process, private"}  # fmt: skip
     found: dict[str, Any] = {"date": datetime.date.today().isoformat(), "minutes": samples[-1].minutes,
-                             "rounds": samples[-1].rounds, "requests outside loopback": len(outside),
+                             "turns": len(samples), "rounds": samples[-1].rounds,
+                             "requests outside loopback": len(outside),
                              "page errors": len(wrong)}  # fmt: skip
     for field, name in named.items():
         first, last, ratio = flat(samples, field)
@@ -203,22 +191,17 @@ def main() -> None:
     )
     parser.add_argument("--table", type=Path, default=Path("endurance.csv"), help="where the samples are written")
     options = parser.parse_args()
-    outside: list[str] = []
-    wrong: list[str] = []
-    with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as home, open_browser() as browser:
+    with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as home, open_page(1300, 1400) as page:
         name = write_notebook(Path(root), options.pause)
         with run_lab(Path(root), Path(home)) as address:
-            page = browser.new_page(viewport={"width": 1300, "height": 1400})
-            page.set_default_timeout(240_000)
-            page.on("request", lambda each: None if each.url.startswith(LOCAL) else outside.append(each.url))
-            page.on("websocket", lambda each: None if each.url.startswith(LOCAL) else outside.append(each.url))
-            page.on("pageerror", lambda error: wrong.append(str(error)))
             open_notebook(page, address, name)
-            page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
-            page.locator("section.wb [role=tab]").first.wait_for()
+            page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+            while not page.evaluate("() => document.querySelectorAll('section.wb [role=tab]').length"):
+                time.sleep(0.5)
             samples = watch(page, options.minutes, options.every, options.table)
-            print(json.dumps(report(samples, outside, wrong), indent=1))
-            for text in [*outside[:5], *wrong[:5]]:
+            seen = page.evaluate("() => window.__seen")
+            print(json.dumps(report(samples, seen["outside"], seen["wrong"]), indent=1))
+            for text in [*seen["outside"][:5], *seen["wrong"][:5]]:
                 print(text)
             page.evaluate(ASK, "run.stop()")
 
