@@ -131,3 +131,17 @@ def test_static_and_keyword_arguments() -> None:
 def test_jit_rejects_what_is_no_number_of_clients(clients_at_once: Any) -> None:
     with pytest.raises(ProgramError, match=r"`jit` was given clients_at_once=.*pass a positive int"):
         wb.jit(fed, clients_at_once=clients_at_once)
+
+
+@pytest.mark.parametrize(("clients", "twice"), [(8, False), (16, True)], ids=["one per device", "two per device"])
+def test_gradient_makes_rows_again_only_where_devices_have_several_clients(clients: int, twice: bool) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        train = lambda row: jnp.tanh(jnp.tanh(row @ w) @ w) @ w  # noqa: E731
+        return jnp.sum(wb.reduce_mean(wb.map_fn(train, x)) ** 2)
+
+    shapes = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((clients, 4, 64), jnp.float32)
+    with under("Auto"):
+        gradient = jax.grad(wb.program(clients=clients)(loss))
+        ours, plain = (how(gradient).lower(*shapes).compile() for how in (wb.jit(clients_at_once=1), jax.jit))
+    flops = [program.cost_analysis()["flops"] for program in (ours, plain)]
+    assert (flops[0] > 1.2 * flops[1] / (clients // 8)) is twice, flops

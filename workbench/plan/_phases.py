@@ -108,9 +108,16 @@ class _Flow:
                     crossing.add(v)
         crossing -= whole
         data_bytes = sum(size_bytes(v) for v in plan.closed.jaxpr.invars)
-        if recompute and sum(size_bytes(v) for v in crossing) > min(data_bytes, _KEPT_BYTES):
-            crossing &= compared
+        waiting = {v for v in crossing if not self._alone(self.producer[v])}
+        if recompute and sum(size_bytes(v) for v in waiting) > min(data_bytes, _KEPT_BYTES):
+            crossing -= waiting - compared
         self.kept = whole | crossing
+
+    def _alone(self, step: Step) -> bool:
+        """Whether no device has a second client, so that a client's rows wait in the memory that made them."""
+        assert step.placement is not None
+        layout = _layout_here(step.placement, (step,))
+        return layout is not None and layout.size >= step.placement.size
 
 
 def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> Phase:
