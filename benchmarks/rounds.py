@@ -98,10 +98,11 @@ def as_markdown(rows: Table) -> str:
         ours, theirs = point["workbench"], point["drjax"]
         ran = [point[name] for name in PEERS if name in point and point[name]["run"] is not None]
         best = min(ran, key=lambda row: row["run"], default=None)
-        against = f"{ours['run'] / best['run']:.2f} ({best['name']})" if best else "peers need too much memory"
+        run = "not run" if ours["run"] is None else f"{1e3 * ours['run']:,.0f} ms"
+        against = "peers are above the limit" if best is None else f"{_ratio(ours, best)} ({best['name']})"
         model = f"{key[0]}, gradient" if key[1] else key[0]
         lines.append(
-            f"| {model} | {key[2]:,} × {key[3]} | {1e3 * ours['run']:,.0f} ms | {against} "
+            f"| {model} | {key[2]:,} × {key[3]} | {run} | {against} "
             f"| {_ratio(ours, theirs)} | {ours['temporary'] / 2**20:,.1f} MiB | {theirs['temporary'] / 2**20:,.1f} MiB "
             f"| {ours['trace'] / theirs['trace']:.2f} | {ours['lower'] / theirs['lower']:.2f} "
             f"| {ours['compile']:.1f} s | {theirs['compile']:.1f} s |"
