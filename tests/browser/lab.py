@@ -55,7 +55,7 @@ def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[s
         "JUPYTER_RUNTIME_DIR": home / "runtime", "IPYTHONDIR": home / "ipython",
         "JUPYTERLAB_SETTINGS_DIR": home / "config/lab/user-settings", "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
     }  # fmt: skip
-    port = _free_port()
+    port = free_port()
     options, up = FRONT_ENDS[front_end]
     own = ["--Voila.ip=127.0.0.1", str(root)] if front_end == "voila" else [
         "--ip=127.0.0.1", "--allow-root", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}",
@@ -66,11 +66,20 @@ def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[s
         [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
     )  # also where not installed
     environment = os.environ | {"PYTHONPATH": search} | {name: str(place) for name, place in places.items()}
-    with (home / "lab.log").open("w") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    with serve(command, environment, home / "lab.log", f"http://127.0.0.1:{port}{up}?token={TOKEN}"):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def serve(
+    command: list[str], environment: dict[str, str], log: Path, up: str, place: Path | None = None
+) -> Iterator[None]:
+    """A server from when it answers at the address `up` to the end of the block."""
+    with log.open("w") as said:
+        server = subprocess.Popen(command, cwd=place, env=environment, stdout=said, stderr=subprocess.STDOUT)
         try:
-            _wait_until_up(server, f"http://127.0.0.1:{port}{up}?token={TOKEN}", home / "lab.log")
-            yield f"http://127.0.0.1:{port}"
+            _wait_until_up(server, up, log)
+            yield
         finally:
             server.terminate()
             try:
@@ -107,7 +116,7 @@ def set_theme(page: Page, name: str) -> None:
     page.wait_for_function("t => document.body.dataset.jpThemeName === t", arg=name)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return held.getsockname()[1]

@@ -1,20 +1,16 @@
 """The explorer in a marimo app, where cells hear of a selection through traits."""
 
 import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lab import TOKEN, free_port, serve
 from playwright.sync_api import Browser, Page, Route, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
-TOKEN = "test"
 LOCAL = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "about:")
 APP = """
 import marimo
@@ -45,39 +41,15 @@ def _(mo, view):
 def address(tmp_path: Path) -> Iterator[str]:
     """A marimo app of its own on loopback, which asks for a token."""
     (tmp_path / "app.py").write_text(APP)
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "marimo", "--log-level", "error", "run", "app.py", "--headless",
                "--host", "127.0.0.1", "--port", str(port), "--token", "--token-password", TOKEN]  # fmt: skip
     search = os.pathsep.join(
         [str(Path(__file__).parents[2]), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     )
     environment = os.environ | {"PYTHONPATH": search, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
-    with (tmp_path / "marimo.log").open("w") as log:
-        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            _wait_until_up(server, f"http://127.0.0.1:{port}/health", tmp_path / "marimo.log")
-            yield f"http://127.0.0.1:{port}/?access_token={TOKEN}"
-        finally:
-            server.terminate()
-            try:
-                server.wait(30)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _wait_until_up(server: subprocess.Popen[bytes], address: str, log: Path, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and server.poll() is None:
-        try:
-            with urllib.request.urlopen(address, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    message = f"marimo did not start:\n{log.read_text()[-3000:]}"
-    raise RuntimeError(message)
+    with serve(command, environment, tmp_path / "marimo.log", f"http://127.0.0.1:{port}/health", tmp_path):
+        yield f"http://127.0.0.1:{port}/?access_token={TOKEN}"
 
 
 @pytest.fixture
