@@ -4,12 +4,14 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 from engine_contract import CLIENTS, EngineContract, client_data, fedavg, rounds, start
 
@@ -201,3 +203,25 @@ def test_killed_worker_is_an_error_that_names_stage_and_clients():
     assert caught.value.stage is not None
     assert caught.value.run.rounds == 1
     np.testing.assert_allclose(caught.value.run.results[0], fedavg(start(), (x, y))[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_worker_killed_in_the_middle_of_a_stage_is_an_error_that_names_it():
+    loky = pytest.importorskip("loky")
+    pool = loky.ProcessPoolExecutor(1, timeout=60, env={"JAX_PLATFORMS": "cpu"})
+    worker = psutil.Process(pool.submit(os.getpid).result(timeout=120))
+
+    @wb.program(clients=2)
+    def sines(x: Any) -> Any:
+        return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 10**9, lambda _, v: jnp.sin(v) + row, row), x))
+
+    def kill() -> None:
+        while worker.cpu_times().user < 8:  # long after it has compiled, long before it is done
+            time.sleep(0.1)
+        worker.kill()
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(EngineError, match=r"one of the clients 0, 1|client 0") as caught:
+        Executor(pool, clients_per_task=2).run(sines, np.ones(2, np.float32))
+    assert caught.value.stage is not None
+    assert not worker.is_running()
