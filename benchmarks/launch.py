@@ -187,8 +187,8 @@ def ray_case(stack: contextlib.ExitStack) -> Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=500)
-    parser.add_argument("--burst", type=int, default=200)
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--burst", type=int, default=1000)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     options = parser.parse_args()
     from workbench.launch import Launched  # so that the first round does not pay for the import

@@ -1,12 +1,19 @@
 """As much of Ray as `RayEngine` uses, with actors as threads of this process: our half of it is tested without Ray."""
 
 import threading
+import time
 from concurrent.futures import Future
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from workbench.launch._pool import DaemonPool
 
-class RayActorError(Exception):
+
+class RayError(Exception):
+    """What Ray raises."""
+
+
+class RayActorError(RayError):
     """The actor cannot be reached."""
 
 
@@ -14,16 +21,24 @@ class ActorDiedError(RayActorError):
     """The actor is dead."""
 
 
+class _Reference:
+    def __init__(self) -> None:
+        self.answer: Future[Any] = Future()
+
+    def future(self) -> Future[Any]:
+        return self.answer
+
+
 class _Method:
-    def __init__(self, actor: "_Actor", name: str) -> None:
-        self._actor, self._name = actor, name
+    def __init__(self, actor: "_Actor", name: str, group: str = "") -> None:
+        self._actor, self._name, self._group = actor, name, group
 
-    def options(self, **options: Any) -> "_Method":
-        assert options == {"concurrency_group": "control"}
-        return self
+    def options(self, *, concurrency_group: str) -> "_Method":
+        return _Method(self._actor, self._name, concurrency_group)
 
-    def remote(self, *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def remote(self, *args: Any) -> _Reference:
+        reference = _Reference()
+        future = reference.answer
         self._actor.under_way.append(future)
 
         def work() -> None:
@@ -38,12 +53,13 @@ class _Method:
                 if not future.done():
                     future.set_exception(error)
 
-        threading.Thread(target=work, daemon=True).start()
-        return future
+        self._actor.pools[self._group].submit(work)
+        return reference
 
 
 class _Actor:
-    def __init__(self, cls: type, args: tuple[Any, ...]) -> None:
+    def __init__(self, cls: type, args: tuple[Any, ...], threads: dict[str, int]) -> None:
+        self.pools = {group: DaemonPool(size, f"{group} of an actor") for group, size in threads.items()}
         self.under_way: list[Future[Any]] = []
         self.dead = self.forgotten = False
         self.ready = threading.Event()
@@ -60,23 +76,23 @@ class _Actor:
 
 
 class _Maker:
-    def __init__(self, ray: "StandInRay", cls: type, name: str | None = None) -> None:
-        self._ray, self._cls, self._name = ray, cls, name
+    def __init__(self, ray: "StandInRay", cls: type, threads: dict[str, int], name: str = "") -> None:
+        self._ray, self._cls, self._threads, self._name = ray, cls, threads, name
 
     def options(self, *, name: str, namespace: str) -> "_Maker":
-        return _Maker(self._ray, self._cls, f"{namespace}/{name}")
+        return _Maker(self._ray, self._cls, self._threads, f"{namespace}/{name}")
 
     def remote(self, *args: Any) -> _Actor:
-        held = self._ray.named.get(str(self._name))
+        held = self._ray.named.get(self._name)
         if held is not None and not held.forgotten:
             message = f"{self._name} is taken"
             raise ValueError(message)
-        made = self._ray.named[str(self._name)] = _Actor(self._cls, args)
+        made = self._ray.named[self._name] = _Actor(self._cls, args, self._threads)
         return made
 
 
 class StandInRay(ModuleType):
-    exceptions = SimpleNamespace(RayActorError=RayActorError, ActorDiedError=ActorDiedError)
+    exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError, ActorDiedError=ActorDiedError)
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -90,10 +106,21 @@ class StandInRay(ModuleType):
 
     def remote(self, **options: Any) -> Any:
         assert options["max_restarts"] == 0
-        return lambda cls: _Maker(self, cls)
+        assert options["allow_out_of_order_execution"] is False
+        return lambda cls: _Maker(self, cls, options["concurrency_groups"])
 
-    def get(self, future: Future[Any]) -> Any:
-        return future.result()
+    def get(self, asked: _Reference | list[_Reference]) -> Any:
+        return [each.answer.result() for each in asked] if isinstance(asked, list) else asked.answer.result()
+
+    def wait(
+        self, references: list[_Reference], *, num_returns: int, timeout: float
+    ) -> tuple[list[_Reference], list[_Reference]]:
+        deadline = time.monotonic() + timeout
+        while True:
+            done = [each for each in references if each.answer.done()][:num_returns]
+            if len(done) == num_returns or time.monotonic() > deadline:
+                return done, [each for each in references if each not in done]
+            time.sleep(0.0005)
 
     def get_actor(self, name: str, namespace: str) -> _Actor:
         held = self.named.get(f"{namespace}/{name}")

@@ -69,6 +69,24 @@ class TestEveryEngine:
             assert (first.result(LONG), second.result(LONG)) == (0.3, 11)
             assert client.add(0) == 11  # the cancelled call never reached the service
 
+    def test_futures_of_one_caller_begin_in_the_order_sent(self, on):
+        program, counter = program_with_counter()
+        with launch(program, on) as launched:
+            client = launched.client(counter)
+            totals = [client.futures.add(n) for n in range(300)]
+            assert [total.result(LONG) for total in totals] == [n * (n + 1) // 2 for n in range(300)]
+
+    def test_a_slow_call_does_not_hold_up_the_answers_of_others(self, on):
+        program = Program("wide")
+        counter = program.add_node(ServiceNode(nodes.Counter), concurrency=2)
+        with launch(program, on) as launched:
+            client = launched.client(counter)
+            assert [client.futures.echo(n).result(LONG) for n in range(20)] == list(range(20))
+            slow = client.futures.slow(3.0)
+            assert [client.futures.echo(n).result(LONG) for n in range(100)] == list(range(100))
+            assert not slow.done()
+            assert slow.result(LONG) == 3.0
+
     def test_a_call_with_a_deadline_raises_and_says_which_node_was_late(self, on):
         program, counter = program_with_counter()
         with launch(program, on) as launched:

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+from concurrent.futures import CancelledError
 
 import launch_nodes as nodes
 import pytest
@@ -57,6 +59,56 @@ def test_a_lost_actor_that_still_owns_its_name_is_restarted_and_found_again(monk
     check_that_callers_find_a_lost_actor_again(lose)
 
 
+def check_that_a_lost_actor_takes_few_calls_with_it(lose):
+    program = Program("burst")
+    counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=1))
+    with launch(program, RayEngine(), on_failure="continue") as launched:
+        client = launched.client(counter)
+        assert [client.futures.add(1).result(LONG) for _ in range(50)][-1] == 50  # fast, so that calls are sent ahead
+        pid = client.pid()
+        calls = [client.futures.slow(1.0), *(client.futures.add(1) for _ in range(200))]
+        assert nodes.eventually(lambda: launched.state()[0].queue_length > 100, LONG)
+        lose(pid)
+        lost = [call for call in calls if call.exception(LONG) is not None]
+        assert 1 <= len(lost) <= 66  # one that was worked on, 64 ahead, and one that was sent to the actor that died
+        assert all("may have had an effect" in str(call.exception()) for call in lost)
+        answered = [call.result() for call in calls if call not in lost]
+        assert answered == list(range(1, len(answered) + 1))  # a new object, and none of the others is missing
+
+
+def test_a_lost_actor_takes_few_calls_with_it_and_the_others_reach_the_next_one(monkeypatch):
+    ray = StandInRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    check_that_a_lost_actor_takes_few_calls_with_it(lambda _: ray.lose(next(iter(ray.named.values()))))
+
+
+def test_calls_under_way_when_ray_is_shut_down_raise_and_those_that_wait_are_cancelled(monkeypatch):
+    ray = StandInRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    program = Program("cut")
+    counter = program.add_node(ServiceNode(nodes.Counter))
+    with launch(program, RayEngine(), on_failure="continue") as launched:
+        client = launched.client(counter)
+        assert client.add(1) == 1
+
+        both_are_there = threading.Event()
+
+        def no_longer_connected(*_, **__):
+            both_are_there.wait(LONG)
+            message = "Ray has not been started yet"
+            raise ray.exceptions.RayError(message)
+
+        monkeypatch.setattr(ray, "wait", no_longer_connected)
+        under_way, waiting = client.futures.slow(1.0), client.futures.add(1)
+        both_are_there.set()
+        with pytest.raises(NodeError, match=r"`slow` did not get an answer .* Ray is gone \(Ray has not been started"):
+            under_way.result(LONG)
+        with pytest.raises(CancelledError):
+            waiting.result(LONG)
+        with pytest.raises(NodeError, match="its program has stopped"):
+            client.futures.add(1)
+
+
 @pytest.mark.usefixtures("ray_cluster")
 class TestOnACluster:
     def test_resources_that_nobody_has_are_named_at_once(self):
@@ -93,3 +145,6 @@ class TestOnACluster:
 
     def test_an_actor_that_is_killed_is_restarted_as_its_policy_says_and_found_again(self):
         check_that_callers_find_a_lost_actor_again(lambda counter: os.kill(counter.pid(), 9))
+
+    def test_an_actor_that_is_killed_takes_few_calls_with_it_and_the_others_reach_the_next_one(self):
+        check_that_a_lost_actor_takes_few_calls_with_it(lambda pid: os.kill(pid, 9))

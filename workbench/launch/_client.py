@@ -32,11 +32,7 @@ class Line:
         try:
             return self._pool.submit(self.endpoint.call, method, args, kwargs)
         except RuntimeError:
-            message = (
-                f"The call `{method}` was not sent to node {self.endpoint.label!r}: its program has stopped. Calls are "
-                "answered while the program runs: launch it again."
-            )
-            raise NodeError(message, stage=self.endpoint.label) from None
+            raise not_sent(self.endpoint.label, method) from None
 
     def queued(self) -> int:
         """How many calls wait at this end."""
@@ -45,6 +41,15 @@ class Line:
     def close(self) -> None:
         """Drops calls that wait."""
         self._pool.shutdown()
+
+
+def not_sent(label: str, method: str) -> NodeError:
+    """The error of a call after the end of its program."""
+    message = (
+        f"The call `{method}` was not sent to node {label!r}: its program has stopped. Calls are answered while the "
+        "program runs: launch it again."
+    )
+    return NodeError(message, stage=label)
 
 
 class Client:
@@ -62,7 +67,8 @@ class Client:
     def futures(self) -> "Futures":
         """The same methods, returning a `concurrent.futures.Future` at once.
 
-        As many calls are under way as the service takes at once; the others wait here, where `cancel` reaches them.
+        As many calls are under way as the service takes at once (on Ray also those that it will probably begin within
+        20 ms, at most 64); the others wait here, where `cancel` reaches them.
         """
         return Futures(self._line)
 

@@ -15,6 +15,7 @@ from workbench.launch._context import LOG_LINES
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
 from workbench.launch._program import Program
+from workbench.launch._ray_calls import RayEndpoint, RayLine
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
@@ -102,7 +103,7 @@ class RayHost:
     def line(self, label: str) -> Line:
         """A new way to call a service of this actor."""
         spec = next(spec for spec in self.specs if spec.label == label)
-        return Line(self._engine.endpoint(spec), parallel_calls(spec))
+        return RayLine(self._engine.endpoint(spec), parallel_calls(spec))
 
     def _tell(self, *order: str) -> None:
         with self._telling:
@@ -152,14 +153,19 @@ class RayHost:
 
         ray, engine = import_module("ray"), self._engine
         order = RayOrder(launch=engine.launch, specs=pickled(self.specs), services=engine.services, attempt=attempt)
-        calls = sum(parallel_calls(spec) for spec in self.specs if spec.kind == "service") + _WAITING_CALLS
+        parallel = {spec.label: parallel_calls(spec) for spec in self.specs if spec.kind == "service"}
         needs = {name: sum(spec.resources.get(name, 0.0) for spec in self.specs) for name in engine.names(self.specs)}
         made = ray.remote(
             num_cpus=needs.pop("CPU", 0),
             num_gpus=needs.pop("GPU", 0),
             resources=needs or None,
-            concurrency_groups={"control": CONTROL_CALLS},
-            max_concurrency=calls,
+            # Only named groups, as Ray begins the calls of an actor with a large default group in any order.
+            concurrency_groups={
+                "control": CONTROL_CALLS,
+                "direct": sum(parallel.values()) + _WAITING_CALLS,  # from callers that wait for the answer
+                **parallel,  # sent ahead, to the service of that label
+            },
+            allow_out_of_order_execution=False,
             max_restarts=0,  # restarts are ours to say
             runtime_env={"env_vars": dict(self.specs[0].environment)} if self.specs[0].environment else None,
         )(workbench_child.RayNode)
@@ -200,7 +206,7 @@ class RayEngine:
             )
             raise ProgramError(message)
         self.services: dict[int, tuple[str, str, tuple[str, ...], int]] = {}
-        self._endpoints: dict[int, Any] = {}
+        self._endpoints: dict[int, RayEndpoint] = {}
 
     def open(self, program: Program, emit: Emit) -> list[RayHost]:
         """One host for each set of nodes that share an actor.
@@ -223,10 +229,8 @@ class RayEngine:
     def close(self) -> None:
         """Nothing to do: actors ended with their nodes."""
 
-    def endpoint(self, spec: NodeSpec) -> Any:
+    def endpoint(self, spec: NodeSpec) -> RayEndpoint:
         """How this process calls a service."""
-        from workbench.launch._ray_worker import RayEndpoint
-
         if spec.index not in self._endpoints:
             actor, label, methods, _ = self.services[spec.index]
             self._endpoints[spec.index] = RayEndpoint(self.launch, actor, label, methods)

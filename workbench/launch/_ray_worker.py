@@ -3,18 +3,16 @@
 import os
 import pickle
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import psutil
 
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
-from workbench.launch._pickling import pickled
-from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked, unreachable
+from workbench.launch._ray_calls import RayEndpoint, RayLine
+from workbench.launch._remote import Keeper
 from workbench.launch._runner import NodeRunner
 
 CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls of other nodes
@@ -28,57 +26,6 @@ class RayOrder:
     specs: bytes
     services: Mapping[int, tuple[str, str, tuple[str, ...], int]]  # actor's name, label, methods, parallel calls
     attempt: int
-
-
-class RayEndpoint:
-    """Calls a service in an actor, wherever it lives now."""
-
-    def __init__(self, launch: str, actor: str, label: str, methods: tuple[str, ...]) -> None:
-        self.label = label
-        self.methods = methods
-        self.gone: str | None = None
-        self._launch, self._name = launch, actor
-        self._actor: Any = None
-        self._dead: int | None = None  # whose name Ray may not have forgotten yet
-
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls `method` and waits for its answer."""
-        ray = import_module("ray")
-
-        payload = pickled((method, args, kwargs))
-        if self.gone is not None:
-            raise unreachable(self.label, method, self.gone)
-        actor = self._actor or self._find(method)
-        try:
-            answer = ray.get(actor.ask.remote(self.label, payload))
-        except ray.exceptions.RayActorError as error:
-            self._actor = None
-            if isinstance(error, ray.exceptions.ActorDiedError):
-                self._dead = hash(actor)
-            fact = self.gone or f"its actor ended while it worked on the call, which may have had an effect ({error})"
-            raise unreachable(self.label, method, fact) from error
-        return unpacked(answer)
-
-    def forget(self) -> None:
-        """Looks for the actor anew at the next call."""
-        self._actor = None
-
-    def _find(self, method: str) -> Any:
-        ray = import_module("ray")
-
-        deadline = time.monotonic() + CONNECT_SECONDS
-        while time.monotonic() < deadline:
-            if self.gone is not None:
-                raise unreachable(self.label, method, self.gone)
-            try:
-                actor = ray.get_actor(self._name, namespace=self._launch)
-            except ValueError:  # not there yet, or not there again
-                actor = None
-            if actor is not None and hash(actor) != self._dead:
-                self._actor = actor
-                return actor
-            time.sleep(0.02)
-        raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 
 
 class NodeActor:
@@ -171,8 +118,9 @@ class NodeActor:
             line = self._calling.get(handle.index)
             if line is None:
                 actor, label, methods, parallel = self._order.services[handle.index]
-                endpoint = self._services.get(label) or self._remote(actor, label, methods)
-                line = self._calling[handle.index] = Line(endpoint, parallel)
+                here = self._services.get(label)
+                line = Line(here, parallel) if here else RayLine(self._remote(actor, label, methods), parallel)
+                self._calling[handle.index] = line
             return Client(line)
 
     def _remote(self, actor: str, label: str, methods: tuple[str, ...]) -> RayEndpoint:
