@@ -101,7 +101,10 @@ def test_calls_under_way_when_ray_is_shut_down_raise_and_those_that_wait_are_can
         monkeypatch.setattr(ray, "wait", no_longer_connected)
         under_way, waiting = client.futures.slow(1.0), client.futures.add(1)
         both_are_there.set()
-        with pytest.raises(NodeError, match=r"`slow` did not get an answer .* Ray is gone \(Ray has not been started"):
+        with pytest.raises(
+            NodeError,
+            match=r"`slow` did not get an answer .* the connection to its engine is gone \(Ray has not been started",
+        ):
             under_way.result(LONG)
         with pytest.raises(CancelledError):
             waiting.result(LONG)

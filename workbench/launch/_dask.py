@@ -1,5 +1,6 @@
 """Nodes on a Dask cluster, when one machine is too small."""
 
+import functools
 import secrets
 import threading
 import time
@@ -11,8 +12,10 @@ from typing import Any
 from workbench._errors import MissingDependencyError, ProgramError
 from workbench.launch._client import Line
 from workbench.launch._context import LOG_LINES
+from workbench.launch._dask_calls import DaskEndpoint, Place
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
+from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
@@ -107,7 +110,7 @@ class DaskHost:
     def line(self, label: str) -> Line:
         """A new way to call the node's service."""
         del label
-        return Line(self._engine.endpoint(self._spec), parallel_calls(self._spec))
+        return PipelinedLine(self._engine.endpoint(self._spec), parallel_calls(self._spec))
 
     def hear(self, worker: str, message: dict[str, Any]) -> None:
         """Takes a report; those of an earlier attempt are stale."""
@@ -183,8 +186,10 @@ class DaskEngine:
         self.client = client
         self.stopping = False
         self.services: dict[int, tuple[str, tuple[str, ...], int]] = {}
-        self._endpoints: dict[int, Any] = {}
+        self._endpoints: dict[int, DaskEndpoint] = {}
         self._telling = threading.Lock()
+        self._places: dict[str, Place] = {}
+        self._placing = threading.Condition()
 
     def open(self, program: Program, emit: Emit) -> list[DaskHost]:
         """One host for each node.
@@ -198,6 +203,7 @@ class DaskEngine:
         self.launch = f"workbench-{program.name}-{secrets.token_hex(4)}"
         self.emit = emit
         self.stopping = False
+        self._endpoints, self._places = {}, {}
         self._told: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
         self._orders = distributed.Variable(f"{self.launch}-orders", client=self.client)
         self._orders.set(self._told)
@@ -233,10 +239,16 @@ class DaskEngine:
                 self._told = told
                 self._orders.set(told)
 
-    def place(self, spec: NodeSpec, where: tuple[str, str] | None) -> None:
+    def place(self, spec: NodeSpec, where: Place | None) -> None:
         """Says where a service's actor is, or that it is nowhere now."""
         distributed = import_module("distributed")
 
+        with self._placing:
+            if where is None:
+                self._places.pop(spec.label, None)
+            else:
+                self._places[spec.label] = where
+            self._placing.notify_all()
         place = distributed.Variable(f"{self.launch}-{spec.label}", client=self.client)
         if where is None:
             place.delete()
@@ -244,14 +256,18 @@ class DaskEngine:
         else:
             place.set(list(where))
 
-    def endpoint(self, spec: NodeSpec) -> Any:
+    def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
         """How this process calls a service."""
-        from workbench.launch._dask_worker import DaskEndpoint
-
         with self._telling:
             if spec.index not in self._endpoints:
-                self._endpoints[spec.index] = DaskEndpoint(self.client, self.launch, spec.label, spec.methods)
+                look = functools.partial(self._look, spec.label)
+                self._endpoints[spec.index] = DaskEndpoint(self.client, spec.label, spec.methods, look)
             return self._endpoints[spec.index]
+
+    def _look(self, label: str, seconds: float) -> Place | None:
+        with self._placing:
+            self._placing.wait_for(lambda: label in self._places, seconds)
+            return self._places.get(label)
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
         message = dict(event[1])

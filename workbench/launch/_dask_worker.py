@@ -4,22 +4,25 @@ All actor methods of a worker share one thread, unless they are coroutines; so c
 """
 
 import asyncio
+import functools
 import pickle
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from workbench.launch._client import Client, Line
+from workbench.launch._client import Client
+from workbench.launch._dask_calls import DaskEndpoint, InOrder, Place
 from workbench.launch._nodes import Handle
-from workbench.launch._pickling import pickled
+from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._pool import DaemonPool
-from workbench.launch._remote import CONNECT_SECONDS, Keeper, unpacked, unreachable
+from workbench.launch._remote import CONNECT_SECONDS, Keeper
 from workbench.launch._runner import NodeRunner
+from workbench.launch._service import parallel_calls
 
 REPORT_SECONDS = 0.25
+_DIRECT_CALLS = 256
 
 
 class LostWorkerError(RuntimeError):
@@ -36,49 +39,6 @@ class DaskOrder:
     attempt: int
 
 
-class DaskEndpoint:
-    """Calls a service in an actor, wherever it lives now."""
-
-    def __init__(self, client: Any, launch: str, label: str, methods: tuple[str, ...]) -> None:
-        self.label = label
-        self.methods = methods
-        self.gone: str | None = None
-        self._client = client
-        self._place = f"{launch}-{label}"
-        self._actor: Any = None
-
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls `method` and waits for its answer."""
-        payload = pickled((method, args, kwargs))
-        with self._client.as_current():
-            actor = self._actor or self._find(method)
-            try:
-                answer = actor.ask(payload).result()
-            except (OSError, RuntimeError, KeyError) as error:  # the worker is gone, or does not know the actor
-                self._actor = None
-                raise unreachable(self.label, method, f"its worker was lost ({error})") from error
-        return unpacked(answer)
-
-    def forget(self) -> None:
-        """Looks for the actor anew at the next call."""
-        self._actor = None
-
-    def _find(self, method: str) -> Any:
-        distributed = import_module("distributed")
-
-        deadline = time.monotonic() + CONNECT_SECONDS
-        while time.monotonic() < deadline:
-            if self.gone is not None:
-                raise unreachable(self.label, method, self.gone)
-            try:
-                address, key = distributed.Variable(self._place, client=self._client).get(timeout=REPORT_SECONDS)
-            except TimeoutError:
-                continue
-            self._actor = distributed.Actor(NodeActor, address, key)
-            return self._actor
-        raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
-
-
 class _Seat:
     """A node on a worker: runs it, reports over a topic of the scheduler, obeys a variable there."""
 
@@ -87,7 +47,7 @@ class _Seat:
 
         self._order = order
         self._client, self._worker = distributed.get_client(), distributed.get_worker()
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, PipelinedLine] = {}
         self._endpoints: list[DaskEndpoint] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -147,10 +107,19 @@ class _Seat:
         with self._lock:
             if handle.index not in self._lines:
                 label, methods, parallel = self._order.services[handle.index]
-                endpoint = DaskEndpoint(self._client, self._order.launch, label, methods)
+                endpoint = DaskEndpoint(self._client, label, methods, functools.partial(self._look, label))
                 self._endpoints.append(endpoint)
-                self._lines[handle.index] = Line(endpoint, parallel)
+                self._lines[handle.index] = PipelinedLine(endpoint, parallel)
             return Client(self._lines[handle.index])
+
+    def _look(self, label: str, seconds: float) -> Place | None:
+        distributed = import_module("distributed")
+
+        try:
+            address, key = distributed.Variable(f"{self._order.launch}-{label}", client=self._client).get(seconds)
+        except TimeoutError:
+            return None
+        return address, key
 
 
 class NodeActor:
@@ -164,12 +133,28 @@ class NodeActor:
             raise TypeError(message)
         self._label = service.label
         self._keeper = Keeper({service.label: service})
-        self._pool = DaemonPool(256, f"calls for {service.label}")
-        threading.Thread(target=self._seat.live, name=f"reports of {service.label}", daemon=True).start()
+        self._parallel = parallel_calls(service.spec)
+        self._pool = DaemonPool(_DIRECT_CALLS, f"calls for {service.label}")
+        self._callers: dict[str, InOrder] = {}
+        threading.Thread(target=self._live, name=f"reports of {service.label}", daemon=True).start()
 
     async def ask(self, payload: bytes) -> bytes:
         """Runs one call in a thread of this node's own, so that calls to other actors of the worker go on."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._keeper.ask, self._label, payload)
+
+    async def ask_in_order(self, payload: bytes, caller: str, number: int) -> bytes:
+        """Runs one call after this caller's earlier ones began."""
+        if caller not in self._callers:
+            self._callers[caller] = InOrder(self._parallel, f"calls for {self._label} in order")
+        return await self._callers[caller].run(number, self._keeper.ask, self._label, payload)
+
+    def _live(self) -> None:
+        try:
+            self._seat.live()
+        finally:  # the worker lives on
+            self._pool.shutdown(cancel_futures=False)
+            for caller in self._callers.values():
+                caller.close()
 
 
 def run_node(order: DaskOrder) -> None:

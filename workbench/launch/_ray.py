@@ -14,8 +14,9 @@ from workbench.launch._client import Line
 from workbench.launch._context import LOG_LINES
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
+from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
-from workbench.launch._ray_calls import RayEndpoint, RayLine
+from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
@@ -103,7 +104,7 @@ class RayHost:
     def line(self, label: str) -> Line:
         """A new way to call a service of this actor."""
         spec = next(spec for spec in self.specs if spec.label == label)
-        return RayLine(self._engine.endpoint(spec), parallel_calls(spec))
+        return PipelinedLine(self._engine.endpoint(spec), parallel_calls(spec))
 
     def _tell(self, *order: str) -> None:
         with self._telling:

@@ -11,7 +11,8 @@ import psutil
 
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
-from workbench.launch._ray_calls import RayEndpoint, RayLine
+from workbench.launch._pipeline import PipelinedLine
+from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._remote import Keeper
 from workbench.launch._runner import NodeRunner
 
@@ -119,7 +120,7 @@ class NodeActor:
             if line is None:
                 actor, label, methods, parallel = self._order.services[handle.index]
                 here = self._services.get(label)
-                line = Line(here, parallel) if here else RayLine(self._remote(actor, label, methods), parallel)
+                line = Line(here, parallel) if here else PipelinedLine(self._remote(actor, label, methods), parallel)
                 self._calling[handle.index] = line
             return Client(line)
 

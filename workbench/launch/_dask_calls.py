@@ -1,0 +1,181 @@
+"""Calls of services in Dask actors."""
+
+import asyncio
+import functools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from workbench.launch._pickling import pickled
+from workbench.launch._pool import DaemonPool
+from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
+
+_LOOK_SECONDS = 0.25
+Place = tuple[str, str]  # a worker's address, and the key of an actor there
+Look = Callable[[float], Place | None]
+
+
+class _Asked:
+    """An actor, and what it was asked in order: Dask sends each call by itself, so that they are numbered."""
+
+    def __init__(self, actor: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.actor = actor
+        self._loop = loop
+        self._caller = secrets.token_hex(8)
+        self._number = 0
+        self._ask: Callable[..., Any] = actor.ask_in_order
+        self._under_way: set[Future[bytes]] = set()
+
+    def send(self, payload: bytes) -> Future[bytes]:
+        """Sends a call that the actor begins after those sent before."""
+        future = asyncio.run_coroutine_threadsafe(self._answer(payload, self._number), self._loop)
+        self._number += 1
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
+
+    def give_up(self) -> None:
+        """Waits for no more answers: where one call was lost, those after it never begin."""
+        for future in tuple(self._under_way):
+            future.cancel()
+
+    async def _answer(self, payload: bytes, number: int) -> bytes:
+        return await self._ask(payload, self._caller, number)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    method: str
+    asked: _Asked
+    answer: Future[bytes]
+
+
+class DaskEndpoint:
+    """Calls a service in an actor, wherever it lives now.
+
+    Args (of the constructor):
+        client: Dask's.
+        label: The node's.
+        methods: Its public methods.
+        look: Gives the actor's place; waits for it for at most so many seconds.
+    """
+
+    def __init__(self, client: Any, label: str, methods: tuple[str, ...], look: Look) -> None:
+        self.label = label
+        self.methods = methods
+        self.gone: str | None = None
+        self._client = client
+        self._look = look
+        self._asked: _Asked | None = None
+        self._changed = threading.Condition()
+        self._answered: list[_Sent] = []
+        self._wanted = 1
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Calls `method` and waits for its answer."""
+        payload = pickled((method, args, kwargs))
+        with self._client.as_current():
+            asked = self._found(method)
+            return self._opened(method, asked, lambda: asked.actor.ask(payload).result())
+
+    def send(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Sent:
+        """Calls `method` and leaves."""
+        payload = pickled((method, args, kwargs))
+        with self._client.as_current():
+            asked = self._found(method)
+            sent = _Sent(method, asked, asked.send(payload))
+        sent.answer.add_done_callback(functools.partial(self._note, sent))
+        return sent
+
+    def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
+        """Those that were answered since the last look, as soon as `count` were or `seconds` are over."""
+        del sent  # no others were
+        with self._changed:
+            self._wanted = count
+            self._changed.wait_for(lambda: len(self._answered) >= count, seconds)
+            answered, self._answered = self._answered, []
+        return answered
+
+    def announce(self, sent: _Sent, tell: Callable[[], None]) -> None:
+        """Calls `tell` once this one is answered."""
+        sent.answer.add_done_callback(lambda _: tell())
+
+    def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
+        """For each what returns its result, or raises what it raised."""
+        return [functools.partial(self._opened, each.method, each.asked, each.answer.result) for each in sent]
+
+    def known(self) -> bool:
+        """Whether it is known where the actor is."""
+        return self._asked is not None
+
+    def forget(self) -> None:
+        """Looks for the actor anew at the next call."""
+        self._asked = None
+
+    def _note(self, sent: _Sent, _: Future[bytes]) -> None:
+        with self._changed:
+            self._answered.append(sent)
+            if len(self._answered) >= self._wanted:
+                self._changed.notify()
+
+    def _opened(self, method: str, asked: _Asked, answer: Callable[[], bytes]) -> Any:
+        try:
+            packed = answer()
+        except (OSError, RuntimeError, KeyError, CancelledError) as error:  # no such worker, no such actor, given up
+            if self._asked is asked:
+                self._asked = None
+            asked.give_up()
+            raise unreachable(self.label, method, self.gone or f"its worker was lost ({error})") from error
+        return unpacked(packed)
+
+    def _found(self, method: str) -> _Asked:
+        distributed = import_module("distributed")
+
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while time.monotonic() < deadline:
+            if self.gone is not None:
+                raise unreachable(self.label, method, self.gone)
+            asked = self._asked
+            if asked is not None:
+                return asked
+            place = self._look(_LOOK_SECONDS)
+            if place is not None:
+                from workbench.launch._dask_worker import NodeActor
+
+                actor = distributed.Actor(NodeActor, *place)
+                self._asked = asked = _Asked(actor, self._client.loop.asyncio_loop)
+                return asked
+        raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
+
+
+class InOrder:
+    """The calls of one caller, at the actor: begun by their number, in threads of their own.
+
+    For the thread of the actor's event loop alone.
+    """
+
+    def __init__(self, parallel: int, name: str) -> None:
+        self._pool = DaemonPool(parallel, name)
+        self._next = 0
+        self._early: dict[int, asyncio.Future[None]] = {}
+
+    async def run(self, number: int, function: Callable[..., bytes], *args: Any) -> bytes:
+        """Calls `function` in a thread, once the calls before have begun."""
+        loop = asyncio.get_running_loop()
+        if number != self._next:
+            self._early[number] = turn = loop.create_future()
+            await turn
+        result = loop.run_in_executor(self._pool, function, *args)
+        self._next += 1
+        if self._next in self._early:
+            self._early.pop(self._next).set_result(None)
+        return await result
+
+    def close(self) -> None:
+        """Lets the threads end."""
+        self._pool.shutdown(cancel_futures=False)

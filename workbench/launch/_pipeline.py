@@ -1,0 +1,171 @@
+"""A caller's end that sends calls before earlier ones were answered."""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from workbench.launch._client import Endpoint, Line, not_sent
+from workbench.launch._remote import unreachable
+
+_AHEAD_SECONDS = 0.02  # a call is sent ahead if it will probably begin within so long
+_AHEAD_CALLS = 64
+_SOON_SECONDS = 0.005  # how long answers are waited for together, before each is waited for by itself
+
+
+class SendingEndpoint(Endpoint, Protocol):
+    """What a pipelined line needs of an engine."""
+
+    def known(self) -> bool:
+        """Whether a call can be sent at once; else `send` looks for the service first."""
+        ...
+
+    def send(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Sends a call, which the service begins after those sent before, and returns what stands for its answer."""
+        ...
+
+    def answered(self, sent: Collection[Any], count: int, seconds: float) -> Collection[Any]:
+        """Those that were answered, as soon as `count` were or `seconds` are over."""
+        ...
+
+    def announce(self, sent: Any, tell: Callable[[], None]) -> None:
+        """Calls `tell` once this one is answered."""
+        ...
+
+    def results(self, sent: Sequence[Any]) -> list[Callable[[], Any]]:
+        """For each of those that were answered what returns its result, or raises what it raised."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    future: Future[Any]
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    sent: Any = None  # what the endpoint returned
+    sent_at: float = 0.0
+    announced: bool = False  # whether it comes back into the inbox when it is answered
+
+
+class PipelinedLine(Line):
+    """A line that does not wait for an answer before it sends the next call, where answers come fast.
+
+    As many calls are under way as the service lets in at once, and beyond those as many as it worked off lately in
+    20 ms, which hides the way there and back. So a fast service never waits for its callers, and a slow one holds few
+    calls that could be cancelled otherwise, or would be lost with it. Answers that come fast are collected together:
+    to wake a thread for each costs as much as the engine does.
+    """
+
+    def __init__(self, endpoint: SendingEndpoint, parallel: int) -> None:
+        self.endpoint: SendingEndpoint = endpoint
+        self._parallel = parallel
+        self._ahead = 0
+        self._answered_at = 0.0
+        self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # new calls, answered ones; None: look up
+        self._unsent: deque[_Call] = deque()
+        self._under_way: dict[Any, _Call] = {}  # by what the endpoint returned
+        self._opening = threading.Lock()
+        self._open = self._closed = False
+
+    def submit(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Future[Any]:
+        """Queues a call."""
+        call = _Call(Future(), method, args, kwargs)
+        with self._opening:
+            if self._closed:
+                raise not_sent(self.endpoint.label, method)
+            self._inbox.put(call)
+            if not self._open:
+                self._open = True
+                threading.Thread(target=self._work, name=f"calls of {self.endpoint.label}", daemon=True).start()
+        return call.future
+
+    def queued(self) -> int:
+        """How many calls the service does not work on yet, as far as this end knows."""
+        return self._inbox.qsize() + len(self._unsent) + max(0, len(self._under_way) - self._parallel)
+
+    def close(self) -> None:
+        """Drops calls that wait."""
+        with self._opening:
+            self._closed = True
+        self._inbox.put(None)
+
+    def _work(self) -> None:
+        try:
+            while self._under_way or not self._closed:
+                self._listen()
+                while self._may_send():
+                    self._send(self._unsent.popleft())
+                if self._under_way:
+                    self._collect()
+        except Exception as error:  # the library was shut down: nobody will answer
+            self.close()
+            for call in self._under_way.values():
+                fact = f"the connection to its engine is gone ({error})"
+                call.future.set_exception(unreachable(self.endpoint.label, call.method, fact))
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+        for call in self._unsent:
+            call.future.cancel()
+
+    def _listen(self) -> None:
+        """Takes what came; waits for it where nothing else is to be done."""
+        if not self._may_send() and all(call.announced for call in self._under_way.values()):
+            self._take(self._inbox.get())
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+
+    def _take(self, call: _Call | None) -> None:
+        if call is not None and call.sent is None:
+            self._unsent.append(call)
+        elif call is not None and call.sent in self._under_way:
+            self._settle([call.sent])
+
+    def _may_send(self) -> bool:
+        room = len(self._under_way) < self._parallel + self._ahead
+        # To look for a service that restarts takes long: first settle what the last one left.
+        return bool(self._unsent) and room and not self._closed and (self.endpoint.known() or not self._under_way)
+
+    def _send(self, call: _Call) -> None:
+        if not call.future.set_running_or_notify_cancel():
+            return
+        call.sent_at = time.monotonic()
+        try:
+            call.sent = self.endpoint.send(call.method, call.args, call.kwargs)
+        except Exception as error:  # whatever pickling raises, or the node cannot be reached
+            call.future.set_exception(error)
+        else:
+            self._under_way[call.sent] = call
+
+    def _collect(self) -> None:
+        """Settles calls that were answered; waits a little for half of those that were sent ahead."""
+        wanted = 1 + max(0, len(self._under_way) - self._parallel) // 2
+        answered = self.endpoint.answered(self._under_way.keys(), wanted, _SOON_SECONDS)
+        if answered:
+            self._settle([sent for sent in answered if sent in self._under_way])
+            return
+        for call in self._under_way.values():
+            if not call.announced:
+                call.announced = True
+                self._announce(call)
+
+    def _announce(self, call: _Call) -> None:
+        self.endpoint.announce(call.sent, lambda: self._inbox.put(call))
+
+    def _settle(self, answered: list[Any]) -> None:
+        calls = [self._under_way.pop(sent) for sent in answered]
+        now = time.monotonic()
+        began = max(self._answered_at, min((call.sent_at for call in calls), default=now))
+        self._ahead = min(_AHEAD_CALLS, int(_AHEAD_SECONDS * len(calls) / max(now - began, 1e-6)))
+        self._answered_at = now
+        for call, result in zip(calls, self.endpoint.results(answered), strict=True):
+            try:
+                value = result()
+            except BaseException as error:  # handed to whoever waits, as in concurrent.futures
+                call.future.set_exception(error)
+            else:
+                call.future.set_result(value)
