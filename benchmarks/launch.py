@@ -84,8 +84,8 @@ def plain_dask(client: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[in
 
 
 @contextlib.contextmanager
-def plain_ray(ray: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
-    actor = ray.remote(num_cpus=0)(Echo).remote()
+def plain_ray(ray: Any, **options: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    actor = ray.remote(num_cpus=0, **options)(Echo).remote()
 
     class Later:
         def __init__(self, value: int) -> None:
@@ -147,41 +147,47 @@ def table(name: str, pairs: list[Pair]) -> list[str]:
         ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
         a, b = statistics.median(mine), statistics.median(theirs)
         rate = f"{1 / a:11,.0f} {1 / b:11,.0f}" if measure == "call in a burst" else " " * 23
-        lines.append(f"{name:34} {measure:16} {a * 1e6:12,.1f} {b * 1e6:12,.1f} {ratio:7.2f} {rate}")
+        lines.append(f"{name:38} {measure:16} {a * 1e6:12,.1f} {b * 1e6:12,.1f} {ratio:7.2f} {rate}")
     return lines
 
 
 def cluster_cases(stack: contextlib.ExitStack, wanted: Collection[str]) -> dict[str, Case]:
     """Those of the libraries that are installed; says which are not."""
     found = {}
-    for library, extra, make in (("distributed", "dask", dask_case), ("ray", "ray", ray_case)):
+    for library, extra, make in (("distributed", "dask", dask_cases), ("ray", "ray", ray_cases)):
         if extra not in wanted:
             continue
         if importlib.util.find_spec(library) is None:
             print(f'{extra}: not measured, as `{library}` is not installed: pip install "mapreduce-workbench[{extra}]"')
         else:
-            found[f"{extra}, actors"] = make(stack)
+            found |= make(stack)
     return found
 
 
-def dask_case(stack: contextlib.ExitStack) -> Case:
+def dask_cases(stack: contextlib.ExitStack) -> dict[str, Case]:
     from distributed import Client, LocalCluster  # pyright: ignore[reportMissingImports]
 
     from workbench.launch import DaskEngine
 
     cluster = LocalCluster(1, threads_per_worker=4, processes=True, dashboard_address=":0", silence_logs=50)
     client = stack.enter_context(Client(stack.enter_context(cluster), direct_to_workers=True))
-    return Case((ours(lambda: DaskEngine(client)), lambda: plain_dask(client)))
+    return {"dask, actors": Case((ours(lambda: DaskEngine(client)), lambda: plain_dask(client)), openings=5)}
 
 
-def ray_case(stack: contextlib.ExitStack) -> Case:
+def ray_cases(stack: contextlib.ExitStack) -> dict[str, Case]:
+    """Against an actor, and against one that can be asked something else while it works, as a node can."""
     import ray  # pyright: ignore[reportMissingImports]
 
     from workbench.launch import RayEngine
 
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
     stack.callback(ray.shutdown)
-    return Case((ours(RayEngine), lambda: plain_ray(ray)))
+    return {
+        "ray, actors": Case((ours(RayEngine), lambda: plain_ray(ray))),
+        "ray, actors with a concurrency group": Case(
+            (ours(RayEngine), lambda: plain_ray(ray, concurrency_groups={"control": 4}))
+        ),
+    }
 
 
 def main() -> None:
@@ -201,7 +207,7 @@ def main() -> None:
     cases = {name: case for name, case in cases.items() if name.split(",")[0] in options.engines}
     with contextlib.ExitStack() as stack:
         cases |= cluster_cases(stack, options.engines)
-        print(f"{'engine':34} {'measure':16} {'ours µs':>12} {'plain µs':>12} {'ratio':>7}", end="")
+        print(f"{'engine':38} {'measure':16} {'ours µs':>12} {'plain µs':>12} {'ratio':>7}", end="")
         print(f" {'ours /s':>11} {'plain /s':>11}")
         for name, case in cases.items():
             pairs = [one_round(case, options.calls, options.burst, turn) for turn in range(options.rounds)]

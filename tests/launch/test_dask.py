@@ -6,6 +6,7 @@ import signal
 import launch_nodes as nodes
 import pytest
 from dask_library import import_distributed
+from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
 
 from workbench._errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import DaskEngine, Program, PyNode, Restart, ServiceNode, launch
@@ -89,6 +90,20 @@ def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_
                 assert launched.state()[0].state == "killed"
                 with pytest.raises(NodeError, match="was lost"):
                     remote.add(1)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_takes_few_calls_with_it_and_the_others_reach_the_next_one():
+    distributed = import_distributed()
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster, direct_to_workers=True) as connected,
+    ):
+        check_that_a_lost_service_takes_few_calls_with_it(
+            DaskEngine(connected), lambda pid: os.kill(pid, signal.SIGKILL), LONG
+        )
 
 
 @pytest.mark.slow

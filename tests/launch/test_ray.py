@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 
 import launch_nodes as nodes
 import pytest
+from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
 from ray_stand_in import StandInRay
 
 from workbench._errors import MissingDependencyError, NodeError, ProgramError
@@ -59,27 +60,14 @@ def test_a_lost_actor_that_still_owns_its_name_is_restarted_and_found_again(monk
     check_that_callers_find_a_lost_actor_again(lose)
 
 
-def check_that_a_lost_actor_takes_few_calls_with_it(lose):
-    program = Program("burst")
-    counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=1))
-    with launch(program, RayEngine(), on_failure="continue") as launched:
-        client = launched.client(counter)
-        assert [client.futures.add(1).result(LONG) for _ in range(50)][-1] == 50  # fast, so that calls are sent ahead
-        pid = client.pid()
-        calls = [client.futures.slow(1.0), *(client.futures.add(1) for _ in range(200))]
-        assert nodes.eventually(lambda: launched.state()[0].queue_length > 100, LONG)
-        lose(pid)
-        lost = [call for call in calls if call.exception(LONG) is not None]
-        assert 1 <= len(lost) <= 66  # one that was worked on, 64 ahead, and one that was sent to the actor that died
-        assert all("may have had an effect" in str(call.exception()) for call in lost)
-        answered = [call.result() for call in calls if call not in lost]
-        assert answered == list(range(1, len(answered) + 1))  # a new object, and none of the others is missing
-
-
 def test_a_lost_actor_takes_few_calls_with_it_and_the_others_reach_the_next_one(monkeypatch):
     ray = StandInRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    check_that_a_lost_actor_takes_few_calls_with_it(lambda _: ray.lose(next(iter(ray.named.values()))))
+
+    def lose(_):
+        ray.lose(next(iter(ray.named.values())))
+
+    check_that_a_lost_service_takes_few_calls_with_it(RayEngine(), lose, LONG)
 
 
 def test_calls_under_way_when_ray_is_shut_down_raise_and_those_that_wait_are_cancelled(monkeypatch):
@@ -150,4 +138,4 @@ class TestOnACluster:
         check_that_callers_find_a_lost_actor_again(lambda counter: os.kill(counter.pid(), 9))
 
     def test_an_actor_that_is_killed_takes_few_calls_with_it_and_the_others_reach_the_next_one(self):
-        check_that_a_lost_actor_takes_few_calls_with_it(lambda pid: os.kill(pid, 9))
+        check_that_a_lost_service_takes_few_calls_with_it(RayEngine(), lambda pid: os.kill(pid, 9), LONG)

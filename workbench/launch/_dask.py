@@ -43,14 +43,20 @@ class DaskHost:
         from workbench.launch._dask_worker import DaskOrder, NodeActor, run_node
 
         engine, spec = self._engine, self._spec
-        order = DaskOrder(launch=engine.launch, spec=pickled(spec), services=engine.services, attempt=attempt)
+        order = DaskOrder(
+            launch=engine.launch,
+            spec=pickled(spec),
+            services=engine.services,
+            attempt=attempt,
+            key=f"{engine.launch}-{spec.label}-{attempt}",
+        )
         self._attempt, self._over, self._seen = attempt, False, {}
         self._heard_at = time.monotonic()
         service = spec.kind == "service"
         self._future = engine.client.submit(
             NodeActor if service else run_node,
             order,
-            key=f"{engine.launch}-{spec.label}-{attempt}",
+            key=order.key,
             actor=service,
             pure=False,
             resources=dict(spec.resources) or None,
@@ -121,6 +127,8 @@ class DaskHost:
             self._seen = message["seen"]
         elif "line" in message:
             self._log.append(message["line"])
+        elif "key" in message:  # Dask itself tells us some milliseconds later
+            self._engine.found(self._spec, (worker, message["key"]))
         elif not self._over:
             if message["event"] in ("finished", "stopped", "raised"):
                 self._over = message["event"] != "finished" or not (self._spec.kind == "service" and self._spec.runs)
@@ -206,7 +214,8 @@ class DaskEngine:
         self._endpoints, self._places = {}, {}
         self._told: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
         self._orders = distributed.Variable(f"{self.launch}-orders", client=self.client)
-        self._orders.set(self._told)
+        # Nodes ask for their orders a quarter of a second after their start: nobody needs to wait for this.
+        threading.Thread(target=self.tell, kwargs={"first": True}, daemon=True).start()
         self.services = {
             spec.index: (spec.label, spec.methods, parallel_calls(spec))
             for spec in program.specs
@@ -226,7 +235,14 @@ class DaskEngine:
             host.release()
         self._orders.delete()
 
-    def tell(self, *, stop: bool = False, close: str | None = None, failed: dict[str, str] | None = None) -> None:
+    def tell(
+        self,
+        *,
+        stop: bool = False,
+        close: str | None = None,
+        failed: dict[str, str] | None = None,
+        first: bool = False,
+    ) -> None:
         """Adds to the orders that all nodes read."""
         with self._telling:
             told = {
@@ -235,7 +251,7 @@ class DaskEngine:
                 "failed": self._told["failed"] | (failed or {}),
             }
             self.stopping = self.stopping or stop
-            if told != self._told:
+            if told != self._told or first:
                 self._told = told
                 self._orders.set(told)
 
@@ -243,18 +259,22 @@ class DaskEngine:
         """Says where a service's actor is, or that it is nowhere now."""
         distributed = import_module("distributed")
 
-        with self._placing:
-            if where is None:
-                self._places.pop(spec.label, None)
-            else:
-                self._places[spec.label] = where
-            self._placing.notify_all()
+        self.found(spec, where)
         place = distributed.Variable(f"{self.launch}-{spec.label}", client=self.client)
         if where is None:
             place.delete()
             self.endpoint(spec).forget()
         else:
             place.set(list(where))
+
+    def found(self, spec: NodeSpec, where: Place | None) -> None:
+        """As `place`, for this process alone; it may be called by Dask's own thread."""
+        with self._placing:
+            if where is None:
+                self._places.pop(spec.label, None)
+            else:
+                self._places[spec.label] = where
+            self._placing.notify_all()
 
     def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
         """How this process calls a service."""
@@ -280,11 +300,11 @@ class DaskEngine:
             f"{' and '.join(spec.label for spec in specs)} are colocated" for specs in program.hosts() if len(specs) > 1
         ]
         faults += [f"{spec.label} sets environment variables" for spec in program.specs if spec.environment]
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        for spec in program.specs:
-            offers = [worker.get("resources", {}) for worker in workers]
-            fits = any(all(offer.get(name, 0) >= need for name, need in spec.resources.items()) for offer in offers)
-            if spec.resources and not fits:
+        demanding = [spec for spec in program.specs if spec.resources]
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values() if demanding else ()
+        offers = [worker.get("resources", {}) for worker in workers]
+        for spec in demanding:
+            if not any(all(offer.get(name, 0) >= need for name, need in spec.resources.items()) for offer in offers):
                 faults.append(f"{spec.label} needs {dict(spec.resources)}, which no worker offers")
         if faults:
             message = (

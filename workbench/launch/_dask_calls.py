@@ -16,6 +16,7 @@ from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
 
 _LOOK_SECONDS = 0.25
+_LOST_SECONDS = 15.0  # more than the engine takes to see that a worker is lost
 Place = tuple[str, str]  # a worker's address, and the key of an actor there
 Look = Callable[[float], Place | None]
 
@@ -23,7 +24,8 @@ Look = Callable[[float], Place | None]
 class _Asked:
     """An actor, and what it was asked in order: Dask sends each call by itself, so that they are numbered."""
 
-    def __init__(self, actor: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, place: Place, actor: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.place = place
         self.actor = actor
         self._loop = loop
         self._caller = secrets.token_hex(8)
@@ -72,6 +74,8 @@ class DaskEndpoint:
         self._client = client
         self._look = look
         self._asked: _Asked | None = None
+        self._lost: Place | None = None  # where nobody answered: the next actor has another key
+        self._lost_until = 0.0
         self._changed = threading.Condition()
         self._answered: list[_Sent] = []
         self._wanted = 1
@@ -129,8 +133,13 @@ class DaskEndpoint:
         except (OSError, RuntimeError, KeyError, CancelledError) as error:  # no such worker, no such actor, given up
             if self._asked is asked:
                 self._asked = None
+            self._lost, self._lost_until = asked.place, time.monotonic() + _LOST_SECONDS
             asked.give_up()
-            raise unreachable(self.label, method, self.gone or f"its worker was lost ({error})") from error
+            raise unreachable(
+                self.label,
+                method,
+                self.gone or f"its worker was lost while it worked on the call, which may have had an effect ({error})",
+            ) from error
         return unpacked(packed)
 
     def _found(self, method: str) -> _Asked:
@@ -144,11 +153,13 @@ class DaskEndpoint:
             if asked is not None:
                 return asked
             place = self._look(_LOOK_SECONDS)
-            if place is not None:
+            if place is not None and place == self._lost and time.monotonic() < self._lost_until:
+                time.sleep(0.02)
+            elif place is not None:
                 from workbench.launch._dask_worker import NodeActor
 
                 actor = distributed.Actor(NodeActor, *place)
-                self._asked = asked = _Asked(actor, self._client.loop.asyncio_loop)
+                self._asked = asked = _Asked(place, actor, self._client.loop.asyncio_loop)
                 return asked
         raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")
 

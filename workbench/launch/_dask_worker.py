@@ -37,14 +37,16 @@ class DaskOrder:
     spec: bytes
     services: Mapping[int, tuple[str, tuple[str, ...], int]]  # label, methods, parallel calls
     attempt: int
+    key: str  # the node's task on the scheduler
 
 
 class _Seat:
     """A node on a worker: runs it, reports over a topic of the scheduler, obeys a variable there."""
 
-    def __init__(self, order: DaskOrder) -> None:
+    def __init__(self, order: DaskOrder, *, announces: bool = False) -> None:
         distributed = import_module("distributed")
 
+        self._held: list[dict[str, Any]] | None = [] if announces else None  # Dask sends in batches, 2 ms apart
         self._order = order
         self._client, self._worker = distributed.get_client(), distributed.get_worker()
         self._lines: dict[int, PipelinedLine] = {}
@@ -83,6 +85,15 @@ class _Seat:
                         endpoint.gone = reason
         self._report()
 
+    def announce(self, actor: Any) -> None:
+        """Reports where the actor is, as soon as the worker passes calls to it; with that what happened before."""
+        while self._worker.state.actors.get(self._order.key) is not actor and not self._ended.wait(0.0005):
+            pass
+        with self._lock:
+            held, self._held = self._held or [], None
+        for message in (*held, {"label": self._label, "key": self._order.key, "worker": self._worker.address}):
+            self._log(message)
+
     def _emit(self, label: str, event: str, detail: Any) -> None:
         self._log({"label": label, "event": event, "detail": detail, "worker": self._worker.address})
         # A service whose `run` returned answers on until it is closed, and a passive one ends by being closed.
@@ -101,6 +112,10 @@ class _Seat:
         self._log({"label": self._label, "seen": seen | {"log_tail": []}, "worker": self._worker.address})
 
     def _log(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            if self._held is not None:
+                self._held.append(message)
+                return
         self._worker.log_event(self._order.launch, message | {"attempt": self._order.attempt})
 
     def _client_of(self, handle: Handle) -> Client:
@@ -126,7 +141,7 @@ class NodeActor:
     """A service node in a Dask actor."""
 
     def __init__(self, order: DaskOrder) -> None:
-        self._seat = _Seat(order)
+        self._seat = _Seat(order, announces=True)
         service = self._seat.runner.service
         if service is None:
             message = f"node {self._seat.runner.spec.label!r} offers no methods, so it cannot be an actor"
@@ -150,6 +165,7 @@ class NodeActor:
 
     def _live(self) -> None:
         try:
+            self._seat.announce(self)
             self._seat.live()
         finally:  # the worker lives on
             self._pool.shutdown(cancel_futures=False)

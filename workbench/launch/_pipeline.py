@@ -14,7 +14,7 @@ from workbench.launch._remote import unreachable
 
 _AHEAD_SECONDS = 0.02  # a call is sent ahead if it will probably begin within so long
 _AHEAD_CALLS = 64
-_SOON_SECONDS = 0.005  # how long answers are waited for together, before each is waited for by itself
+_SOON_SECONDS = 0.01  # how long answers are waited for together, before each is waited for by itself
 
 
 class SendingEndpoint(Endpoint, Protocol):
@@ -169,3 +169,5 @@ class PipelinedLine(Line):
                 call.future.set_exception(error)
             else:
                 call.future.set_result(value)
+        if not self.endpoint.known():  # lost: failures that come fast say nothing of the next one
+            self._ahead = 0

@@ -1,0 +1,124 @@
+"""Sending ahead: how much, in which order, and what of it can be taken back."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from workbench._errors import NodeError
+from workbench.launch._dask_calls import InOrder
+from workbench.launch._pipeline import PipelinedLine
+
+LONG = 30.0
+
+
+class Endpoint:
+    """Answers `wait` when told to, and everything else after `seconds`, one call at a time."""
+
+    label, methods = "main/0", ("wait", "quick")
+
+    def __init__(self, seconds=0.0):
+        self.go = threading.Event()
+        self.sent = []
+        self.most_under_way = 0
+        self._seconds = seconds
+        self._pool = ThreadPoolExecutor(1)
+        self._under_way = set()
+
+    def known(self):
+        return True
+
+    def send(self, method, args, kwargs):
+        if args == ("unsendable",):
+            raise TypeError(method)
+        self.sent.append(args)
+        future = self._pool.submit(self._answer, method, args)
+        self._under_way.add(future)
+        self.most_under_way = max(self.most_under_way, len(self._under_way))
+        future.add_done_callback(self._under_way.discard)
+        return future
+
+    def _answer(self, method, args):
+        if method == "wait":
+            assert self.go.wait(LONG)
+        time.sleep(self._seconds)
+        return args
+
+    def answered(self, sent, count, seconds):
+        deadline = time.monotonic() + seconds
+        while sum(each.done() for each in sent) < count and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        return [each for each in sent if each.done()]
+
+    def announce(self, sent, tell):
+        sent.add_done_callback(lambda _: tell())
+
+    def results(self, sent):
+        return [each.result for each in sent]
+
+
+def test_a_fast_service_gets_calls_ahead_and_no_more_than_64():
+    endpoint = Endpoint()
+    line = PipelinedLine(endpoint, 1)
+    futures = [line.submit("quick", (n,), {}) for n in range(2_000)]
+    assert [future.result(LONG) for future in futures] == [(n,) for n in range(2_000)]
+    assert endpoint.sent == [(n,) for n in range(2_000)]
+    assert 5 < endpoint.most_under_way <= 65
+    line.close()
+
+
+def test_a_slow_service_gets_one_call_at_a_time_so_that_the_others_can_be_cancelled():
+    endpoint = Endpoint(0.05)
+    line = PipelinedLine(endpoint, 1)
+    futures = [line.submit("quick", (n,), {}) for n in range(6)]
+    assert futures[0].result(LONG) == (0,)
+    assert all(future.cancel() for future in futures[3:])
+    assert futures[2].result(LONG) == (2,)
+    assert line.submit("quick", ("last",), {}).result(LONG) == ("last",)
+    assert endpoint.sent == [(0,), (1,), (2,), ("last",)]
+    assert endpoint.most_under_way == 1
+    line.close()
+
+
+def test_calls_that_wait_are_counted_and_dropped_when_the_line_is_closed():
+    endpoint = Endpoint()
+    line = PipelinedLine(endpoint, 1)
+    first, *others = [line.submit("wait", (n,), {}) for n in range(4)]
+    while not endpoint.sent:
+        time.sleep(0.001)
+    assert line.queued() == 3
+    line.close()
+    with pytest.raises(NodeError, match="`wait` was not sent to node 'main/0': its program has stopped"):
+        line.submit("wait", (), {})
+    endpoint.go.set()
+    assert first.result(LONG) == (0,)
+    while not all(other.done() for other in others):
+        time.sleep(0.001)
+    assert all(other.cancelled() for other in others)
+
+
+def test_a_call_that_cannot_be_sent_fails_alone():
+    line = PipelinedLine(Endpoint(), 1)
+    futures = [line.submit("quick", (what,), {}) for what in ("before", "unsendable", "after")]
+    assert isinstance(futures[1].exception(LONG), TypeError)
+    assert [futures[0].result(LONG), futures[2].result(LONG)] == [("before",), ("after",)]
+    line.close()
+
+
+def test_a_line_that_nobody_used_can_be_closed():
+    PipelinedLine(Endpoint(), 1).close()
+
+
+def test_numbered_calls_begin_in_order_however_they_arrive():
+    begun = []
+
+    async def run():
+        calls = InOrder(1, "calls in order")
+        answers = await asyncio.gather(*(calls.run(n, lambda n=n: begun.append(n) or b"%d" % n) for n in (3, 1, 0, 2)))
+        calls.close()
+        return answers
+
+    assert asyncio.run(run()) == [b"3", b"1", b"0", b"2"]
+    assert begun == [0, 1, 2, 3]
