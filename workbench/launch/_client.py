@@ -67,8 +67,9 @@ class Client:
     def futures(self) -> "Futures":
         """The same methods, returning a `concurrent.futures.Future` at once.
 
-        As many calls are under way as the service takes at once (on Ray also those that it will probably begin within
-        20 ms, at most 64); the others wait here, where `cancel` reaches them.
+        They begin in the order asked for. As many calls are under way as the service takes at once (on Dask and Ray
+        also those that it will probably begin within 20 ms, at most 64); the others wait here, where `cancel` reaches
+        them.
         """
         return Futures(self._line)
 
