@@ -1,6 +1,7 @@
 """What only processes can do: be killed, keep apart, and leave nothing behind."""
 
 import contextlib
+import linecache
 import os
 import signal
 import subprocess
@@ -272,3 +273,25 @@ def test_a_package_that_is_loaded_already_is_not_replaced():
 def test_a_folder_without_a_package_is_refused(tmp_path):
     with pytest.raises(ImportError, match="there is no package in"):
         install_light_root(tmp_path)
+
+
+def test_a_traceback_from_a_process_shows_the_lines_of_the_notebook(tmp_path):
+    cell = tmp_path / "cell.py"  # as a notebook's cell, a file that the other process cannot read
+    cell.write_text(
+        "def fails(x):\n    raise ValueError('in a cell')\n\n"
+        "class Divider:\n    def divide(self, x):\n        return 1 / x\n"
+    )
+    namespace = {"__name__": "__main__"}
+    exec(compile(cell.read_text(), str(cell), "exec"), namespace)
+    linecache.getlines(str(cell))
+    cell.unlink()
+    program = Program("cells")
+    divider = program.add_node(ServiceNode(namespace["Divider"]))
+    program.add_node(PyNode(namespace["fails"], 1))
+    with launch(program, "processes", on_failure="continue") as launched:
+        with pytest.raises(NodeError, match=r'cell.py", line 2, in fails\n    raise ValueError\(') as caught:
+            launched.wait(LONG)
+        assert str(caught.value).count("raise ValueError('in a cell')") == 1
+        with pytest.raises(ZeroDivisionError) as divided:
+            launched.client(divider).divide(0)
+        assert 'cell.py", line 6, in divide\n    return 1 / x' in str(divided.value.__cause__)

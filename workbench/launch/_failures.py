@@ -1,8 +1,27 @@
-"""What `wait` raises when nodes failed for good."""
+"""What nodes failed of: tracebacks with the lines of the notebook, and what `wait` raises."""
 
+import linecache
+import re
 from collections.abc import Mapping
 
 from workbench._errors import NodeError
+
+_FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def with_source_lines(traceback: str) -> str:
+    """Adds the lines that another process could not show, because their files exist in this notebook alone."""
+    lines = traceback.splitlines()
+    found = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        found.append(line)
+        frame = _FRAME.match(line)
+        if frame is None or following.startswith(f"{frame['indent']}  "):
+            continue
+        source = linecache.getline(frame["file"], int(frame["line"])).strip()
+        if source:
+            found.append(f"{frame['indent']}  {source}")
+    return "\n".join(found)
 
 
 def failure_error(

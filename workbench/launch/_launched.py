@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from workbench._errors import ProgramError
 from workbench.launch._client import Client, Line
 from workbench.launch._engine import Engine, Host
-from workbench.launch._failures import failure_error
+from workbench.launch._failures import failure_error, with_source_lines
 from workbench.launch._life import NodeLife
 from workbench.launch._nodes import Handle
 from workbench.launch._processes import exit_text
@@ -252,7 +252,7 @@ class Launched:
         elif event == "finished":
             self._down(life, "raised", f"The node left with exit code {detail}.", detail)
         elif event == "raised":
-            self._down(life, "raised", detail, 1)
+            self._down(life, "raised", with_source_lines(detail), 1)
         elif event == "killed":
             self._down(life, "killed", detail, None)
         elif event == "exited":
@@ -304,7 +304,7 @@ class Launched:
                     error = (
                         f"No sign of life for {seconds:.1f} s (hang_seconds={life.spec.hang_seconds}). It stands at:\n"
                     )
-                    self._down(life, "hung", error + stack, None)
+                    self._down(life, "hung", error + with_source_lines(stack), None)
                     host.kill()
 
     def _restart_due(self) -> None:

@@ -14,6 +14,7 @@ from multiprocessing import managers
 from typing import Any, cast
 
 from workbench._errors import NodeError
+from workbench.launch._failures import with_source_lines
 from workbench.launch._pickling import pickled
 from workbench.launch._service import Service
 
@@ -24,7 +25,7 @@ class RemoteTraceback(Exception):
     """The traceback of an exception, from the process where it was raised."""
 
     def __str__(self) -> str:
-        return f"in the process of node {self.args[0]!r}:\n{self.args[1]}"
+        return f"in the process of node {self.args[0]!r}:\n{with_source_lines(self.args[1])}"
 
 
 class NotSentError(Exception):
