@@ -97,9 +97,10 @@ class StandInRay(ModuleType):
     def __init__(self) -> None:
         super().__init__("ray")
         self.named: dict[str, _Actor] = {}
+        self.shut_down = False
 
     def is_initialized(self) -> bool:
-        return True
+        return not self.shut_down
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": {"CPU": 4.0, "SEAT": 1.0}}]

@@ -1,10 +1,13 @@
 """Sending ahead: how much, in which order, and what of it can be taken back."""
 
 import asyncio
+import gc
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
+import launch_nodes as nodes
 import pytest
 
 from workbench._errors import NodeError
@@ -15,17 +18,22 @@ LONG = 30.0
 
 
 class Endpoint:
-    """Answers `wait` when told to, and everything else after `seconds`, one call at a time."""
+    """Answers `wait` when told to, and everything else after `seconds`, in so many threads."""
 
     label, methods = "main/0", ("wait", "quick")
 
-    def __init__(self, seconds=0.0):
+    is_connected = True
+
+    def __init__(self, seconds=0.0, threads=1):
         self.go = threading.Event()
         self.sent = []
         self.most_under_way = 0
         self._seconds = seconds
-        self._pool = ThreadPoolExecutor(1)
+        self._pool = ThreadPoolExecutor(threads)
         self._under_way = set()
+
+    def connected(self):
+        return self.is_connected
 
     def known(self):
         return True
@@ -92,11 +100,59 @@ def test_calls_that_wait_are_counted_and_dropped_when_the_line_is_closed():
     line.close()
     with pytest.raises(NodeError, match="`wait` was not sent to node 'main/0': its program has stopped"):
         line.submit("wait", (), {})
+    for other in others:
+        with pytest.raises(CancelledError):
+            other.result(LONG)
+    assert not first.done()
     endpoint.go.set()
     assert first.result(LONG) == (0,)
-    while not all(other.done() for other in others):
+
+
+def test_a_slow_service_that_takes_many_calls_at_once_gets_no_more():
+    endpoint = Endpoint(0.1, threads=4)
+    line = PipelinedLine(endpoint, 4)
+    futures = [line.submit("quick", (n,), {}) for n in range(16)]
+    assert [future.result(LONG) for future in futures] == [(n,) for n in range(16)]
+    assert endpoint.most_under_way == 4
+    line.close()
+
+
+def test_calls_are_not_waited_for_where_nobody_can_answer():
+    endpoint = Endpoint()
+    line = PipelinedLine(endpoint, 1)
+    under_way, waiting = (line.submit("wait", (n,), {}) for n in range(2))
+    while not endpoint.sent:
         time.sleep(0.001)
-    assert all(other.cancelled() for other in others)
+    endpoint.is_connected = False
+    with pytest.raises(NodeError, match=r"`wait` did not get an answer .* \(its library was shut down\)"):
+        under_way.result(LONG)
+    with pytest.raises(CancelledError):
+        waiting.result(LONG)
+    endpoint.go.set()
+
+
+def test_answers_are_kept_by_nobody_but_those_who_asked():
+    class Answer:
+        pass
+
+    class WeaklyError(Exception):
+        pass
+
+    class Keeping(Endpoint):
+        def _answer(self, method, args):
+            if method == "wait":
+                raise WeaklyError
+            return Answer()
+
+    gc.disable()
+    try:
+        line = PipelinedLine(Keeping(), 1)
+        kept = [weakref.ref(line.submit("quick", (), {}).result(LONG)) for _ in range(3)]
+        kept += [weakref.ref(line.submit("wait", (), {}).exception(LONG)) for _ in range(3)]
+        assert nodes.eventually(lambda: [reference() for reference in kept] == [None] * 6, 10)
+    finally:
+        gc.enable()
+    line.close()
 
 
 def test_a_call_that_cannot_be_sent_fails_alone():

@@ -1,8 +1,9 @@
 """What only Ray does: actors that are shared, placed by resources, killed and started anew."""
 
 import os
+import subprocess
 import sys
-import threading
+import textwrap
 from concurrent.futures import CancelledError
 
 import launch_nodes as nodes
@@ -70,34 +71,73 @@ def test_a_lost_actor_takes_few_calls_with_it_and_the_others_reach_the_next_one(
     check_that_a_lost_service_takes_few_calls_with_it(RayEngine(), lose, LONG)
 
 
-def test_calls_under_way_when_ray_is_shut_down_raise_and_those_that_wait_are_cancelled(monkeypatch):
+def test_when_ray_is_shut_down_nodes_are_lost_calls_raise_and_no_new_cluster_is_started(monkeypatch):
     ray = StandInRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     program = Program("cut")
-    counter = program.add_node(ServiceNode(nodes.Counter))
-    with launch(program, RayEngine(), on_failure="continue") as launched:
-        client = launched.client(counter)
-        assert client.add(1) == 1
+    counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=1))
+    launched = launch(program, RayEngine(), on_failure="continue")
+    client = launched.client(counter)
+    assert client.add(1) == 1
+    under_way, waiting = client.futures.slow(30.0), client.futures.add(1)
+    assert nodes.eventually(lambda: launched.state()[0].active_calls == 1, LONG)
+    for name in ("get", "wait", "get_actor", "kill", "remote", "nodes"):  # each would start a cluster
+        monkeypatch.setattr(ray, name, None)
+    ray.shut_down = True
+    with pytest.raises(NodeError, match=r"`slow` did not get an answer"):
+        under_way.result(LONG)
+    with pytest.raises(CancelledError):
+        waiting.result(LONG)
+    monkeypatch.setattr(next(iter(ray.named.values())), "under_way", [])
+    for actor in ray.named.values():
+        actor.pools["control"].shutdown()
+    assert nodes.eventually(lambda: launched.failures, LONG)
+    assert launched.failures == {"main/0": "The actor of 'main/0' was lost: Ray was shut down"}
+    with pytest.raises(NodeError, match="Ray was shut down"):
+        client.add(1)
+    launched.stop()
 
-        both_are_there = threading.Event()
 
-        def no_longer_connected(*_, **__):
-            both_are_there.wait(LONG)
-            message = "Ray has not been started yet"
-            raise ray.exceptions.RayError(message)
+def test_ray_can_be_shut_down_under_a_program_and_started_anew():
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    code = """
+        import time
+        import ray
+        from workbench.launch import Program, RayEngine, ServiceNode, launch
 
-        monkeypatch.setattr(ray, "wait", no_longer_connected)
-        under_way, waiting = client.futures.slow(1.0), client.futures.add(1)
-        both_are_there.set()
-        with pytest.raises(
-            NodeError,
-            match=r"`slow` did not get an answer .* the connection to its engine is gone \(Ray has not been started",
-        ):
-            under_way.result(LONG)
-        with pytest.raises(CancelledError):
-            waiting.result(LONG)
-        with pytest.raises(NodeError, match="its program has stopped"):
-            client.futures.add(1)
+        class Slow:
+            def slow(self, seconds):
+                time.sleep(seconds)
+                return seconds
+
+        def start():
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+            program = Program("cut")
+            slow = program.add_node(ServiceNode(Slow))
+            launched = launch(program, RayEngine())
+            return launched, launched.client(slow)
+
+        launched, client = start()
+        assert client.slow(0.01) == 0.01
+        under_way = client.futures.slow(60.0)
+        time.sleep(0.5)
+        ray.shutdown()
+        print(under_way.exception(30))
+        launched.stop()
+        print(launched.failures)
+        again, client = start()
+        print("again", client.slow(0.01))
+        again.stop()
+        ray.shutdown()
+    """
+    environment = os.environ | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "`slow` did not get an answer from node 'main/0'" in ran.stdout
+    assert "Ray was shut down" in ran.stdout
+    assert "again 0.01" in ran.stdout
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -1,6 +1,7 @@
 """Nodes on a Dask cluster, when one machine is too small."""
 
 import functools
+import queue
 import secrets
 import threading
 import time
@@ -78,6 +79,8 @@ class DaskHost:
         self._over = True
         if self._future is not None:
             self._future.cancel()
+            if self._spec.kind == "service" and self._engine.client.status == "running":
+                self._engine.place(self._spec, None)
 
     def release(self) -> None:
         """Lets Dask forget the node's actor or result."""
@@ -89,7 +92,9 @@ class DaskHost:
 
     def failed(self, reason: str) -> None:
         """Lets callers in this process know that the node is gone for good."""
-        self._engine.endpoint(self._spec).gone = reason
+        endpoint = self._engine.endpoint(self._spec)
+        endpoint.gone = reason
+        endpoint.forget()
 
     def ended(self) -> bool:
         """Whether the node has ended, or was given up."""
@@ -144,6 +149,8 @@ class DaskHost:
         self._engine.place(self._spec, (actor._address, actor.key))
         while attempt == self._attempt and not self._over:
             time.sleep(0.25)
+            if attempt != self._attempt or self._over:
+                return
             lost = future.status not in ("finished", "pending")
             if lost or time.monotonic() - self._heard_at > _SILENT_SECONDS:
                 self._engine.place(self._spec, None)
@@ -198,6 +205,7 @@ class DaskEngine:
         self._telling = threading.Lock()
         self._places: dict[str, Place] = {}
         self._placing = threading.Condition()
+        self._making = threading.Lock()
 
     def open(self, program: Program, emit: Emit) -> list[DaskHost]:
         """One host for each node.
@@ -222,12 +230,17 @@ class DaskEngine:
             if spec.kind == "service"
         }
         self._hosts = {spec.label: DaskHost(spec, self) for spec in program.specs}
+        self._reports: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(
+            target=self._listen, args=(self._reports,), name=f"reports of {program.name}", daemon=True
+        ).start()
         self.client.subscribe_topic(self.launch, self._hear)
         return list(self._hosts.values())
 
     def close(self) -> None:
         """Removes what the program left on the scheduler."""
         self.client.unsubscribe_topic(self.launch)
+        self._reports.put(None)
         for spec in (host.specs[0] for host in self._hosts.values()):
             if spec.kind == "service":
                 self.place(spec, None)
@@ -278,19 +291,31 @@ class DaskEngine:
 
     def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
         """How this process calls a service."""
-        with self._telling:
+        with self._making:
             if spec.index not in self._endpoints:
-                look = functools.partial(self._look, spec.label)
+                look = functools.partial(self._look, self._places, spec.label)
                 self._endpoints[spec.index] = DaskEndpoint(self.client, spec.label, spec.methods, look)
             return self._endpoints[spec.index]
 
-    def _look(self, label: str, seconds: float) -> Place | None:
+    def _look(self, places: dict[str, Place], label: str, seconds: float) -> Place | None:
         with self._placing:
-            self._placing.wait_for(lambda: label in self._places, seconds)
-            return self._places.get(label)
+            self._placing.wait_for(lambda: label in places, seconds)
+            return places.get(label)
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+        # In the thread of Dask's event loop, which must not wait for those who wait for it. Where an actor is they want
+        # to know at once; the rest is taken by a thread.
         message = dict(event[1])
+        if "key" in message:
+            self._take(message)
+        else:
+            self._reports.put(message)
+
+    def _listen(self, reports: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
+        for message in iter(reports.get, None):
+            self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
         host = self._hosts.get(message["label"])
         if host is not None:
             host.hear(str(message.get("worker", "-")), message)

@@ -30,7 +30,6 @@ class _Asked:
         self._loop = loop
         self._caller = secrets.token_hex(8)
         self._number = 0
-        self._ask: Callable[..., Any] = actor.ask_in_order
         self._under_way: set[Future[bytes]] = set()
 
     def send(self, payload: bytes) -> Future[bytes]:
@@ -47,14 +46,14 @@ class _Asked:
             future.cancel()
 
     async def _answer(self, payload: bytes, number: int) -> bytes:
-        return await self._ask(payload, self._caller, number)
+        return await self.actor.ask_in_order(payload, self._caller, number)  # raises if the actor is known to be lost
 
 
 @dataclass(slots=True, eq=False)
 class _Sent:
     method: str
     asked: _Asked
-    answer: Future[bytes]
+    answer: Any  # Future[bytes], until it is opened
 
 
 class DaskEndpoint:
@@ -111,15 +110,27 @@ class DaskEndpoint:
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
         """For each what returns its result, or raises what it raised."""
-        return [functools.partial(self._opened, each.method, each.asked, each.answer.result) for each in sent]
+        opened = set(sent)
+        with self._changed:  # those that were announced were never asked for
+            self._answered = [each for each in self._answered if each not in opened]
+        found = [functools.partial(self._opened, each.method, each.asked, each.answer.result) for each in sent]
+        for each in sent:
+            each.answer = None  # else its callbacks, which know it, would keep the bytes until the next collection
+        return found
+
+    def connected(self) -> bool:
+        """Whether the client is."""
+        return self._client.status != "closed"
 
     def known(self) -> bool:
         """Whether it is known where the actor is."""
         return self._asked is not None
 
     def forget(self) -> None:
-        """Looks for the actor anew at the next call."""
-        self._asked = None
+        """Looks for the actor anew at the next call; those under way are lost."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.give_up()
 
     def _note(self, sent: _Sent, _: Future[bytes]) -> None:
         with self._changed:

@@ -83,6 +83,7 @@ class _Seat:
                 for endpoint in self._endpoints:
                     if endpoint.label == label:
                         endpoint.gone = reason
+                        endpoint.forget()
         self._report()
 
     def announce(self, actor: Any) -> None:

@@ -15,10 +15,15 @@ from workbench.launch._remote import unreachable
 _AHEAD_SECONDS = 0.02  # a call is sent ahead if it will probably begin within so long
 _AHEAD_CALLS = 64
 _SOON_SECONDS = 0.01  # how long answers are waited for together, before each is waited for by itself
+_LOOK_SECONDS = 1.0  # how often to see whether the engine is still there
 
 
 class SendingEndpoint(Endpoint, Protocol):
     """What a pipelined line needs of an engine."""
+
+    def connected(self) -> bool:
+        """Whether answers can still come."""
+        ...
 
     def known(self) -> bool:
         """Whether a call can be sent at once; else `send` looks for the service first."""
@@ -65,7 +70,7 @@ class PipelinedLine(Line):
         self.endpoint: SendingEndpoint = endpoint
         self._parallel = parallel
         self._ahead = 0
-        self._answered_at = 0.0
+        self._answered_at: deque[float] = deque(maxlen=parallel)  # of the last answers
         self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # new calls, answered ones; None: look up
         self._unsent: deque[_Call] = deque()
         self._under_way: dict[Any, _Call] = {}  # by what the endpoint returned
@@ -98,26 +103,46 @@ class PipelinedLine(Line):
         try:
             while self._under_way or not self._closed:
                 self._listen()
+                if self._closed:
+                    self._drop()
                 while self._may_send():
                     self._send(self._unsent.popleft())
                 if self._under_way:
                     self._collect()
-        except Exception as error:  # the library was shut down: nobody will answer
+        except Exception as error:  # of the engine's library, or `_listen`: nobody will answer
             self.close()
             for call in self._under_way.values():
                 fact = f"the connection to its engine is gone ({error})"
                 call.future.set_exception(unreachable(self.endpoint.label, call.method, fact))
+            self._under_way.clear()
         while not self._inbox.empty():
             self._take(self._inbox.get())
-        for call in self._unsent:
-            call.future.cancel()
+        self._drop()
+
+    def _drop(self) -> None:
+        while self._unsent:
+            self._unsent.popleft().future.cancel()
 
     def _listen(self) -> None:
         """Takes what came; waits for it where nothing else is to be done."""
         if not self._may_send() and all(call.announced for call in self._under_way.values()):
-            self._take(self._inbox.get())
+            self._wait()
         while not self._inbox.empty():
             self._take(self._inbox.get())
+
+    def _wait(self) -> None:
+        while True:
+            try:
+                self._take(self._inbox.get(timeout=_LOOK_SECONDS if self._under_way else None))
+            except queue.Empty:
+                self._check()
+            else:
+                return
+
+    def _check(self) -> None:
+        if not self.endpoint.connected():
+            message = "its library was shut down"
+            raise ConnectionError(message)
 
     def _take(self, call: _Call | None) -> None:
         if call is not None and call.sent is None:
@@ -140,14 +165,17 @@ class PipelinedLine(Line):
             call.future.set_exception(error)
         else:
             self._under_way[call.sent] = call
+        finally:
+            del call  # an error that its caller keeps, keeps this frame
 
     def _collect(self) -> None:
         """Settles calls that were answered; waits a little for half of those that were sent ahead."""
-        wanted = 1 + max(0, len(self._under_way) - self._parallel) // 2
-        answered = self.endpoint.answered(self._under_way.keys(), wanted, _SOON_SECONDS)
-        if answered:
-            self._settle([sent for sent in answered if sent in self._under_way])
-            return
+        self._check()
+        ahead = len(self._under_way) - self._parallel
+        if ahead >= 0:  # else the next call can be sent at any moment
+            self._settle(self.endpoint.answered(self._under_way.keys(), 1 + ahead // 2, _SOON_SECONDS))
+            if len(self._under_way) < ahead + self._parallel:
+                return
         for call in self._under_way.values():
             if not call.announced:
                 call.announced = True
@@ -156,18 +184,36 @@ class PipelinedLine(Line):
     def _announce(self, call: _Call) -> None:
         self.endpoint.announce(call.sent, lambda: self._inbox.put(call))
 
-    def _settle(self, answered: list[Any]) -> None:
+    def _settle(self, answered: Collection[Any]) -> None:
+        answered = [sent for sent in answered if sent in self._under_way]
+        results = self.endpoint.results(answered)
         calls = [self._under_way.pop(sent) for sent in answered]
-        now = time.monotonic()
-        began = max(self._answered_at, min((call.sent_at for call in calls), default=now))
-        self._ahead = min(_AHEAD_CALLS, int(_AHEAD_SECONDS * len(calls) / max(now - began, 1e-6)))
-        self._answered_at = now
-        for call, result in zip(calls, self.endpoint.results(answered), strict=True):
-            try:
-                value = result()
-            except BaseException as error:  # handed to whoever waits, as in concurrent.futures
-                call.future.set_exception(error)
-            else:
-                call.future.set_result(value)
+        del answered  # an error that its caller keeps, keeps all these frames
+        if calls:
+            self._note_rate(calls)
+        while calls:
+            _finish(calls.pop(0), results.pop(0))
         if not self.endpoint.known():  # lost: failures that come fast say nothing of the next one
             self._ahead = 0
+
+    def _note_rate(self, calls: list[_Call]) -> None:
+        """How many calls are worked off in 20 ms, by as many answers as come from calls that began together."""
+        now = time.monotonic()
+        began = min(call.sent_at for call in calls)
+        if len(self._answered_at) == self._parallel:
+            began = max(began, self._answered_at[0])
+        worked_off = len(calls) + sum(answered_at > began for answered_at in self._answered_at)
+        self._ahead = min(_AHEAD_CALLS, int(_AHEAD_SECONDS * worked_off / max(now - began, 1e-6)))
+        self._answered_at.extend([now] * len(calls))
+
+
+def _finish(call: _Call, result: Callable[[], Any]) -> None:
+    call.sent, call.args, call.kwargs = (), (), {}  # where it was announced, it is known to what was sent
+    try:
+        value = result()
+    except BaseException as error:  # handed to whoever waits, as in concurrent.futures
+        call.future.set_exception(error)
+    else:
+        call.future.set_result(value)
+    finally:
+        del call, result

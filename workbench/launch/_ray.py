@@ -21,6 +21,7 @@ from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
 _LOOK_SECONDS = 0.25
+_ALIVE_SECONDS = 1.0  # how often to see whether Ray is still connected
 _NAME_SECONDS = 30.0  # until Ray gives the name of an actor that was killed to the next one
 _WAITING_CALLS = 32  # beyond those that a service works on at once
 
@@ -58,7 +59,7 @@ class RayHost:
     def kill(self) -> None:
         """Ends the actor's process at once."""
         self._killed = True
-        if self._actor is not None:
+        if self._actor is not None and import_module("ray").is_initialized():
             with contextlib.suppress(Exception):  # Ray may be shut down by now, and with it the actor
                 import_module("ray").kill(self._actor)
 
@@ -111,13 +112,12 @@ class RayHost:
             if self._actor is None and not self._over:
                 self._waiting.append(order)
                 return
-        if self._actor is not None and not self._over:
+        if self._actor is not None and not self._over and import_module("ray").is_initialized():
             with contextlib.suppress(Exception):  # an actor that is gone is reported by the thread that listens to it
                 self._actor.obey.options(concurrency_group="control").remote(*order)
 
     def _live(self, attempt: int) -> None:
-        ray, emit = import_module("ray"), self._engine.emit
-        first, code = self.specs[0].label, -9
+        emit, first, code = self._engine.emit, self.specs[0].label, -9
         try:
             made = self._made(attempt)
             with self._telling:
@@ -125,7 +125,7 @@ class RayHost:
             for order in waiting:
                 self._tell(*order)
             while not self._killed:  # before there was anything to kill, perhaps
-                told = ray.get(self._asked())
+                told = self._news()
                 self._heard_at, self._seen = time.monotonic(), told["seen"]
                 for label, line in told["lines"]:
                     self._logs[label].append(line)
@@ -146,12 +146,19 @@ class RayHost:
         self._over = True  # after the news of it, so that nobody starts the next attempt before having heard
         emit(first, "gone", None)
 
-    def _asked(self) -> Any:
-        return self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS)
+    def _news(self) -> dict[str, Any]:
+        # Not by `ray.get`: a thread inside it when Ray is shut down crashes the process when Ray is started anew.
+        answer = self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS).future()
+        while True:
+            try:
+                return answer.result(_ALIVE_SECONDS)
+            except TimeoutError:
+                _check_connected()
 
     def _made(self, attempt: int) -> Any:
         from workbench.launch._ray_worker import CONTROL_CALLS, RayOrder
 
+        _check_connected()
         ray, engine = import_module("ray"), self._engine
         order = RayOrder(launch=engine.launch, specs=pickled(self.specs), services=engine.services, attempt=attempt)
         parallel = {spec.label: parallel_calls(spec) for spec in self.specs if spec.kind == "service"}
@@ -178,6 +185,12 @@ class RayHost:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+
+
+def _check_connected() -> None:
+    if not import_module("ray").is_initialized():  # and asked for anything else, it would start a cluster
+        message = "Ray was shut down"
+        raise ConnectionError(message)
 
 
 class RayEngine:

@@ -76,6 +76,10 @@ class RayEndpoint:
             for each, answer in zip(sent, answers, strict=True)
         ]
 
+    def connected(self) -> bool:
+        """Whether Ray is; it would start a new cluster when asked for anything else."""
+        return import_module("ray").is_initialized()
+
     def known(self) -> bool:
         """Whether it is known where the actor is."""
         return self._place is not None
@@ -88,7 +92,7 @@ class RayEndpoint:
         ray = import_module("ray")
 
         try:
-            return unpacked(answer())
+            packed = answer()
         except ray.exceptions.RayActorError as error:
             if self._place is place:
                 self._place = None
@@ -96,14 +100,15 @@ class RayEndpoint:
                 self._dead = place.identity
             fact = self.gone or f"its actor ended while it worked on the call, which may have had an effect ({error})"
             raise unreachable(self.label, method, fact) from error
+        return unpacked(packed)
 
     def _found(self, method: str) -> _Place:
         ray = import_module("ray")
 
         deadline = time.monotonic() + CONNECT_SECONDS
         while time.monotonic() < deadline:
-            if self.gone is not None:
-                raise unreachable(self.label, method, self.gone)
+            if self.gone is not None or not self.connected():
+                raise unreachable(self.label, method, self.gone or "Ray was shut down")
             place = self._place
             if place is not None:
                 return place
