@@ -106,6 +106,32 @@ def test_a_worker_that_is_killed_takes_few_calls_with_it_and_the_others_reach_th
         )
 
 
+@pytest.mark.parametrize("what", ["client", "cluster"])
+def test_when_dask_is_closed_under_a_program_calls_end_and_so_does_the_program(what):
+    distributed = import_distributed()
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=4, processes=False, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as connected,
+    ):
+        program = Program("cut")
+        counter = program.add_node(ServiceNode(nodes.Counter))
+        launched = launch(program, DaskEngine(connected), on_failure="continue")
+        client = launched.client(counter)
+        assert client.add(1) == 1
+        calls = [client.futures.slow(2.0), client.futures.add(1)]
+        assert nodes.eventually(lambda: launched.state()[0].active_calls == 1, LONG)
+        (connected if what == "client" else cluster).close()
+        for call in calls:
+            with pytest.raises(NodeError, match="did not get an answer from node 'main/0'"):
+                call.result(LONG)
+        with pytest.raises(NodeError, match="did not get an answer from node 'main/0'"):
+            client.add(1)
+        launched.stop()
+        assert launched.state()[0].state == "killed"
+
+
 @pytest.mark.slow
 def test_a_task_whose_worker_is_killed_is_not_run_again_behind_our_back():
     distributed = import_distributed()

@@ -1,5 +1,6 @@
 """Nodes on a Dask cluster, when one machine is too small."""
 
+import contextlib
 import functools
 import queue
 import secrets
@@ -7,6 +8,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -78,8 +80,9 @@ class DaskHost:
         """Gives the node up; Dask cannot end a thread of a worker."""
         self._over = True
         if self._future is not None:
-            self._future.cancel()
-            if self._spec.kind == "service" and self._engine.client.status == "running":
+            with contextlib.suppress(Exception):  # a cluster that is gone has ended it
+                self._future.cancel()
+            if self._spec.kind == "service":
                 self._engine.place(self._spec, None)
 
     def release(self) -> None:
@@ -239,14 +242,14 @@ class DaskEngine:
 
     def close(self) -> None:
         """Removes what the program left on the scheduler."""
-        self.client.unsubscribe_topic(self.launch)
+        self._on_the_cluster(self.client.unsubscribe_topic, self.launch)
         self._reports.put(None)
         for spec in (host.specs[0] for host in self._hosts.values()):
             if spec.kind == "service":
                 self.place(spec, None)
         for host in self._hosts.values():
             host.release()
-        self._orders.delete()
+        self._on_the_cluster(self._orders.delete)
 
     def tell(
         self,
@@ -266,7 +269,7 @@ class DaskEngine:
             self.stopping = self.stopping or stop
             if told != self._told or first:
                 self._told = told
-                self._orders.set(told)
+                self._on_the_cluster(self._orders.set, told)
 
     def place(self, spec: NodeSpec, where: Place | None) -> None:
         """Says where a service's actor is, or that it is nowhere now."""
@@ -275,10 +278,15 @@ class DaskEngine:
         self.found(spec, where)
         place = distributed.Variable(f"{self.launch}-{spec.label}", client=self.client)
         if where is None:
-            place.delete()
+            self._on_the_cluster(place.delete)
             self.endpoint(spec).forget()
         else:
-            place.set(list(where))
+            self._on_the_cluster(place.set, list(where))
+
+    def _on_the_cluster(self, does: Callable[..., Any], *args: Any) -> None:
+        if self.client.status == "running":
+            with contextlib.suppress(Exception):  # it may be gone by now: that its nodes are lost is reported elsewhere
+                does(*args)
 
     def found(self, spec: NodeSpec, where: Place | None) -> None:
         """As `place`, for this process alone; it may be called by Dask's own thread."""

@@ -68,7 +68,7 @@ class _Seat:
             self._report()
             try:
                 told = orders.get(timeout=CONNECT_SECONDS)
-            except TimeoutError:  # the notebook gave the program up and removed its orders
+            except Exception:  # the notebook gave the program up and removed its orders, or the cluster ends
                 told = {"stop": True, "close": "the program has stopped", "failed": {}}
             if told["stop"]:
                 self.runner.request_stop()

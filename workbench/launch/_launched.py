@@ -343,7 +343,7 @@ class Launched:
             if left and self._engine.kills:  # what was only given up sends no news
                 self._changed.wait_for(self._all_ended, 5.0)
             for life in self._nodes.values():
-                if life.exit_code is None and life.state not in ("hung", "waiting"):
+                if life.exit_code is None and life.state not in ("hung", "killed", "waiting"):
                     life.state, life.error = "hung", f"It did not end within {grace_seconds} s of `stop`."
             for line in self._lines.values():
                 line.close()
@@ -355,8 +355,11 @@ class Launched:
         return any(life.spec.runs and life.state in ("starting", "running") for life in self._nodes.values())
 
     def _all_ended(self) -> bool:
+        # What an engine cannot kill has no exit code when its worker was lost.
+        codeless = {"hung"} if self._engine.kills else {"hung", "killed"}
         return all(
-            life.host.ended() and (life.exit_code is not None or life.state == "hung") for life in self._nodes.values()
+            life.host.ended() and (life.exit_code is not None or life.state in codeless)
+            for life in self._nodes.values()
         )
 
     def _state_of(self, label: str, life: NodeLife) -> NodeStateRecord:
