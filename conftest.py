@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see workbench/placements/_simulate.py
+os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see workbench/mesh/_simulate.py
 
 import jax
 import pytest

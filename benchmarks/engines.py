@@ -207,7 +207,7 @@ def main() -> None:
     print(f"{'engine':28} {'ours':>11} {'by hand':>13} {'ratio':>8}")
     sizes = (chosen.clients[0], chosen.repetitions)
     compare("sequential", Sequential().run, by_hand(None, 1), *sizes)
-    compare("mesh", Mesh(clients_at_once=None).run, by_hand(None, chosen.clients[0]), *sizes)
+    compare("mesh", Mesh(chunk_size=None).run, by_hand(None, chosen.clients[0]), *sizes)
     with ThreadPoolExecutor(2) as pool:
         compare("2 threads, 32 a task", Executor(pool, clients_per_task=32).run, by_hand(pool, 32), *sizes)
     try:

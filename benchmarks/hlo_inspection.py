@@ -13,7 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 
-from workbench.inspectors import inspect_module
+from workbench.inspection import inspect_module
 
 LAYERS, WIDTH = 170, 8
 

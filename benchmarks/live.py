@@ -15,12 +15,19 @@ import jax
 import jax.numpy as jnp
 
 import workbench as wb
-from workbench.inspectors import inspect_mesh, inspect_module, place_clients
-from workbench.live import MeasureOptions, capture_profile, join_profile, lockstep_waste, measure_compiled, run_rounds
+from workbench.inspection import inspect_mesh, inspect_module, place_clients
+from workbench.measurement import (
+    MeasureOptions,
+    capture_profile,
+    join_profile,
+    lockstep_waste,
+    measure_compiled,
+    run_rounds,
+)
 from workbench.records import ModuleRecord, PlacementRecord, RunRecord
 
 
-def make_round(clients: int, width: int, steps: int, *, clients_at_once: Any) -> tuple[Any, tuple[Any, ...]]:
+def make_round(clients: int, width: int, steps: int, *, chunk_size: Any) -> tuple[Any, tuple[Any, ...]]:
     """Federated averaging of a linear layer, and its arguments where it wants them; client i takes 1 + i % `steps`."""
 
     def train(w: jax.Array, count: jax.Array, x: jax.Array) -> jax.Array:
@@ -39,7 +46,7 @@ def make_round(clients: int, width: int, steps: int, *, clients_at_once: Any) ->
         1 + jnp.arange(clients) % steps,
         jax.random.normal(keys[1], (clients, 32, width)),
     )
-    compiled = wb.jit(fedavg, clients_at_once=clients_at_once).lower(*args).compile()
+    compiled = wb.jit(fedavg, chunk_size=chunk_size).lower(*args).compile()
     return compiled, jax.tree.map(jax.device_put, args, compiled.input_shardings[0])
 
 
@@ -158,7 +165,7 @@ def probe(clients: int, width: int, steps: int) -> RunRecord:
     mesh = wb.make_mesh(clients=jax.device_count())
     record = place_clients(inspect_mesh(mesh), PlacementRecord(name="clients", size=clients, mesh_axes=("clients",)))
     with jax.set_mesh(mesh):
-        compiled, args = make_round(clients, width, steps, clients_at_once=1)
+        compiled, args = make_round(clients, width, steps, chunk_size=1)
     options = MeasureOptions(mesh=record, client_stages=("1",))
     return measure_compiled(compiled, args, inspect_module(compiled, mesh=record), options=options)
 
@@ -181,7 +188,7 @@ def main() -> None:
         return
     size = (options.clients, options.width, options.steps)
     with jax.set_mesh(wb.make_mesh(clients=jax.device_count())):
-        compiled, args = make_round(*size, clients_at_once=None)
+        compiled, args = make_round(*size, chunk_size=None)
     print(f"{jax.devices()[0].device_kind} x {jax.device_count()}, {options.clients} clients, {options.rounds} turns")
     show(compare(observed(compiled, args, inspect_module(compiled)), options.rounds))
     run = probe(*size)

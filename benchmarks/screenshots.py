@@ -17,12 +17,12 @@ import optax
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
+import workbench_widgets
 from chromium import open_browser
 from playwright.sync_api import Browser, Page
 
-import widgets
 import workbench as wb
-from workbench import data
+from workbench.federated import data
 from workbench.records import ProgramRecord
 
 WIDTH = 1240
@@ -73,8 +73,8 @@ def inspect_programs() -> tuple[ProgramRecord, ProgramRecord]:
 
     with jax.set_mesh(mesh):
         counts = padded.counts.tolist()
-        forward = wb.inspect(fedavg, params, clients, chip="v5e", examples_per_client=counts)
-        return forward, wb.inspect(gradient, params, clients)
+        forward = wb.inspect(fedavg, chip="v5e", examples_per_client=counts)(params, clients)
+        return forward, wb.inspect(gradient)(params, clients)
 
 
 def choose_stage(page: Page) -> None:
@@ -124,8 +124,8 @@ def main(folder: Path, *, everything: bool) -> None:
     with contextlib.ExitStack() as stack:
         browser = stack.enter_context(open_browser())
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        widgets.Explorer(forward).to_html(place / "explorer.html")
-        widgets.ProgramView(forward, gradient).to_html(place / "gradient.html")
+        workbench_widgets.Explorer(forward).to_html(place / "explorer.html")
+        workbench_widgets.ProgramView(forward, gradient).to_html(place / "gradient.html")
         pictures = {
             "program": ("explorer.html", choose_stage),
             "client": ("explorer.html", choose_client),

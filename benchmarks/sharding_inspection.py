@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from workbench.inspectors import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
+from workbench.inspection import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.records import PlacementRecord
-from workbench.views import (
+from workbench.render import (
     render_mesh_svg,
     render_mesh_text,
     render_sharding_svg,

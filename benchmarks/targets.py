@@ -2,7 +2,7 @@
 
     python benchmarks/targets.py                     # one program on one topology per chip
     python benchmarks/targets.py v5e:16x16 h100:8    # on these
-    python benchmarks/targets.py --all               # on every topology that `targets()` offers
+    python benchmarks/targets.py --all               # on every topology that `list_targets()` offers
 
 Seconds are those of this machine. Needs the extra `tpu-aot` or `gpu-aot`; chips without their compiler are left out.
 """
@@ -16,17 +16,17 @@ import jax.numpy as jnp
 import psutil
 from jax.sharding import NamedSharding, PartitionSpec
 
-from workbench.records import TargetCompilation
-from workbench.targets import (
+from workbench.aot import (
     CompilationCache,
     Worker,
     compile_for_target,
     fit_axes,
+    list_targets,
     lower_for_target,
     parse_target,
     target_mesh,
-    targets,
 )
+from workbench.records import TargetCompilation
 
 WIDTH = 512
 
@@ -65,7 +65,7 @@ def compile_once(name: str, worker: Worker, cache: CompilationCache) -> tuple[Ta
 
 def chosen(names: list[str], every: bool) -> list[str]:
     """Names of targets: those asked for, or one of middle size per chip, or all; of installed compilers alone."""
-    chips = [chip for chip in targets() if chip.installed]
+    chips = [chip for chip in list_targets() if chip.installed]
     if names:
         installed = {chip.chip for chip in chips}
         return [name for name in names if parse_target(name).chip in installed]
@@ -81,7 +81,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names = chosen(arguments.names, arguments.every)
     if not names:
-        lines = sorted({chip.install for chip in targets() if chip.install})
+        lines = sorted({chip.install for chip in list_targets() if chip.install})
         print("no compiler for absent hardware is installed here:", *lines, sep="\n  ")
         return
     print(f"{'target':16} {'devices':>7} {'compile s':>9} {'request s':>9} {'peak MiB':>8} {'worker MiB':>10}")

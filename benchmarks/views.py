@@ -16,10 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 import records_examples as examples
 import records_parts as parts
+import workbench_widgets
 from chromium import open_browser
 from playwright.sync_api import Browser, Page
-
-import widgets
 
 FRAMES = 40
 
@@ -33,7 +32,7 @@ def milliseconds(call: Callable[[], object], repeat: int = 5) -> float:
     return 1000 * statistics.median(taken)
 
 
-def show(browser: Browser, view: widgets.WorkbenchWidget) -> tuple[Page, float]:
+def show(browser: Browser, view: workbench_widgets.WorkbenchWidget) -> tuple[Page, float]:
     """The view in a page, and how long the page took from its file to the drawn view."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "view.html"
@@ -49,15 +48,15 @@ def show(browser: Browser, view: widgets.WorkbenchWidget) -> tuple[Page, float]:
 def explorer(browser: Browser) -> None:
     for clients, instructions in ((64, 500), (4096, 10_000)):
         record = examples.fedavg_record(clients, instruction_count=instructions)
-        built = milliseconds(lambda record=record: widgets.Explorer(record).close(), 3)
-        page, shown = show(browser, widgets.Explorer(record))
+        built = milliseconds(lambda record=record: workbench_widgets.Explorer(record).close(), 3)
+        page, shown = show(browser, workbench_widgets.Explorer(record))
         size = f"{clients} clients, {instructions} instructions"
         print(f"explorer, {size}: {built:.0f} ms in the kernel, {shown:.0f} ms to show")
         page.close()
 
 
 def graph(browser: Browser) -> None:
-    page, shown = show(browser, widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    page, shown = show(browser, workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
     start = time.perf_counter()
     page.get_by_role("button", name="Graph", exact=True).click()
     page.wait_for_function("() => document.querySelector('canvas.wb-graph').dataset.frameMilliseconds")
@@ -91,7 +90,7 @@ def graph(browser: Browser) -> None:
 
 def recolour(browser: Browser) -> None:
     mesh = parts.mesh_record(clients=8960, axes=(("pods", 20), ("x", 16), ("y", 28)))
-    page, shown = show(browser, widgets.MeshView(mesh))
+    page, shown = show(browser, workbench_widgets.MeshView(mesh))
     drawn = page.evaluate(
         """async frames => {
           const menu = document.querySelector("select"), canvas = document.querySelector("canvas"), times = [];

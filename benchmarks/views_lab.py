@@ -29,7 +29,7 @@ ROUNDS, RATE = 60, 10
 
 LIVE = f"""
 import threading, time
-import widgets
+import workbench_widgets
 from live_examples import FakeRun
 run = FakeRun(rounds={ROUNDS})
 sent = {{}}
@@ -39,7 +39,7 @@ def drive():
         time.sleep(max(0.0, start + 1 + number / {RATE} - time.time()))
         sent[number] = time.time()
         run.finish(loss=tuple(float(number + client % 7) for client in range(4096)))
-view = widgets.RunView(run)
+view = workbench_widgets.RunView(run)
 threading.Thread(target=drive, daemon=True).start()
 view"""
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench._errors import EngineError
 from workbench.engines import ClientReader, Engine
+from workbench.errors import EngineError
 
 CLIENTS = 5
 FEATURES = 3
@@ -163,7 +163,7 @@ class EngineContract:
         assert {client.received_bytes for client in run.clients} <= {12, round(12 / 5), 6, 4}
         assert all(client.sent_bytes and client.seconds is not None for client in run.clients)
         assert run.moved_bytes
-        stage = next(stage for stage in wb.plan(fedavg, start(), client_data()).stages if stage.kind == "clients")
+        stage = next(stage for stage in wb.trace(fedavg)(start(), client_data()).plan.stages if stage.kind == "clients")
         assert {client.stage for client in run.clients} == {stage.path}
 
     def test_rounds_have_their_seconds(self, engine: Engine) -> None:

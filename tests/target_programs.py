@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from workbench.targets import fit_axes, lower_for_target, parse_target, target_mesh
+from workbench.aot import fit_axes, lower_for_target, parse_target, target_mesh
 
 STEPS, BATCH, WIDTH = 4, 32, 512
 CLIENTS_PER_SHARD = 2

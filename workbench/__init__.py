@@ -1,29 +1,24 @@
-"""A workbench for sharded, differentiable MapReduce in JAX: write a program, then look at what it does.
+"""A Jupyter workbench for JAX: see what a function does on its devices, and write sharded, differentiable MapReduce.
 
-Importing it prints nothing, starts no device and reaches no network.
+Importing it prints nothing, starts no device and reaches no network: every name below is looked up at its first use.
+
+======================================================  ==============================================
+Question                                                Call
+======================================================  ==============================================
+What are the stages, and what goes between them?        ``wb.trace(fn)(*args).plan``
+What did the compiler make of it?                       ``wb.inspect(fn)(*args)``
+Open all views.                                         ``wb.explore(fn)(*args)``, ``wb.show(fn)(*args)``
+Would it fit on 256 TPU chips?                          ``wb.inspect(fn, target="v5e:16x16")(*args)``
+How is this array laid out?                             ``wb.show(array)``
+Run it with memory that does not grow with clients.     ``wb.jit(fn)``
+Where did the time go?                                  ``wb.measure(fn)(*args)``
+What did one client compute?                            ``wb.tap(fn, client=17)(*args)``
+======================================================  ==============================================
 """
 
-from workbench._export import export as export, load as load
-from workbench._inspect import inspect as inspect, plan as plan
-from workbench._measure import measure as measure
-from workbench._show import explore as explore, playground as playground, show as show
-from workbench.engines import tap as tap
-from workbench.inspectors import compare as compare
-from workbench.live import Run as Run, run_rounds as run_rounds, watch_devices as watch_devices
-from workbench.placements import make_mesh as make_mesh, simulate_devices as simulate_devices
-from workbench.plan import jit as jit, listen as listen
-from workbench.primitives import (
-    broadcast as broadcast,
-    emit as emit,
-    map_fn as map_fn,
-    program as program,
-    reduce_by_key as reduce_by_key,
-    reduce_max as reduce_max,
-    reduce_mean as reduce_mean,
-    reduce_min as reduce_min,
-    reduce_sum as reduce_sum,
-    reduce_weighted_mean as reduce_weighted_mean,
-    sample as sample,
-    select as select,
-)
-from workbench.targets import targets as targets
+import lazy_loader
+
+# The list of public names is `__init__.pyi`, for type checkers and for this line alike.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+del lazy_loader

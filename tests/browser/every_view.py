@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import records_examples as examples
 import records_parts as parts
+import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import Locator
 
-import widgets
 from workbench.records import EventRecord, RunRecord
 
 EVENTS = tuple(
@@ -23,20 +23,22 @@ def finished_run() -> FakeRun:
     return run
 
 
-VIEWS: dict[str, Callable[[], widgets.WorkbenchWidget]] = {
-    "program": lambda: widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()),
-    "clients": lambda: widgets.ClientsView(examples.fedavg_record()),
-    "mesh": lambda: widgets.MeshView(parts.mesh_record(), parts.cost_record()),
-    "large-mesh": lambda: widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
-    "sharding": lambda: widgets.ShardingView(parts.sharding_record()),
-    "hlo": lambda: widgets.HloView(examples.fedavg_record()),
-    "hlo-graph": lambda: widgets.HloView(examples.fedavg_record(), settings={"face": "graph"}),
-    "hlo-memory": lambda: widgets.HloView(examples.fedavg_record(), settings={"face": "memory"}),
-    "cost": lambda: widgets.CostView(examples.fedavg_record()),
-    "devices": lambda: widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
-    "run": lambda: widgets.RunView(finished_run()),
-    "timeline": lambda: widgets.PictureView(RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)),
-    "explorer": lambda: widgets.Explorer(examples.fedavg_record()),
+VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
+    "program": lambda: workbench_widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()),
+    "clients": lambda: workbench_widgets.ClientsView(examples.fedavg_record()),
+    "mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(), parts.cost_record()),
+    "large-mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
+    "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
+    "hlo": lambda: workbench_widgets.HloView(examples.fedavg_record()),
+    "hlo-graph": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "graph"}),
+    "hlo-memory": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "memory"}),
+    "cost": lambda: workbench_widgets.CostView(examples.fedavg_record()),
+    "devices": lambda: workbench_widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
+    "run": lambda: workbench_widgets.RunView(finished_run()),
+    "timeline": lambda: workbench_widgets.PictureView(
+        RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)
+    ),
+    "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),
 }
 
 

@@ -2,13 +2,12 @@
 
 import pytest
 import records_examples as examples
+import workbench_widgets
 from axe_playwright_python.base import AXE_SCRIPT
 from every_view import VIEWS, act_on
 from harness import Harness
 from live_examples import FakeMonitor, sample
 from playwright.sync_api import Locator
-
-import widgets
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +37,9 @@ def test_axe_finds_nothing_wrong_with(harness: Harness, name: str, theme: str):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_wrong_with_any_tab_of_the_explorer(harness: Harness, theme: str):
     harness.page.emulate_media(color_scheme=theme)
-    view = harness.mount(widgets.Explorer(examples.fedavg_record(), monitor=FakeMonitor(sample(0, 1024, 2048))))
+    view = harness.mount(
+        workbench_widgets.Explorer(examples.fedavg_record(), monitor=FakeMonitor(sample(0, 1024, 2048)))
+    )
     found = {}
     for tab in view.get_by_role("tab").all():
         tab.click()

@@ -2,11 +2,10 @@ from pathlib import Path
 
 import pytest
 import records_examples as examples
+import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness
 from playwright.sync_api import Browser, expect
-
-import widgets
 
 pytestmark = pytest.mark.browser
 
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_text_has_contrast_and_every_control_a_name(harness: Harness, theme: str):
     harness.page.emulate_media(color_scheme=theme)
-    view = harness.mount(widgets.ProgramView(examples.fedavg_record()))
+    view = harness.mount(workbench_widgets.ProgramView(examples.fedavg_record()))
     view.locator('[data-stage="1"]').click()
     for folded in view.locator("details").all():
         folded.evaluate("node => node.open = true")
@@ -23,7 +22,7 @@ def test_every_text_has_contrast_and_every_control_a_name(harness: Harness, them
 
 
 def test_theme_of_the_notebook_wins_and_can_change_while_open(harness: Harness):
-    view = harness.mount(widgets.ProgramView(examples.fedavg_record()))
+    view = harness.mount(workbench_widgets.ProgramView(examples.fedavg_record()))
     lane = view.locator(".wb-lane").first
     fill = "node => getComputedStyle(node).fill"
     harness.page.evaluate("document.body.dataset.jpThemeLight = 'true'")
@@ -32,7 +31,7 @@ def test_theme_of_the_notebook_wins_and_can_change_while_open(harness: Harness):
     assert lane.evaluate(fill) != day
 
 
-class Asking(widgets.ProgramView):
+class Asking(workbench_widgets.ProgramView):
     requests = {"double": "double", "fail": "fail"}  # noqa: RUF012
 
     def double(self, value: int) -> int:
@@ -57,7 +56,7 @@ def test_request_comes_back_with_its_answer_or_the_error(harness: Harness):
 
 
 def test_error_shows_in_the_view_with_its_traceback_and_can_be_dismissed(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record())
+    made = workbench_widgets.ProgramView(examples.fedavg_record())
     view = harness.mount(made)
     alert = view.locator(".wb-error")
     expect(alert).to_be_hidden()
@@ -70,7 +69,7 @@ def test_error_shows_in_the_view_with_its_traceback_and_can_be_dismissed(harness
 
 
 def test_view_taken_off_the_page_leaves_no_listener_and_tells_the_kernel(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record())
+    made = workbench_widgets.ProgramView(examples.fedavg_record())
     harness.mount(made)
     assert made._open_views == 1
     harness.unmount(made)
@@ -81,14 +80,14 @@ def test_view_taken_off_the_page_leaves_no_listener_and_tells_the_kernel(harness
 @pytest.mark.parametrize("size", [420, 700, 1100], ids=str)
 def test_view_never_needs_sideways_scrolling(harness: Harness, size: int):
     harness.page.set_viewport_size({"width": size, "height": 800})
-    view = harness.mount(widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()))
+    view = harness.mount(workbench_widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()))
     view.locator('[data-stage="1"]').first.click()
     assert view.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
 
 
 def test_exported_page_works_from_a_file_without_a_kernel(browser: Browser, tmp_path: Path):
     file = tmp_path / "view.html"
-    widgets.ProgramView(examples.fedavg_record(4096)).to_html(file)
+    workbench_widgets.ProgramView(examples.fedavg_record(4096)).to_html(file)
     page = browser.new_page()
     wrong, outside = [], []
     page.on("pageerror", lambda error: wrong.append(str(error)))

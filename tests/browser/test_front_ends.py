@@ -6,17 +6,16 @@ from pathlib import Path
 import nbformat
 import pytest
 import records_examples as examples
+import workbench_widgets
 from lab import open_notebook, run_all, run_lab, set_theme
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, Route, expect
-
-import widgets
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 CODE = """
 import records_examples as examples, widgets
-view = widgets.Explorer(examples.fedavg_record())
+view = workbench_widgets.Explorer(examples.fedavg_record())
 def follow(change):  # a click goes to the kernel, and the kernel's answer comes back
     if change["new"].get("stage") == "0":
         view.select(client=3, stage="1")
@@ -89,7 +88,7 @@ def test_explorer_in_voila_is_clicked_through(page: Page, tmp_path_factory: pyte
 
 def executed() -> list[nbformat.NotebookNode]:
     """What running the cell leaves in the file; the state of widgets is not kept."""
-    bundle = widgets.Explorer(examples.fedavg_record())._repr_mimebundle_()
+    bundle = workbench_widgets.Explorer(examples.fedavg_record())._repr_mimebundle_()
     assert bundle is not None
     return [nbformat.v4.new_output("execute_result", data=bundle[0], metadata=bundle[1], execution_count=1)]
 
@@ -103,7 +102,7 @@ def test_notebook_opened_without_running_shows_the_picture(page: Page, lab: str,
 
 
 def examples_sentence() -> str:
-    return widgets.Explorer(examples.fedavg_record()).describe()
+    return workbench_widgets.Explorer(examples.fedavg_record()).describe()
 
 
 def test_notebook_converted_to_html_shows_the_picture_without_a_network(page: Page, tmp_path: Path):
@@ -117,7 +116,9 @@ def test_notebook_converted_to_html_shows_the_picture_without_a_network(page: Pa
 
 
 def test_exported_explorer_is_interactive_from_a_file(page: Page, tmp_path: Path):
-    widgets.Explorer(examples.fedavg_record(), gradient=examples.gradient_record()).to_html(tmp_path / "view.html")
+    workbench_widgets.Explorer(examples.fedavg_record(), gradient=examples.gradient_record()).to_html(
+        tmp_path / "view.html"
+    )
     page.goto((tmp_path / "view.html").as_uri())
     view = page.locator("section.wb")
     view.get_by_role("tab", name="HLO").click()

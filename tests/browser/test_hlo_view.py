@@ -2,22 +2,21 @@
 
 import pytest
 import records_examples as examples
+import workbench_widgets
 from harness import Harness
 from playwright.sync_api import Locator, expect
-
-import widgets
 
 pytestmark = pytest.mark.browser
 
 
-def graph_of(harness: Harness, made: widgets.HloView) -> tuple[Locator, Locator]:
+def graph_of(harness: Harness, made: workbench_widgets.HloView) -> tuple[Locator, Locator]:
     view = harness.mount(made)
     view.get_by_role("button", name="Graph", exact=True).click()
     return view, view.locator("canvas.wb-graph")
 
 
 def test_groups_open_and_close_by_keyboard_and_say_so(harness: Harness):
-    view, canvas = graph_of(harness, widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    view, canvas = graph_of(harness, workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
     expect(canvas).to_have_attribute("data-nodes", "5")  # the five stages, closed
     canvas.focus()
     said = view.locator(".wb-graphtip")
@@ -36,7 +35,7 @@ def test_groups_open_and_close_by_keyboard_and_say_so(harness: Harness):
 
 
 def test_a_click_opens_a_group_and_chooses_an_instruction(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record(instruction_count=60))
+    made = workbench_widgets.HloView(examples.fedavg_record(instruction_count=60))
     _, canvas = graph_of(harness, made)
     box = canvas.bounding_box()
     assert box is not None
@@ -50,14 +49,14 @@ def test_a_click_opens_a_group_and_chooses_an_instruction(harness: Harness):
 
 
 def test_what_is_chosen_elsewhere_is_opened_in_the_graph(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record(instruction_count=60))
+    made = workbench_widgets.HloView(examples.fedavg_record(instruction_count=60))
     _, canvas = graph_of(harness, made)
     made.select(instruction="all-reduce.1")
     expect(canvas).to_have_attribute("data-open", "1")
 
 
 def test_collectives_are_ranked_by_what_they_send_and_lead_to_their_line(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record())
+    made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     rows = view.get_by_role("table", name="Collectives, largest first").locator("tbody tr")
     # 3,906 B once, and 1,280 B twice.
@@ -68,7 +67,7 @@ def test_collectives_are_ranked_by_what_they_send_and_lead_to_their_line(harness
 
 
 def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record())
+    made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     view.get_by_role("button", name="Memory", exact=True).click()
     line = view.get_by_role("slider", name="Memory over the schedule")
@@ -86,7 +85,7 @@ def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harnes
 
 
 def test_python_opens_a_face_of_the_view(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record())
+    made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     made.settings = {"face": "graph"}
     expect(view.locator("canvas.wb-graph")).to_be_visible()

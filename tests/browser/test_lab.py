@@ -24,7 +24,9 @@ IMPORTS = "import records_examples as examples, widgets"
 def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_the_theme(
     lab_page: Page, lab: str, lab_root: Path
 ):
-    name = notebook(lab_root, "program.ipynb", IMPORTS, "view = widgets.ProgramView(examples.fedavg_record())\nview")
+    name = notebook(
+        lab_root, "program.ipynb", IMPORTS, "view = workbench_widgets.ProgramView(examples.fedavg_record())\nview"
+    )
     open_notebook(lab_page, lab, name)
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
@@ -44,7 +46,7 @@ def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_th
 
 def test_selection_reaches_the_kernel_and_a_kernel_error_reaches_the_view(lab_page: Page, lab: str, lab_root: Path):
     code = """
-view = widgets.ProgramView(examples.fedavg_record())
+view = workbench_widgets.ProgramView(examples.fedavg_record())
 def follow(change):
     view.guarded(lambda: 1 / 0 if change["new"].get("stage") == "2" else view.select(client=3, stage="1"))()
 view.observe(follow, "selection")
@@ -60,7 +62,7 @@ view"""
 
 
 def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_root: Path):
-    code = "widgets.Explorer(examples.fedavg_record(4096), gradient=examples.gradient_record(4096))"
+    code = "workbench_widgets.Explorer(examples.fedavg_record(4096), gradient=examples.gradient_record(4096))"
     open_notebook(lab_page, lab, notebook(lab_root, "explorer.ipynb", IMPORTS, code))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
@@ -77,7 +79,7 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
 
 
 def test_closing_the_output_ends_the_view(lab_page: Page, lab: str, lab_root: Path):
-    cells = (IMPORTS, "view = widgets.ProgramView(examples.fedavg_record())", "view")
+    cells = (IMPORTS, "view = workbench_widgets.ProgramView(examples.fedavg_record())", "view")
     open_notebook(lab_page, lab, notebook(lab_root, "closing.ipynb", *cells))
     assert run_all(lab_page) == []
     expect(lab_page.locator("section.wb")).to_have_count(1)
@@ -128,7 +130,7 @@ def drive():
     for number in range(40):
         run.finish(loss=tuple(float(number + client % 7) for client in range(4096)))
         time.sleep(0.1)
-view = widgets.RunView(run)
+view = workbench_widgets.RunView(run)
 threading.Thread(target=drive, daemon=True).start()
 view"""
     open_notebook(lab_page, lab, notebook(lab_root, "live.ipynb", IMPORTS, code))

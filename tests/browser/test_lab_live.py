@@ -16,7 +16,7 @@ def step(state, round):
     time.sleep(0.05)
     return state + 1, {"loss": 1 / (1 + state)}
 run = wb.Run(step, 0, 10**6, progress=False)
-widgets.RunView(run)"""
+workbench_widgets.RunView(run)"""
 AWAITED = "(await run).status"
 
 

@@ -3,12 +3,12 @@ from typing import Literal
 import numpy as np
 import pytest
 import records_examples as examples
+import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
 
-import widgets
 from workbench.records import ProblemRecord, SampleRecord, TappedValueRecord, TapRecord
 
 pytestmark = pytest.mark.browser
@@ -17,17 +17,19 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(autouse=True)
 def _send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # A page of the synchronous Playwright may be used from the test's own thread only: no timers.
-    monkeypatch.setattr(widgets.WorkbenchWidget, "update_live", lambda self, **values: _set_live(self, values))
-    monkeypatch.setattr("widgets._run_desk._follow", lambda reference: None)
+    monkeypatch.setattr(
+        workbench_widgets.WorkbenchWidget, "update_live", lambda self, **values: _set_live(self, values)
+    )
+    monkeypatch.setattr("workbench_widgets._run_desk._follow", lambda reference: None)
 
 
-def _set_live(widget: widgets.WorkbenchWidget, values: dict[str, object]) -> None:
+def _set_live(widget: workbench_widgets.WorkbenchWidget, values: dict[str, object]) -> None:
     widget.live = {**widget.live, **values}
 
 
 def test_devices_show_memory_as_it_changes(harness: Harness):
     monitor = FakeMonitor(sample(0, 1024, 2048))
-    view = harness.mount(widgets.DevicesView(monitor))
+    view = harness.mount(workbench_widgets.DevicesView(monitor))
     tiles = view.locator("[data-where]")
     expect(tiles).to_have_count(2)
     expect(tiles.first).to_contain_text("1 KiB")
@@ -44,7 +46,7 @@ def test_what_a_backend_tells_beside_memory_can_be_drawn_over_time(harness: Harn
         busy = made.devices[0].replace(utilisation_percent=percent, power_watts=300.0, temperature_celsius=41.0)
         return made.replace(devices=(busy,))
 
-    view = harness.mount(widgets.DevicesView(FakeMonitor(at(0, 20.0), at(2, 90.0))))
+    view = harness.mount(workbench_widgets.DevicesView(FakeMonitor(at(0, 20.0), at(2, 90.0))))
     tile = view.locator("[data-where]")
     expect(tile).to_contain_text("utilisation 90 % · power 300 W · temperature 41 °C")
     view.get_by_label("Draw over time").select_option("utilisation")
@@ -54,7 +56,7 @@ def test_what_a_backend_tells_beside_memory_can_be_drawn_over_time(harness: Harn
 
 def test_devices_are_a_tab_of_the_explorer_and_share_its_selection(harness: Harness):
     monitor = FakeMonitor(sample(0, 1, 2, 3))
-    made = widgets.Explorer(examples.fedavg_record(), monitor=monitor, view="devices")
+    made = workbench_widgets.Explorer(examples.fedavg_record(), monitor=monitor, view="devices")
     view = harness.mount(made)
     view.get_by_role("button", name="cpu:2").press("Enter")
     assert made.selection == {"device": 2}
@@ -64,7 +66,7 @@ def test_devices_are_a_tab_of_the_explorer_and_share_its_selection(harness: Harn
 
 def test_run_shows_progress_curves_and_every_client(harness: Harness):
     run = FakeRun(rounds=4)
-    view = harness.mount(widgets.RunView(run))
+    view = harness.mount(workbench_widgets.RunView(run))
     run.finish(loss=(3.0, 1.0), accuracy=0.25)
     run.finish(loss=(2.0, 1.0), accuracy=0.5)
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 2 of 4 rounds")
@@ -79,7 +81,7 @@ def test_run_shows_progress_curves_and_every_client(harness: Harness):
 
 def test_buttons_reach_the_run(harness: Harness):
     run = FakeRun(rounds=4)
-    made = widgets.RunView(run)
+    made = workbench_widgets.RunView(run)
     view = harness.mount(made)
     view.get_by_role("button", name="Pause").click()
     made.refresh()
@@ -93,7 +95,7 @@ def test_buttons_reach_the_run(harness: Harness):
 
 
 def test_notes_are_kept_with_the_view(harness: Harness):
-    made = widgets.RunView(FakeRun(rounds=1))
+    made = workbench_widgets.RunView(FakeRun(rounds=1))
     view = harness.mount(made)
     view.get_by_label("Notes on this run").fill("larger step next time")
     view.get_by_label("Notes on this run").blur()
@@ -103,16 +105,16 @@ def test_notes_are_kept_with_the_view(harness: Harness):
 def test_problems_of_a_run_are_listed(harness: Harness):
     run = FakeRun(rounds=3)
     run.problems.append(ProblemRecord(round=1, what="loss of client 3 is not finite (nan)"))
-    view = harness.mount(widgets.RunView(run))
+    view = harness.mount(workbench_widgets.RunView(run))
     expect(view.get_by_role("listitem")).to_have_text("round 1: loss of client 3 is not finite (nan)")
 
 
-def followed(rounds: int = 9) -> tuple[FakeRun, widgets.ClientsView]:
+def followed(rounds: int = 9) -> tuple[FakeRun, workbench_widgets.ClientsView]:
     value = TappedValueRecord(
         stage="1", name="slope", operation="mul", shape=(3,), dtype="float32", value=np.array([1.0, 2.0, 3.0])
     )
     run = FakeRun(rounds=rounds)
-    made = widgets.ClientsView(
+    made = workbench_widgets.ClientsView(
         examples.fedavg_record(4096),
         rounds=run,
         tap=lambda client: TapRecord(name="fedavg", client=(client,), stages={"1": "train"}, values=(value,)),
@@ -182,7 +184,7 @@ def test_values_of_a_client_are_read_by_day_and_by_night(harness: Harness, first
 
 def test_a_run_is_a_tab_of_the_explorer(harness: Harness):
     run = FakeRun(rounds=4)
-    view = harness.mount(widgets.Explorer(examples.fedavg_record(), rounds=run))
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record(), rounds=run))
     view.get_by_role("tab", name="Run", exact=True).click()
     run.finish(loss=(3.0, 1.0))
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 1 of 4 rounds")

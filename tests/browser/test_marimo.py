@@ -22,9 +22,9 @@ app = marimo.App(width="full")
 def _():
     import marimo as mo
     import records_examples as examples
-    import widgets
+    import workbench_widgets
 
-    explorer = widgets.Explorer(examples.fedavg_record())
+    explorer = workbench_widgets.Explorer(examples.fedavg_record())
     view = mo.ui.anywidget(explorer)
     view
     return mo, view

@@ -1,15 +1,14 @@
 import pytest
 import records_examples as examples
+import workbench_widgets
 from harness import Harness
 from playwright.sync_api import expect
-
-import widgets
 
 pytestmark = pytest.mark.browser
 
 
 def test_every_stage_is_drawn_and_named(harness: Harness):
-    view = harness.mount(widgets.ProgramView(examples.fedavg_record()))
+    view = harness.mount(workbench_widgets.ProgramView(examples.fedavg_record()))
     stages = view.locator("[data-stage]")
     expect(stages).to_have_count(5)
     expect(stages.nth(1)).to_have_attribute(
@@ -18,7 +17,7 @@ def test_every_stage_is_drawn_and_named(harness: Harness):
 
 
 def test_click_on_a_stage_shows_its_cost_collectives_and_code(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record())
+    made = workbench_widgets.ProgramView(examples.fedavg_record())
     view = harness.mount(made)
     view.locator('[data-stage="2"]').click()
     panel = view.locator(".wb-panel")
@@ -30,7 +29,7 @@ def test_click_on_a_stage_shows_its_cost_collectives_and_code(harness: Harness):
 
 
 def test_click_on_a_client_shows_its_data_flops_and_device(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record())
+    made = workbench_widgets.ProgramView(examples.fedavg_record())
     view = harness.mount(made)
     view.locator('[data-client="17"]').click()
     panel = view.locator(".wb-panel")
@@ -44,7 +43,7 @@ def test_click_on_a_client_shows_its_data_flops_and_device(harness: Harness):
 
 
 def test_keyboard_walks_stages_and_clients(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record())
+    made = workbench_widgets.ProgramView(examples.fedavg_record())
     view = harness.mount(made)
     first = view.locator('[data-stage="0"]')
     first.focus()
@@ -63,7 +62,7 @@ def test_keyboard_walks_stages_and_clients(harness: Harness):
 
 
 def test_selection_made_in_python_is_followed(harness: Harness):
-    made = widgets.ProgramView(examples.rounds_record())
+    made = workbench_widgets.ProgramView(examples.rounds_record())
     view = harness.mount(made)
     made.select(stage="0.1")
     expect(view.locator(".wb-panel h3")).to_have_text("train_locally")
@@ -73,7 +72,7 @@ def test_selection_made_in_python_is_followed(harness: Harness):
 
 
 def test_thousands_of_clients_are_a_canvas_that_can_be_clicked(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record(4096))
+    made = workbench_widgets.ProgramView(examples.fedavg_record(4096))
     view = harness.mount(made)
     canvases = view.locator("canvas.wb-heat")
     expect(canvases).to_have_count(4)
@@ -83,7 +82,7 @@ def test_thousands_of_clients_are_a_canvas_that_can_be_clicked(harness: Harness)
 
 
 def test_gradient_stands_beside_the_program(harness: Harness):
-    made = widgets.ProgramView(examples.fedavg_record(), examples.gradient_record())
+    made = workbench_widgets.ProgramView(examples.fedavg_record(), examples.gradient_record())
     view = harness.mount(made)
     expect(view.locator(".wb-picture")).to_have_count(2)
     view.locator('.wb-picture:nth-child(2) [data-stage="2"]').click()
@@ -95,7 +94,7 @@ def test_gradient_stands_beside_the_program(harness: Harness):
 
 
 def test_marks_and_the_panel_say_what_leaves_a_client(harness: Harness):
-    view = harness.mount(widgets.ProgramView(examples.fedavg_record()))
+    view = harness.mount(workbench_widgets.ProgramView(examples.fedavg_record()))
     marks = view.locator("[data-leaves]")
     expect(marks).to_have_count(2)
     expect(marks.first.locator("title")).to_have_text("leaves each client: a share, f32[64,10], f32[10], 2.54 KiB")
@@ -107,7 +106,7 @@ def test_marks_and_the_panel_say_what_leaves_a_client(harness: Harness):
 
 
 def test_nested_placement_is_a_frame_with_its_own_stages(harness: Harness):
-    view = harness.mount(widgets.ProgramView(examples.pods_record()))
+    view = harness.mount(workbench_widgets.ProgramView(examples.pods_record()))
     inner = view.locator('[data-stage="1.1"]')
     expect(inner).to_have_count(1)
     frame, card = view.locator('[data-stage="1"]').bounding_box(), inner.bounding_box()
@@ -121,7 +120,9 @@ def test_names_from_the_program_are_never_markup(harness: Harness):
     record = examples.fedavg_record()
     evil = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
     stages = tuple(stage.replace(name=evil) for stage in record.plan.stages)
-    view = harness.mount(widgets.ProgramView(record.replace(name=evil, plan=record.plan.replace(stages=stages))))
+    view = harness.mount(
+        workbench_widgets.ProgramView(record.replace(name=evil, plan=record.plan.replace(stages=stages)))
+    )
     view.locator('[data-stage="1"]').click()
     expect(view.locator(".wb-panel h3")).to_have_text(evil)
     assert harness.page.title() == ""

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import records_examples as examples
 import records_parts as parts
+import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness, PageComm
 from playwright.sync_api import Locator, expect
 from test_axe import violations
 
-import widgets
 from workbench.records import (
     PlannedValueRecord,
     PropagationEdge,
@@ -83,7 +83,7 @@ class Trying:
         return tried.replace(compiled=tried.planned)
 
 
-def finish(harness: Harness, view: widgets.ShardingView, trying: Trying) -> None:
+def finish(harness: Harness, view: workbench_widgets.ShardingView, trying: Trying) -> None:
     """Lets a trial end; its thread must not touch the page, which belongs to this one."""
     PageComm.harness = None
     trying.go.set()
@@ -104,7 +104,7 @@ def cube(rank: int) -> ShardingRecord:
 
 @pytest.mark.parametrize("rank", range(6))
 def test_sharding_of_any_rank_shows_every_shard_once(harness: Harness, rank: int):
-    view = harness.mount(widgets.ShardingView(cube(rank)))
+    view = harness.mount(workbench_widgets.ShardingView(cube(rank)))
     blocks = view.locator("[data-block]")
     expect(blocks).to_have_count(2 ** min(rank, 3))
     # Devices 0 and 7 hold the first and the last corner; those that differ only along uncut axes share it.
@@ -124,7 +124,7 @@ def test_sharding_of_any_rank_shows_every_shard_once(harness: Harness, rank: int
 def test_more_slices_than_fit_are_chosen_with_sliders(harness: Harness):
     mesh = parts.mesh_record(axes=(("a", 2), ("b", 2), ("c", 32)), clients=0)
     leaf = parts.leaf("deep", (4, 4, 32), (("a",), ("b",), ("c",)), mesh)
-    view = harness.mount(widgets.ShardingView(parts.sharding_record().replace(leaves=(leaf,), mesh=mesh)))
+    view = harness.mount(workbench_widgets.ShardingView(parts.sharding_record().replace(leaves=(leaf,), mesh=mesh)))
     label = view.locator('[data-block^="1,1"]')
     expect(label).to_have_attribute("aria-label", "shard 1, 1, 0 on cpu:96")
     view.get_by_label("slice of dimension 2").fill("31")
@@ -132,7 +132,7 @@ def test_more_slices_than_fit_are_chosen_with_sliders(harness: Harness):
 
 
 def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
-    made = widgets.ShardingView(parts.sharding_record())
+    made = workbench_widgets.ShardingView(parts.sharding_record())
     view = harness.mount(made)
     view.locator('[data-leaf="2"] button').click()
     # [64, 128, 64] cut 4 × 2 ways: shards of [16, 128, 32] floats are 256 KiB.
@@ -146,7 +146,7 @@ def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
 
 def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harness):
     trying = Trying()
-    made = widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
+    made = workbench_widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
     view = harness.mount(made)
     view.get_by_label("mesh axes of dimension 1").select_option(label="not cut")
     view.get_by_label("mesh axes of dimension 0").select_option(label="clients × model")
@@ -168,7 +168,7 @@ def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harnes
 
 def test_stopped_trial_says_so(harness: Harness):
     trying = Trying()
-    made = widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
+    made = workbench_widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
     view = harness.mount(made)
     view.get_by_label("mesh axes of dimension 0").select_option(label="clients")
     view.get_by_role("button", name="Plan only").click()
@@ -183,7 +183,7 @@ def frames_shown(view: Locator) -> int:
 
 
 def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
-    made = widgets.PropagationView(PROPAGATION)
+    made = workbench_widgets.PropagationView(PROPAGATION)
     view = harness.mount(made)
     expect(view.locator("[data-value]")).to_have_count(4)  # the constant is not sharded
     assert frames_shown(view) == 5 + 3  # five tags, three arrows
@@ -202,7 +202,7 @@ def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
 
 def test_propagation_plays_and_pauses(harness: Harness):
     harness.page.emulate_media(reduced_motion="reduce")
-    view = harness.mount(widgets.PropagationView(PROPAGATION))
+    view = harness.mount(workbench_widgets.PropagationView(PROPAGATION))
     view.get_by_label("Speed").select_option("3")
     view.locator(".wb-play").click()
     expect(view.locator(".wb-counter")).to_have_text("step 2 · 3 of 3", timeout=10_000)
@@ -214,7 +214,9 @@ def test_propagation_plays_and_pauses(harness: Harness):
 def test_propagation_and_trials_are_for_everyone(harness: Harness, theme: str):
     harness.page.emulate_media(color_scheme=theme)
     trying = Trying()
-    made = widgets.ShardingView(parts.sharding_record(), propagation=PROPAGATION, what_if=trying, names=("w", "b", "x"))
+    made = workbench_widgets.ShardingView(
+        parts.sharding_record(), propagation=PROPAGATION, what_if=trying, names=("w", "b", "x")
+    )
     view = harness.mount(made)
     view.get_by_label("mesh axes of dimension 0").select_option(label="clients")
     view.get_by_role("button", name="Compile and compare").click()
@@ -231,7 +233,7 @@ def test_propagation_and_trials_are_for_everyone(harness: Harness, theme: str):
 
 
 def test_one_axis_of_the_propagation_is_shown_alone(harness: Harness):
-    made = widgets.PropagationView(PROPAGATION)
+    made = workbench_widgets.PropagationView(PROPAGATION)
     view = harness.mount(made)
     view.get_by_label("Mesh axis shown").select_option("model")
     assert made.selection == {"axis": "model"}
@@ -239,7 +241,7 @@ def test_one_axis_of_the_propagation_is_shown_alone(harness: Harness):
 
 
 def test_sharding_and_propagation_are_one_view(harness: Harness):
-    made = widgets.ShardingView(parts.sharding_record(), propagation=PROPAGATION)
+    made = workbench_widgets.ShardingView(parts.sharding_record(), propagation=PROPAGATION)
     view = harness.mount(made)
     view.get_by_role("button", name="Why: propagation step by step").click()
     expect(view.locator("[data-value]")).to_have_count(4)
@@ -261,7 +263,7 @@ def torus(record, shape: tuple[int, ...]):
 
 def test_devices_stand_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
     record = torus(parts.mesh_record(axes=(("clients", 4), ("model", 2))), (2, 4))
-    view = harness.mount(widgets.MeshView(record))
+    view = harness.mount(workbench_widgets.MeshView(record))
     area = "node => node.style.gridRowStart + ' ' + node.style.gridColumnStart"
     first = view.locator('[data-device="0"]')
     assert first.evaluate(area) == "1 1"
@@ -273,7 +275,7 @@ def test_devices_stand_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
 
 
 def test_device_says_which_clients_and_shards_live_on_it(harness: Harness):
-    made = widgets.MeshView(parts.mesh_record(), sharding=parts.sharding_record(), names=("w", "b", "x"))
+    made = workbench_widgets.MeshView(parts.mesh_record(), sharding=parts.sharding_record(), names=("w", "b", "x"))
     view = harness.mount(made)
     cards = view.locator("[data-device]")
     expect(cards).to_have_count(8)
@@ -293,7 +295,7 @@ def test_device_says_which_clients_and_shards_live_on_it(harness: Harness):
 
 def test_8960_devices_are_recoloured_and_walked_by_keyboard(harness: Harness):
     record = parts.mesh_record(clients=8960, axes=(("pods", 20), ("x", 16), ("y", 28)))
-    made = widgets.MeshView(record)
+    made = workbench_widgets.MeshView(record)
     view = harness.mount(made)
     view.get_by_label("Colour devices by").select_option(label="place along y")
     canvas = view.locator("canvas")
@@ -309,7 +311,7 @@ def test_8960_devices_are_recoloured_and_walked_by_keyboard(harness: Harness):
 
 
 def test_explained_word_names_the_notebook_that_teaches_it(harness: Harness):
-    view = harness.mount(widgets.ShardingView(parts.sharding_record()))
+    view = harness.mount(workbench_widgets.ShardingView(parts.sharding_record()))
     word = view.locator(".wb-term", has_text="replication").first
     expect(word).to_have_attribute(
         "data-tip", "How many devices hold the same piece. Taught in notebook: 04-shardings-and-meshes."

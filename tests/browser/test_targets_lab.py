@@ -9,7 +9,7 @@ from lab import open_notebook, run_all
 from playwright.sync_api import Locator, Page, expect
 from test_lab import ask_kernel, notebook
 
-from workbench.targets import targets
+from workbench.aot import list_targets
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab, pytest.mark.slow]
 
@@ -17,7 +17,7 @@ FAKE_WORKER = Path(__file__).parents[1] / "targets" / "fake_worker.py"
 PROGRAM = """
 import jax, jax.numpy as jnp, workbench as wb
 wb.simulate_devices(8)
-from workbench.targets._process import shared_worker
+from workbench.aot._process import shared_worker
 
 def train(weights, rows):
     return weights - 0.1 * jax.grad(lambda w: jnp.mean((rows @ w) ** 2))(weights)
@@ -30,7 +30,7 @@ args = (jnp.ones((256, 128)), jnp.ones((16, 32, 256)))
 """
 WITH_FAKE = """
 import sys
-from workbench.targets import Worker, _availability, _process
+from workbench.aot import Worker, _availability, _process
 _availability.installed_compiler = lambda platform: "fake 1"
 _process._shared["tpu"] = Worker((sys.executable, {path!r}), compiler="fake 1")
 """
@@ -89,7 +89,7 @@ def test_stop_button_ends_a_compilation_while_the_kernel_stays_free(lab_page: Pa
 def test_program_is_compiled_for_a_tpu_beside_what_is_here_and_stopped_in_the_middle(
     lab_page: Page, lab: str, lab_root: Path, tmp_path: Path
 ):
-    chip = next(chip for chip in targets() if chip.platform == "tpu")
+    chip = next(chip for chip in list_targets() if chip.platform == "tpu")
     if not chip.installed:
         pytest.skip(f"no compiler for tpu is installed: {chip.install}")
     cache = f"import os; os.environ['WORKBENCH_CACHE'] = {str(tmp_path)!r}"

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import records_examples as examples
 import records_parts as parts
+import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness
 from playwright.sync_api import expect
 
-import widgets
 from workbench.records import ClientRunRecord, EventRecord, RunRecord
 
 pytestmark = pytest.mark.browser
@@ -23,14 +23,16 @@ def measured(clients: int) -> RunRecord:
 
 
 VIEWS = {
-    "clients": lambda: widgets.ClientsView(examples.fedavg_record(), measured(64)),
-    "mesh": lambda: widgets.MeshView(parts.mesh_record(), parts.cost_record()),
-    "large mesh": lambda: widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
-    "sharding": lambda: widgets.ShardingView(parts.sharding_record()),
-    "hlo": lambda: widgets.HloView(examples.fedavg_record()),
-    "cost": lambda: widgets.CostView(examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]),
-    "run": lambda: widgets.PictureView(measured(3).replace(events=EVENTS)),
-    "explorer": lambda: widgets.Explorer(examples.fedavg_record()),
+    "clients": lambda: workbench_widgets.ClientsView(examples.fedavg_record(), measured(64)),
+    "mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(), parts.cost_record()),
+    "large mesh": lambda: workbench_widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10)))),
+    "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
+    "hlo": lambda: workbench_widgets.HloView(examples.fedavg_record()),
+    "cost": lambda: workbench_widgets.CostView(
+        examples.fedavg_record(), [examples.fedavg_record().replace(target="v5e:4x4")]
+    ),
+    "run": lambda: workbench_widgets.PictureView(measured(3).replace(events=EVENTS)),
+    "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),
 }
 
 
@@ -51,7 +53,7 @@ def test_every_view_fits_a_narrow_page(harness: Harness, make):
 
 
 def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
-    made = widgets.ClientsView(examples.fedavg_record(4096), measured(4096))
+    made = workbench_widgets.ClientsView(examples.fedavg_record(4096), measured(4096))
     view = harness.mount(made)
     expect(view.get_by_role("img")).to_be_visible()
     view.get_by_label("Show clients as").select_option("table")
@@ -72,7 +74,7 @@ def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
 
 
 def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
-    made = widgets.ClientsView(examples.fedavg_record(4096))
+    made = workbench_widgets.ClientsView(examples.fedavg_record(4096))
     view = harness.mount(made)
     view.get_by_role("img").focus()
     for _ in range(3):
@@ -83,7 +85,7 @@ def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
 
 
 def test_instruction_line_and_stage_are_linked(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record())
+    made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     view.get_by_label("Only collectives over axis").select_option("clients")
     items = view.locator("[data-instruction]")
@@ -96,7 +98,7 @@ def test_instruction_line_and_stage_are_linked(harness: Harness):
 
 
 def test_line_shows_everything_that_it_became(harness: Harness):
-    made = widgets.HloView(examples.fedavg_record())
+    made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     made.select(line="fedavg.py:12")
     expect(view.locator(".wb-panel h3")).to_have_text("fedavg.py:12")
@@ -104,7 +106,7 @@ def test_line_shows_everything_that_it_became(harness: Harness):
 
 
 def test_ten_thousand_instructions_are_searched_folded_and_drawn(harness: Harness):
-    view = harness.mount(widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    view = harness.mount(workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
     listing = view.get_by_label("Instructions of the compiled module")
     assert listing.locator("[data-row]").count() < 80
     view.get_by_label("Search instructions").fill("dot.9992")
@@ -122,7 +124,7 @@ def test_ten_thousand_instructions_are_searched_folded_and_drawn(harness: Harnes
 
 def test_cost_of_targets_stands_side_by_side(harness: Harness):
     base = examples.fedavg_record()
-    made = widgets.CostView(base, [base.replace(target="v5e:4x4")])
+    made = workbench_widgets.CostView(base, [base.replace(target="v5e:4x4")])
     view = harness.mount(made)
     expect(view.locator(".wb-target")).to_have_count(2)
     view.locator('.wb-target tr[data-stage="2"]').first.get_by_role("button").click()
@@ -132,7 +134,7 @@ def test_cost_of_targets_stands_side_by_side(harness: Harness):
 
 
 def test_selection_is_linked_between_all_tabs_of_the_explorer(harness: Harness):
-    made = widgets.Explorer(examples.fedavg_record())
+    made = workbench_widgets.Explorer(examples.fedavg_record())
     view = harness.mount(made)
     view.locator('[data-client="17"]').click()
     view.get_by_role("tab", name="Mesh").click()
@@ -149,7 +151,7 @@ def test_selection_is_linked_between_all_tabs_of_the_explorer(harness: Harness):
 
 
 def test_tabs_are_walked_by_keyboard_and_opened_from_python(harness: Harness):
-    made = widgets.Explorer(examples.fedavg_record(), view="mesh")
+    made = workbench_widgets.Explorer(examples.fedavg_record(), view="mesh")
     view = harness.mount(made)
     tab = view.get_by_role("tab", name="Mesh")
     expect(tab).to_have_attribute("aria-selected", "true")
@@ -161,12 +163,12 @@ def test_tabs_are_walked_by_keyboard_and_opened_from_python(harness: Harness):
 
 
 def test_a_view_is_built_only_when_its_tab_is_opened(harness: Harness):
-    view = harness.mount(widgets.Explorer(examples.fedavg_record()))
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
     assert view.locator("[role=tabpanel]").evaluate_all("all => all.filter(n => n.childElementCount).length") == 1
 
 
 def test_values_arrive_as_binary_numbers(harness: Harness):
-    made = widgets.ClientsView(examples.fedavg_record())
+    made = workbench_widgets.ClientsView(examples.fedavg_record())
     assert isinstance(made.arrays["clients.examples"], bytes)
     assert np.frombuffer(made.arrays["clients.examples"], "<f4")[:3].tolist() == [40.0, 77.0, 114.0]
     harness.mount(made)

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from workbench._cli import _absent_tpu
+from workbench.cli import _absent_tpu
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import re
 
 from records_examples import fedavg_record, mesh_record, sharding_record
 
-from workbench._cli import _demo, _demo_sections as sections, _training, main
-from workbench.data import ClientData, describe
-from workbench.views._report import ReportCode, ReportImage, ReportPicture, ReportTable, ReportText, render_report
+from workbench.cli import _demo, _demo_sections as sections, _training, main
+from workbench.federated.data import ClientData, describe
+from workbench.render._report import ReportCode, ReportImage, ReportPicture, ReportTable, ReportText, render_report
 
 
 def pieces(section, kind):
@@ -126,7 +126,7 @@ def test_demo_writes_one_file_that_fetches_nothing(tmp_path, capsys):
 
 
 def test_training_reaches_ninety_percent_within_forty_rounds():
-    from workbench.placements import make_mesh
+    from workbench.mesh import make_mesh
 
     trained = _training.train(make_mesh(clients=8), 40, lambda *_: None)
     assert trained.accuracies[-1] >= 0.90

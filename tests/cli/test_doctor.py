@@ -9,8 +9,8 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
-from workbench._cli import _browser, _doctor, _lab, _metadata, main
-from workbench._errors import CommandError
+from workbench.cli import _browser, _doctor, _lab, _metadata, main
+from workbench.errors import CommandError
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_command_helps_where_the_workbench_cannot_be_imported(command, said, tmp
     blocker = tmp_path / "sitecustomize.py"
     blocker.write_text("import sys\nsys.modules['jax'] = None\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    start = f"import sys; sys.argv = ['workbench', {command!r}]; import workbench_command as w; sys.exit(w.main())"
+    start = f"import sys; sys.argv = ['workbench', {command!r}]; from workbench.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", start], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert said in done.stdout + done.stderr

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from workbench._cli import _lab, main
-from workbench._errors import CommandError
+from workbench.cli import _lab, main
+from workbench.errors import CommandError
 
 
 @pytest.fixture

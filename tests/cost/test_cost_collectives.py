@@ -2,8 +2,8 @@
 
 import pytest
 
-from workbench._errors import MeshError
 from workbench.cost import CHIPS, collective_seconds, is_closed_ring, known_chip
+from workbench.errors import MeshError
 from workbench.records import ChipRecord
 
 HOP = 1e-6

@@ -2,8 +2,8 @@
 
 import pytest
 
-from workbench._errors import InspectionError
 from workbench.cost import estimate_cost
+from workbench.errors import InspectionError
 from workbench.records import (
     AxisRecord,
     ChipRecord,
@@ -94,7 +94,7 @@ def client_stage(flops=100.0, clients=4, accessed=50, **more):
 
 def plan(*stages, at_once=None):
     placements = (PlacementRecord(name="clients", size=4, mesh_axes=("clients",)),)
-    return PlanRecord(name="toy", placements=placements, stages=stages, clients_at_once=at_once)
+    return PlanRecord(name="toy", placements=placements, stages=stages, chunk_size=at_once)
 
 
 def test_costs_of_a_module_add_up_by_stage_times_included():

@@ -6,8 +6,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench._errors import InspectionError
 from workbench.cost import estimate_scaled, known_chip
+from workbench.errors import InspectionError
 
 STEPS, ROWS, WIDTH = 3, 8, 64
 
@@ -39,7 +39,7 @@ def inspected(*, clients=16, shares=2, model=2, layers=2, at_once=None, chip=Non
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
 
     args = struct((layers, WIDTH, WIDTH), None, None, "model"), struct((clients, ROWS, WIDTH), "clients")
-    return wb.inspect(local_sgd, *args, mesh=mesh, chip=chip, clients_at_once=at_once)
+    return wb.inspect(local_sgd, mesh=mesh, chip=chip, chunk_size=at_once)(*args)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def test_twice_the_layers_are_twice_the_model(record):
     assert estimated.memory.peak_bytes == pytest.approx(compiled.module.memory.peak_bytes, rel=0.25)
 
 
-def test_fewer_clients_at_once_take_less_memory_and_as_many_flops(record):
-    estimated, compiled = estimate_scaled(record, clients_at_once=2), inspected(at_once=2)
-    assert estimated.clients_at_once == 2
+def test_fewer_chunk_size_take_less_memory_and_as_many_flops(record):
+    estimated, compiled = estimate_scaled(record, chunk_size=2), inspected(at_once=2)
+    assert estimated.chunk_size == 2
     assert flops(estimated.cost) == flops(record.cost) == flops(compiled.cost)
     assert estimated.memory.temporary_bytes == record.module.memory.temporary_bytes / 4  # of 8 clients at once
     assert compiled.module.memory.temporary_bytes < record.module.memory.temporary_bytes
@@ -136,7 +136,7 @@ def test_model_that_does_not_fit_any_more_says_so(record):
 
 
 def test_every_assumption_stands_beside_the_estimate(record):
-    scaled = estimate_scaled(record, clients=32, model=2.0, devices=8, clients_at_once=1)
+    scaled = estimate_scaled(record, clients=32, model=2.0, devices=8, chunk_size=1)
     said = " | ".join(scaled.cost.assumptions)
     for words in ("estimated, not compiled", "rings of 4 instead of 2", "2 times the parameters", "1 clients at once"):
         assert words in said
@@ -146,7 +146,7 @@ def test_every_assumption_stands_beside_the_estimate(record):
     ("changes", "words"),
     [
         ({"clients": 0}, "clients=0 is not above 0"),
-        ({"model": -1.0, "clients_at_once": 0}, "model=-1.0 is not above 0; clients_at_once=0 is not above 0"),
+        ({"model": -1.0, "chunk_size": 0}, "model=-1.0 is not above 0; chunk_size=0 is not above 0"),
         ({"devices": 3}, "devices=3 is no multiple of 2"),
     ],
     ids=["clients", "several", "devices"],
@@ -158,6 +158,6 @@ def test_impossible_sizes_are_all_named(record, changes, words):
 
 
 def test_program_without_clients_is_refused():
-    plain = wb.inspect(lambda x: x + 1, jnp.ones(3))
+    plain = wb.inspect(lambda x: x + 1)(jnp.ones(3))
     with pytest.raises(InspectionError, match=r"which has no clients.*pass the record of a program with a placement"):
         estimate_scaled(plain)

@@ -12,9 +12,9 @@ import pytest
 from engine_contract import EngineContract, by_key, client_data, fedavg, rounds, start
 
 import workbench as wb
-from workbench._errors import EngineError, MissingDependencyError, ProgramError
 from workbench.engines import Beam, Engine
-from workbench.engines._beam_child import Child
+from workbench.engines.beam._child import Child
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
 
 try:
     import apache_beam
@@ -103,7 +103,7 @@ def test_sums_are_in_the_dtype_that_the_reduction_states():
 
 @needs_beam
 def test_failing_batch_names_its_clients(monkeypatch: pytest.MonkeyPatch):
-    from workbench.engines import _beam_worker
+    from workbench.engines.beam import _worker as _beam_worker
 
     def failing(task: Any) -> Any:
         if int(task.operands[0]) == 1:

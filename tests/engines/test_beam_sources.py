@@ -9,8 +9,8 @@ import pytest
 from engine_contract import CLIENTS, client_data, fedavg, per_client, rounds, start
 
 import workbench as wb
-from workbench._errors import EngineError, ProgramError
 from workbench.engines import Beam
+from workbench.errors import EngineError, ProgramError
 
 beam = pytest.importorskip("apache_beam", reason="the extra `beam` is not installed")
 pytestmark = [

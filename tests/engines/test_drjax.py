@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench._errors import MissingDependencyError, ProgramError
 from workbench.engines import Executor, Sequential, from_drjax
+from workbench.errors import MissingDependencyError, ProgramError
 
 drjax = pytest.importorskip("drjax", reason='needs DrJAX: pip install "mapreduce-workbench[drjax]"')
 
@@ -63,11 +63,11 @@ def _assert_equal(ours: Any, theirs: Any) -> None:
 def test_results_are_those_of_drjax(fn: Any, engine: Any) -> None:
     expected = jax.jit(fn)(*_arguments())
     _assert_equal(engine.run(from_drjax(fn), *_arguments()).results, expected)
-    _assert_equal(wb.jit(from_drjax(fn), clients_at_once=2)(*_arguments()), expected)
+    _assert_equal(wb.jit(from_drjax(fn), chunk_size=2)(*_arguments()), expected)
 
 
 def test_plan_holds_the_function_of_one_client() -> None:
-    stages = wb.plan(from_drjax(fedavg), *_arguments()).stages
+    stages = wb.trace(from_drjax(fedavg))(*_arguments()).plan.stages
     assert [stage.kind for stage in stages] == ["broadcast", "clients", "reduce", "server"]
 
 

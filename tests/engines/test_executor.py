@@ -16,8 +16,8 @@ import pytest
 from engine_contract import CLIENTS, EngineContract, client_data, fedavg, rounds, start
 
 import workbench as wb
-from workbench._errors import EngineError, ProgramError
 from workbench.engines import Engine, Executor, _remote
+from workbench.errors import EngineError, ProgramError
 
 
 class Shipping(concurrent.futures.Executor):

@@ -12,13 +12,13 @@ from engine_contract import client_data, fedavg, rounds, start
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench._errors import InspectionError
 from workbench.engines import read_header
+from workbench.errors import InspectionError
 
 
 @pytest.fixture(scope="module")
 def exported() -> Any:
-    return wb.export(rounds, start(), client_data())
+    return wb.export(rounds)(start(), client_data())
 
 
 def test_loaded_program_gives_the_same_numbers(exported: Any, tmp_path: Path):
@@ -41,18 +41,18 @@ def test_header_says_what_it_is(exported: Any):
 
 def test_gradient_program_is_exported_like_any_other():
     gradient = jax.grad(lambda w, data: rounds(w, data)[1][-1])
-    loaded = wb.load(wb.export(gradient, start(), client_data()))
+    loaded = wb.load(wb.export(gradient)(start(), client_data()))
     np.testing.assert_allclose(loaded(start(), client_data()), gradient(start(), client_data()), rtol=1e-4, atol=1e-6)
 
 
 def test_loaded_program_is_differentiable_as_often_as_asked():
-    loaded = wb.load(wb.export(fedavg, start(), client_data(), derivatives=1))
+    loaded = wb.load(wb.export(fedavg, derivatives=1)(start(), client_data()))
     slope = jax.grad(lambda w: loaded(w, client_data())[1])(start())
     np.testing.assert_allclose(slope, jax.grad(lambda w: fedavg(w, client_data())[1])(start()), rtol=1e-4, atol=1e-6)
 
 
 def test_platforms_are_kept():
-    assert wb.export(fedavg, start(), client_data(), platforms=("cpu", "tpu")).header["platforms"] == ["cpu", "tpu"]
+    assert wb.export(fedavg, platforms=("cpu", "tpu"))(start(), client_data()).header["platforms"] == ["cpu", "tpu"]
 
 
 def test_shardings_are_kept():
@@ -64,7 +64,7 @@ def test_shardings_are_kept():
 
     x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("clients")))
     with jax.set_mesh(mesh):
-        exported = wb.export(mean, x)
+        exported = wb.export(mean)(x)
         loaded = wb.load(exported)
         result = jax.jit(loaded)(x)
     assert exported.header["devices"] == 4
@@ -117,7 +117,7 @@ def test_body_that_jax_cannot_read_is_refused(exported: Any):
 
 
 def test_program_of_another_platform_is_refused():
-    loaded = wb.load(wb.export(fedavg, start(), client_data(), platforms=("tpu",)))
+    loaded = wb.load(wb.export(fedavg, platforms=("tpu",))(start(), client_data()))
     with pytest.raises(InspectionError, match=r"exported for the platforms tpu, 1 device\(s\)"):
         loaded(start(), client_data())
 
@@ -133,7 +133,7 @@ def test_callbacks_cannot_be_exported():
         return x
 
     with pytest.raises(InspectionError, match=r"`export` could not write `loud`.*holds no Python"):
-        wb.export(loud, jnp.ones(3))
+        wb.export(loud)(jnp.ones(3))
 
 
 def test_only_functions_are_exported():

@@ -9,8 +9,8 @@ import pytest
 from engine_contract import FEATURES, client_data, fedavg, per_client, rounds, start
 
 import workbench as wb
-from workbench._errors import MissingDependencyError, ProgramError
 from workbench.engines import to_federated_language
+from workbench.errors import MissingDependencyError, ProgramError
 
 needs_language = pytest.mark.skipif(
     importlib.util.find_spec("federated_language") is None, reason="the extra `federated-language` is not installed"

@@ -14,9 +14,9 @@ from engine_contract import client_data, fedavg, rounds, start
 from flower_tests import family, flower_warnings, needs_deployment, needs_flower, none_left
 
 import workbench as wb
-from workbench._errors import EngineError
 from workbench.engines import Flower
-from workbench.engines._flower_runtime import Deployment
+from workbench.engines.flower._runtime import Deployment
+from workbench.errors import EngineError
 
 pytestmark = [needs_flower, needs_deployment, *flower_warnings]
 

@@ -27,10 +27,10 @@ from engine_contract import (
 from flower_tests import flower_warnings, needs_flower, none_left
 
 import workbench as wb
-from workbench._errors import EngineError, MissingDependencyError, ProgramError
 from workbench.engines import Flower, _keeper
-from workbench.engines._flower_runtime import Processes, check_port, free_port
-from workbench.engines._flower_simulation import start_ray
+from workbench.engines.flower._runtime import Processes, check_port, free_port
+from workbench.engines.flower._simulation import start_ray
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
 
 pytestmark = flower_warnings
 
@@ -196,7 +196,7 @@ def test_kept_processes_end_with_what_they_started(tmp_path: Path):
 
 def test_kept_processes_end_when_the_engines_process_is_killed(tmp_path: Path):
     code = (
-        "import sys, time; from pathlib import Path; from workbench.engines._flower_runtime import Processes\n"
+        "import sys, time; from pathlib import Path; from workbench.engines.flower._runtime import Processes\n"
         "p = Processes(Path(sys.argv[1]), {}); p.start('one', [sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         "while not p.pids: time.sleep(0.05)\n"
         "print(p.pids['one'], flush=True); time.sleep(60)"

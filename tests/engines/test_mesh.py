@@ -6,8 +6,8 @@ import pytest
 from engine_contract import client_data, fedavg, start
 
 import workbench as wb
-from workbench._errors import EngineError
 from workbench.engines import ClientReader, Mesh, Sequential
+from workbench.errors import EngineError
 
 
 @pytest.mark.parametrize("mesh", [None, "four"], ids=["no mesh", "four devices"])

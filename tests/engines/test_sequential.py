@@ -8,8 +8,8 @@ import pytest
 from engine_contract import CLIENTS, EngineContract, client_data, fedavg, start
 
 import workbench as wb
-from workbench._errors import EngineError, ProgramError
 from workbench.engines import ClientReader, Engine, Mesh, Observed, Sequential
+from workbench.errors import EngineError, ProgramError
 
 
 class TestSequential(EngineContract):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench._errors import InspectionError
+from workbench.errors import InspectionError
 from workbench.records import TapRecord
 
 W = jnp.array([2.0, -1.0])
@@ -52,7 +52,7 @@ def by_hand(client: int) -> list[dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def tapped() -> TapRecord:
-    return wb.tap(fedavg, W, X, client=4)
+    return wb.tap(fedavg, client=4)(W, X)
 
 
 @pytest.mark.parametrize("name", ["error", "loss", "slope", "size", "new"])
@@ -88,13 +88,13 @@ def test_a_tap_returns_what_the_program_returns(tapped):
 
 def test_nobody_else_hears_what_a_tapped_program_emits():
     with wb.listen() as heard:
-        wb.tap(fedavg, W, X)
+        wb.tap(fedavg)(W, X)
     assert len(heard) == 0
 
 
 def test_rounds_of_a_loop_around_clients_are_told_apart():
     many = wb.jit(lambda w: jax.lax.scan(lambda w, _: (fedavg(w, X), None), w, None, length=2)[0])
-    record = wb.tap(many, W, client=1)
+    record = wb.tap(many, client=1)(W)
     places = {(value.round, value.steps) for value in record.values if value.name == "loss"}
     assert places == {(0, (0,)), (0, (1,)), (1, (0,)), (1, (1,))}
     second_round, (first,) = fedavg(W, X), record.find("loss", round=1, steps=(0,))
@@ -102,7 +102,7 @@ def test_rounds_of_a_loop_around_clients_are_told_apart():
 
 
 def test_the_first_value_that_is_not_finite_is_named():
-    record = wb.tap(fedavg, W.at[0].set(jnp.inf), X.at[2, 0, 0].set(0.0), client=2)
+    record = wb.tap(fedavg, client=2)(W.at[0].set(jnp.inf), X.at[2, 0, 0].set(0.0))
     named = [value for value in record.values if value.operation != "input" and value.nonfinite]
     assert named[0].name == "x @ w"  # 0 times infinity
     assert record.first_nonfinite.operation == "input"
@@ -110,7 +110,7 @@ def test_the_first_value_that_is_not_finite_is_named():
 
 
 def test_the_gradient_of_a_program_shows_the_forward_and_the_backward_pass():
-    record = wb.tap(jax.grad(lambda w: jnp.sum(fedavg(w, X) ** 2)), W, client=3)
+    record = wb.tap(jax.grad(lambda w: jnp.sum(fedavg(w, X) ** 2)), client=3)(W)
     assert list(record.stages.values())[-1].startswith("transpose")
     forward = record.find("new", stage=next(iter(record.stages)))
     np.testing.assert_allclose(forward[1].value, by_hand(3)[1]["new"], rtol=1e-5)
@@ -127,7 +127,7 @@ def test_clients_inside_clients_are_named_by_both(client, names):
             wb.reduce_sum(wb.map_fn(lambda row: 2 * row, x, over="clients"), over="clients"), over="pods"
         )
 
-    record = wb.tap(nested, jnp.arange(6.0).reshape(2, 3), client=client)
+    record = wb.tap(nested, client=client)(jnp.arange(6.0).reshape(2, 3))
     doubled = record.find("2 * row")
     assert {value.client for value in doubled} == names
     assert {float(value.value) for value in doubled} == {2.0 * (3 + int(name[-1])) for name in names}
@@ -141,7 +141,7 @@ def test_a_branch_that_was_not_taken_leaves_no_values():
 
         return wb.reduce_sum(wb.map_fn(choose, x))
 
-    record = wb.tap(branching, jnp.array([-1.0, 1.0]), client=1)
+    record = wb.tap(branching, client=1)(jnp.array([-1.0, 1.0]))
     assert "jnp.exp(v)" in record.names
     assert "jnp.sin(v)" not in record.names
 
@@ -155,17 +155,17 @@ def test_functions_of_a_library_are_one_value():
 
         return wb.reduce_sum(wb.map_fn(soften, x))
 
-    record = wb.tap(softened, jnp.array([[1.0, 2.0], [0.0, 3.0]]), client=1)
+    record = wb.tap(softened, client=1)(jnp.array([[1.0, 2.0], [0.0, 3.0]]))
     computed = [value.name for value in record.values if value.operation != "input"]
     assert computed == ["soft", "soft - 0.3", "jax.nn.relu(soft - 0.3)", "jnp.max(jax.nn.relu(soft - 0.3))"]
 
 
 def test_beyond_the_limits_figures_or_nothing_are_kept_and_the_record_says_so():
-    record = wb.tap(fedavg, W, X, most_values=4, most_bytes=20)
+    record = wb.tap(fedavg, most_values=4, most_bytes=20)(W, X)
     assert len(record.values) == 4
     assert [value.value is None for value in record.values] == [False, True, False, True]  # 8, 16, 8 and 8 bytes
     assert record.values[1].mean == pytest.approx(float(X[0].mean()))
-    assert record.notes[-2].startswith(f"{len(wb.tap(fedavg, W, X).values) - 4} later values are left out")
+    assert record.notes[-2].startswith(f"{len(wb.tap(fedavg)(W, X).values) - 4} later values are left out")
     assert record.notes[-1].startswith("Of 2 values only the figures are kept")
 
 
@@ -179,7 +179,7 @@ def test_keys_are_kept_as_the_integers_they_are_made_of():
         return wb.reduce_sum(wb.map_fn(draw, keys))
 
     keys = jax.random.split(jax.random.key(0), 2)
-    (mine,) = wb.tap(noisy, keys, client=1).find("mine")
+    (mine,) = wb.tap(noisy, client=1)(keys).find("mine")
     assert mine.value.tolist() == jax.random.key_data(jax.random.fold_in(keys[1], 1)).tolist()
 
 
@@ -195,7 +195,7 @@ def test_a_client_that_is_not_there_is_an_error(client):
     with pytest.raises(
         InspectionError, match=r"fedavg has 6 clients of 'clients'\. Clients are counted from 0"
     ) as caught:
-        wb.tap(fedavg, W, X, client=client)
+        wb.tap(fedavg, client=client)(W, X)
     assert f"client={client!r}" in str(caught.value)
 
 
@@ -203,7 +203,7 @@ def test_a_notebook_shows_the_values_foldable_and_a_terminal_as_text(tapped, mon
     shown = []
     wb.show(tapped)
     assert capsys.readouterr().out.startswith("Values of client 4 in fedavg")
-    monkeypatch.setattr("workbench._show.in_notebook", lambda: True)
+    monkeypatch.setattr("workbench.api._show.in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
     wb.show(tapped)
     assert "treescope" in shown[0]["text/html"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from launch_learning import TRUTH, act, client_data, fail_once_started, learn, train, train_unevenly
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.launch import ReplayNode, launch
 from workbench.launch.asynchronous import actor_learner_program, asynchronous_fedavg_program, mixed
 

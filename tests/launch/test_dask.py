@@ -8,7 +8,7 @@ import pytest
 from dask_library import import_distributed
 from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
 
-from workbench._errors import MissingDependencyError, NodeError, ProgramError
+from workbench.errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import DaskEngine, Program, PyNode, Restart, ServiceNode, launch
 from workbench.launch._dask import DaskEngine as _DaskEngine
 

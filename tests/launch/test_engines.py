@@ -7,7 +7,7 @@ import pytest
 from dask_library import import_distributed
 from ray_stand_in import StandInRay
 
-from workbench._errors import NodeError, NodeTimeoutError
+from workbench.errors import NodeError, NodeTimeoutError
 from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
 
 LONG = 180.0  # seconds after which something is broken; nothing here waits so long on purpose

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import launch_nodes as nodes
 import pytest
 
-from workbench._errors import NodeError
+from workbench.errors import NodeError
 from workbench.launch._dask_calls import InOrder
 from workbench.launch._pipeline import PipelinedLine
 

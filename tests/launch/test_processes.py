@@ -8,15 +8,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import launch_nodes as nodes
 import psutil
 import pytest
 
-from workbench._errors import NodeError, ProgramError
+from workbench.errors import NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
-from workbench_child import install_light_root
 
 LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
 
@@ -262,17 +260,6 @@ def test_a_process_gets_the_whole_workbench_as_soon_as_its_node_asks_for_it():
     with launch(program, "processes") as launched:
         launched.wait(3 * LONG)
         assert launched.logs(node) == ("jax before False, broadcast True, after True",)
-
-
-def test_a_package_that_is_loaded_already_is_not_replaced():
-    import workbench
-
-    assert install_light_root(Path(workbench.__path__[0])) is workbench
-
-
-def test_a_folder_without_a_package_is_refused(tmp_path):
-    with pytest.raises(ImportError, match="there is no package in"):
-        install_light_root(tmp_path)
 
 
 def test_a_traceback_from_a_process_shows_the_lines_of_the_notebook(tmp_path):

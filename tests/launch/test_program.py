@@ -10,7 +10,7 @@ import launch_nodes as nodes
 import pytest
 
 import workbench.launch as lazy
-from workbench._errors import NodeError, ProgramError
+from workbench.errors import NodeError, ProgramError
 from workbench.launch import (
     Program,
     PyClassNode,

@@ -11,7 +11,7 @@ import pytest
 from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
 from ray_stand_in import StandInRay
 
-from workbench._errors import MissingDependencyError, NodeError, ProgramError
+from workbench.errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
 
 LONG = 120.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import launch_nodes as nodes
 import pytest
 
-from workbench._errors import NodeError
+from workbench.errors import NodeError
 from workbench.launch import Program, ServiceNode, _remote as remote, launch
 from workbench.launch._client import Line
 from workbench.launch._pool import DaemonPool

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from workbench._errors import NodeError, ProgramError
+from workbench.errors import NodeError, ProgramError
 from workbench.launch import Program, Replay, ReplayNode, launch
 
 

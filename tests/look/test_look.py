@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench._errors import InspectionError, MeshError
+from workbench.errors import InspectionError, MeshError
 from workbench.records import ProgramRecord
 
 
@@ -33,7 +33,7 @@ def line_of(text: str) -> int:
 
 @pytest.fixture(scope="module")
 def record() -> ProgramRecord:
-    return wb.inspect(local_sgd, WEIGHTS, ROWS, mesh=wb.make_mesh(clients=4, model=2))
+    return wb.inspect(local_sgd, mesh=wb.make_mesh(clients=4, model=2))(WEIGHTS, ROWS)
 
 
 def test_inspect_tells_stages_in_order(record: ProgramRecord):
@@ -64,7 +64,7 @@ def test_inspect_names_the_shardings_of_inputs(record: ProgramRecord):
 
 def test_an_abstract_mesh_of_thousands_is_planned():
     mesh = jax.sharding.AbstractMesh((16, 64), ("clients", "model"))
-    planned = wb.inspect(local_sgd, WEIGHTS, ROWS, mesh=mesh)
+    planned = wb.inspect(local_sgd, mesh=mesh)(WEIGHTS, ROWS)
     assert planned.module is None
     assert "nothing was compiled" in planned.notes[0]
     assert planned.propagation is not None
@@ -81,7 +81,7 @@ def test_records_survive_json(record: ProgramRecord):
 
 @pytest.mark.parametrize("clients", ["together", "probe"])
 def test_measure_returns_the_result_and_where_the_time_went(clients):
-    run = wb.measure(local_sgd, WEIGHTS, ROWS, rounds=1, clients=clients, mesh=wb.make_mesh(clients=8))
+    run = wb.measure(local_sgd, rounds=1, clients=clients, mesh=wb.make_mesh(clients=8))(WEIGHTS, ROWS)
     np.testing.assert_allclose(run.results, local_sgd(WEIGHTS, ROWS), rtol=1e-5)
     assert {stage.stage for stage in run.stages} >= {"1", "2"}
     assert run.attributed_seconds is not None
@@ -92,7 +92,7 @@ def test_measure_returns_the_result_and_where_the_time_went(clients):
 
 
 def test_show_prints_text_in_a_terminal(capsys: pytest.CaptureFixture[str]):
-    wb.show(local_sgd, WEIGHTS, ROWS)
+    wb.show(local_sgd)(WEIGHTS, ROWS)
     said = capsys.readouterr().out
     assert "clients train; 16 clients" in said
     wb.show(wb.make_mesh(clients=8))
@@ -118,17 +118,17 @@ def test_exploring_an_array_says_to_show_it():
 
 def test_measuring_clients_in_an_unknown_way_names_the_ways():
     with pytest.raises(InspectionError, match=r"clients='one by one'.*pass \"together\" or \"probe\""):
-        wb.measure(local_sgd, WEIGHTS, ROWS, clients="one by one")  # pyright: ignore[reportArgumentType]
+        wb.measure(local_sgd, clients="one by one")(WEIGHTS, ROWS)  # pyright: ignore[reportArgumentType]
 
 
 def test_an_unknown_target_is_named_with_its_neighbours():
     with pytest.raises(MeshError, match="tpu7x"):
-        wb.inspect(local_sgd, WEIGHTS, ROWS, target="v7x:4x4x4")
+        wb.inspect(local_sgd, target="v7x:4x4x4")(WEIGHTS, ROWS)
 
 
 def test_changing_two_things_is_compared():
-    before = wb.inspect(local_sgd, WEIGHTS, ROWS)
-    after = wb.inspect(jax.grad(lambda w, r: local_sgd(w, r).sum()), WEIGHTS, ROWS)
+    before = wb.inspect(local_sgd)(WEIGHTS, ROWS)
+    after = wb.inspect(jax.grad(lambda w, r: local_sgd(w, r).sum()))(WEIGHTS, ROWS)
     compared = wb.compare(before, after)
     assert compared.to_dict()["record"] == "ComparisonRecord"
     assert "stages: 4 → 6" in str(compared)
@@ -150,7 +150,7 @@ def test_a_mesh_and_arrays_are_inspected_for_themselves():
 def test_compilation_for_a_target_says_in_a_notebook_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
     from IPython import display
 
-    from workbench import _show
+    from workbench.api import _show
 
     said: list[str] = []
 

@@ -15,8 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 
 import workbench as wb
-from workbench._errors import PlacementError
 from workbench._jax_compat import inner_jaxprs
+from workbench.errors import PlacementError
 
 _NAMES = {"broadcast_": "broadcast", "sum_from_": "reduce_sum", "mean_from_": "reduce_mean"}
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.plan import choose_clients_at_once
+from workbench.plan import choose_chunk_size
 from workbench.plan._evaluate import evaluate
-from workbench.plan._steps import plan_jaxpr
+from workbench.plan._plan import plan_jaxpr
 
 CLIENTS = 4096
 
@@ -25,11 +25,11 @@ def _chosen(width: int, steps: int, **choice: Any) -> int:
     seen = []
 
     def choose(phase: Any, share: int) -> int:
-        seen.append(choose_clients_at_once(phase, share, **choice))
+        seen.append(choose_chunk_size(phase, share, **choice))
         return seen[-1]
 
     plan = plan_jaxpr(jax.make_jaxpr(fed)(*shapes), "round")
-    jax.eval_shape(lambda *inputs: evaluate(plan, inputs, clients_at_once=choose), *shapes)
+    jax.eval_shape(lambda *inputs: evaluate(plan, inputs, chunk_size=choose), *shapes)
     return seen[0]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench._errors import InspectionError, ProgramError
+from workbench.errors import InspectionError, ProgramError
 
 ROWS = jnp.arange(1.0, 9.0)
 
@@ -40,7 +40,7 @@ def expected_losses(params):
 @pytest.mark.parametrize("at_once", [None, 1, 3, "auto"], ids=str)
 @pytest.mark.parametrize("spread", [False, True], ids=["no mesh", "mesh"])
 def test_emitted_values_keep_client_and_step(at_once, spread):
-    compiled = wb.jit(one_round, clients_at_once=at_once)
+    compiled = wb.jit(one_round, chunk_size=at_once)
     with jax.set_mesh(wb.make_mesh(clients=4 if spread else 1)), wb.listen() as heard:
         compiled(jnp.float32(0.5), ROWS)
     np.testing.assert_allclose(heard.latest("loss"), expected_losses(0.5), rtol=1e-5)
@@ -92,7 +92,7 @@ def test_a_branch_not_taken_emits_nan():
         return wb.reduce_sum(wb.map_fn(client, x))
 
     with wb.listen() as heard:
-        wb.jit(branch, clients_at_once=1)(jnp.array([1.0, 2.0]))
+        wb.jit(branch, chunk_size=1)(jnp.array([1.0, 2.0]))
     np.testing.assert_array_equal(heard.latest("seen"), [np.nan, 2.0])
 
 

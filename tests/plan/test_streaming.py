@@ -12,7 +12,7 @@ from mapreduce_cases import inputs
 from mapreduce_meshes import under
 
 import workbench as wb
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 
 
 @wb.program(clients=10)
@@ -22,21 +22,21 @@ def fed(w: Any, x: Any) -> Any:
     return wb.reduce_mean(rows), grouped, rows
 
 
-def _temporaries(clients: int, clients_at_once: Any) -> int:
+def _temporaries(clients: int, chunk_size: Any) -> int:
     step = wb.program(clients=clients)(
         lambda w, x: wb.reduce_mean(wb.map_fn(lambda row: jax.grad(lambda w: jnp.sum(jnp.tanh(row @ w) ** 2))(w), x))
     )
     shapes = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((clients, 4, 64), jnp.float32)
-    compiled = wb.jit(step, clients_at_once=clients_at_once).lower(*shapes).compile()
+    compiled = wb.jit(step, chunk_size=chunk_size).lower(*shapes).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("clients_at_once", [2, "auto"], ids=["2 at once", "auto"])
-def test_memory_does_not_grow_with_the_clients(clients_at_once: Any) -> None:
-    assert _temporaries(4096, clients_at_once) <= 1.3 * _temporaries(64, clients_at_once)
+@pytest.mark.parametrize("chunk_size", [2, "auto"], ids=["2 at once", "auto"])
+def test_memory_does_not_grow_with_the_clients(chunk_size: Any) -> None:
+    assert _temporaries(4096, chunk_size) <= 1.3 * _temporaries(64, chunk_size)
 
 
-def test_all_clients_at_once_take_memory_each() -> None:
+def test_all_chunk_size_take_memory_each() -> None:
     # Every client's gradient, 64 × 64 float32 = 16 KiB, is live at once.
     assert _temporaries(256, None) >= 256 * 16 * 1024
 
@@ -47,14 +47,14 @@ def test_gradient_of_a_maximum_counts_who_holds_it_although_rows_are_made_again(
         return jnp.sum(jnp.sin(program(lambda w, x: wb.reduce_max(wb.map_fn(lambda r: jnp.tanh(r * w) + r, x)))(w, x)))
 
     w, x = inputs(10)
-    got = wb.jit(jax.vmap(jax.grad(loss), in_axes=(0, None)), clients_at_once=3)(jnp.stack([w, 2 * w]), x)
+    got = wb.jit(jax.vmap(jax.grad(loss), in_axes=(0, None)), chunk_size=3)(jnp.stack([w, 2 * w]), x)
     plain = lambda w, x: jnp.sum(jnp.sin((jnp.tanh(x * w[None]) + x).max(0)))  # noqa: E731
     expected = jax.vmap(jax.grad(plain), in_axes=(0, None))(jnp.stack([w, 2 * w]), x)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("platforms", [None, ("cpu", "cuda", "tpu")], ids=["here", "three platforms"])
-@pytest.mark.parametrize("how", [jax.jit, wb.jit(clients_at_once=2)], ids=["jax.jit", "wb.jit"])
+@pytest.mark.parametrize("how", [jax.jit, wb.jit(chunk_size=2)], ids=["jax.jit", "wb.jit"])
 def test_exported_program_computes_the_same(how: Any, platforms: Any) -> None:
     data = export.export(how(fed), platforms=platforms)(*inputs(10)).serialize()
     for ours, expected in zip(export.deserialize(data).call(*inputs(10)), fed(*inputs(10)), strict=True):
@@ -62,16 +62,16 @@ def test_exported_program_computes_the_same(how: Any, platforms: Any) -> None:
 
 
 def test_export_of_a_streamed_program_holds_the_loop_over_clients() -> None:
-    module = export.export(wb.jit(fed, clients_at_once=2))(*inputs(10)).mlir_module()
+    module = export.export(wb.jit(fed, chunk_size=2))(*inputs(10)).mlir_module()
     assert "stablehlo.while" in module
-    assert "stablehlo.while" not in export.export(wb.jit(fed, clients_at_once=None))(*inputs(10)).mlir_module()
+    assert "stablehlo.while" not in export.export(wb.jit(fed, chunk_size=None))(*inputs(10)).mlir_module()
 
 
 def test_jit_decorates_methods_and_forgets_what_it_compiled() -> None:
     traced = []
 
     class Model:
-        @wb.jit(static_argnums=0, clients_at_once=2)
+        @wb.jit(static_argnums=0, chunk_size=2)
         @wb.program(clients=10)
         def mean(self, x: Any) -> Any:
             traced.append(x)
@@ -103,13 +103,13 @@ def test_program_exported_under_a_mesh() -> None:
     assert again.nr_devices == 8
 
 
-@pytest.mark.parametrize("clients_at_once", [None, 2, "auto"], ids=str)
-def test_donated_buffers_are_used(clients_at_once: Any) -> None:
+@pytest.mark.parametrize("chunk_size", [None, 2, "auto"], ids=str)
+def test_donated_buffers_are_used(chunk_size: Any) -> None:
     step = wb.program(clients=10)(lambda w, x: (w + wb.reduce_mean(x), wb.map_fn(lambda row: row + 1, x)))
     w, x = inputs(10)
     expected = step(w, x)
     given = jnp.array(w), jnp.array(x)
-    got = wb.jit(step, clients_at_once=clients_at_once, donate_argnums=(0, 1))(*given)
+    got = wb.jit(step, chunk_size=chunk_size, donate_argnums=(0, 1))(*given)
     assert all(array.is_deleted() for array in given)
     for ours, theirs in zip(got, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
@@ -127,10 +127,10 @@ def test_static_and_keyword_arguments() -> None:
     np.testing.assert_allclose(jitted(x, 3, offset=jnp.ones(3), mode="keep"), x.mean(0) + 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("clients_at_once", [0, -1, 1.5, True, "all"], ids=str)
-def test_jit_rejects_what_is_no_number_of_clients(clients_at_once: Any) -> None:
-    with pytest.raises(ProgramError, match=r"`jit` was given clients_at_once=.*pass a positive int"):
-        wb.jit(fed, clients_at_once=clients_at_once)
+@pytest.mark.parametrize("chunk_size", [0, -1, 1.5, True, "all"], ids=str)
+def test_jit_rejects_what_is_no_number_of_clients(chunk_size: Any) -> None:
+    with pytest.raises(ProgramError, match=r"`jit` was given chunk_size=.*pass a positive int"):
+        wb.jit(fed, chunk_size=chunk_size)
 
 
 @pytest.mark.parametrize(("clients", "twice"), [(8, False), (16, True)], ids=["one per device", "two per device"])
@@ -142,6 +142,6 @@ def test_gradient_makes_rows_again_only_where_devices_have_several_clients(clien
     shapes = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((clients, 4, 64), jnp.float32)
     with under("Auto"):
         gradient = jax.grad(wb.program(clients=clients)(loss))
-        ours, plain = (how(gradient).lower(*shapes).compile() for how in (wb.jit(clients_at_once=1), jax.jit))
+        ours, plain = (how(gradient).lower(*shapes).compile() for how in (wb.jit(chunk_size=1), jax.jit))
     flops = [program.cost_analysis()["flops"] for program in (ours, plain)]
     assert (flops[0] > 1.2 * flops[1] / (clients // 8)) is twice, flops

@@ -46,14 +46,14 @@ def _computed(case: str, mesh: str) -> Any:
 
 
 @functools.cache
-def _streamed(clients_at_once: Any, mesh: str, clients: int) -> Any:
+def _streamed(chunk_size: Any, mesh: str, clients: int) -> Any:
     """Some transformations of all primitives, compiled together."""
 
     def everything(w: Any, x: Any) -> Any:
         return {case.name: _transformed(wb.program(clients=clients)(case.ours), STREAMED)(w, x) for case in CASES}
 
     with under(mesh):
-        run = wb.jit(everything, clients_at_once=clients_at_once, compiler_options=FAST)
+        run = wb.jit(everything, chunk_size=chunk_size, compiler_options=FAST)
         return jax.device_get(run(*inputs(clients)))
 
 
@@ -73,12 +73,12 @@ def test_primitive_under_a_transformation_equals_jnp(case: str, mesh: str, trans
 
 @pytest.mark.parametrize("case", CASE_OF, ids=str)
 @pytest.mark.parametrize(
-    ("clients_at_once", "mesh", "clients"),
+    ("chunk_size", "mesh", "clients"),
     STREAMED_SETTINGS,
     ids=[f"{at_once} at once-{mesh}-{clients} clients" for at_once, mesh, clients in STREAMED_SETTINGS],
 )
-def test_streamed_primitive_equals_jnp(case: str, clients_at_once: Any, mesh: str, clients: int) -> None:
-    got = _streamed(clients_at_once, mesh, clients)[case]
+def test_streamed_primitive_equals_jnp(case: str, chunk_size: Any, mesh: str, clients: int) -> None:
+    got = _streamed(chunk_size, mesh, clients)[case]
     _assert_equal(got, {name: _expected(case, clients)[name] for name in STREAMED})
 
 

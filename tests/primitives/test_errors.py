@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 import workbench as wb
-from workbench._errors import MeshError, PlacementError, ProgramError
+from workbench.errors import MeshError, PlacementError, ProgramError
 from workbench.primitives import reduce_logsumexp
 
 

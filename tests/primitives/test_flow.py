@@ -55,8 +55,8 @@ def _assert_close(got: Any, expected: Any) -> None:
     ("mesh", "how"),
     [
         ("no mesh", jax.jit),
-        ("no mesh", lambda fn: wb.jit(fn, clients_at_once=3)),
-        ("Auto", lambda fn: wb.jit(fn, clients_at_once=1)),
+        ("no mesh", lambda fn: wb.jit(fn, chunk_size=3)),
+        ("Auto", lambda fn: wb.jit(fn, chunk_size=1)),
         ("Explicit", wb.jit),
     ],
     ids=["no mesh-jax.jit", "no mesh-3 at once", "Auto-1 at once", "Explicit-auto"],

@@ -93,7 +93,7 @@ def _placed(mesh: str) -> tuple[Any, Any]:
 
 
 COMPILERS = pytest.mark.parametrize(
-    "compiler", [jax.jit, wb.jit, lambda fn: wb.jit(fn, clients_at_once=1)], ids=["jax.jit", "wb.jit", "one at once"]
+    "compiler", [jax.jit, wb.jit, lambda fn: wb.jit(fn, chunk_size=1)], ids=["jax.jit", "wb.jit", "one at once"]
 )
 
 

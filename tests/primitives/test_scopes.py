@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench._errors import PlacementError
+from workbench.errors import PlacementError
 
 
 def _total(n: int) -> float:

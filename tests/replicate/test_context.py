@@ -72,14 +72,14 @@ def test_compiled_collective_is_the_one_written(name, mesh):
     skip_what_jax_cannot_lower(name, mesh)
     fn, _, kind = CASES[name]
     with on(mesh):
-        found = wb.inspect(program_of(fn), X, ()).module.collectives
+        found = wb.inspect(program_of(fn))(X, ()).module.collectives
     assert [(c.kind, c.axes, c.times) for c in found] == [(kind, ("replicas",), 1.0)]
 
 
 @pytest.mark.parametrize("mesh", MESHES[1:3])
 def test_compiled_collectives_belong_to_the_stage_of_the_replicas(mesh):
     with on(mesh):
-        record = wb.inspect(program_of(lambda ctx, x: ctx.permute(ctx.all_gather(x), 1)), X, ())
+        record = wb.inspect(program_of(lambda ctx, x: ctx.permute(ctx.all_gather(x), 1)))(X, ())
     stages = {stage.path: stage.kind for stage in record.plan.stages}
     assert [c.kind for c in record.module.collectives] == ["all-gather", "collective-permute"]
     assert [stages[path] for c in record.module.collectives for path in c.stages] == ["clients", "clients"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench._errors import DataError, MeshError, PlacementError, ProgramError
+from workbench.errors import DataError, MeshError, PlacementError, ProgramError
 from workbench.replicate import Replicator, wrap_optimizer
 
 X = np.arange(8, dtype=np.float32).reshape(4, 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from repository_files import ROOT
 
-from workbench._cli import _browser
+from workbench.cli import _browser
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from repository_files import ROOT, project, python_files
 
-import widgets
 import workbench
 
 SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
@@ -134,7 +133,7 @@ def test_public_name_is_documented(name):
 def test_every_module_can_be_imported():
     found = [
         info.name
-        for package in (workbench, widgets)
+        for package in (workbench, workbench_widgets)
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
     ]
     assert len(found) > 20
@@ -167,7 +166,7 @@ def test_views_draw_without_jax():
     done = python(
         "import sys, types; sys.modules['jax'] = None\n"
         "root = types.ModuleType('workbench'); root.__path__ = ['workbench']; sys.modules['workbench'] = root\n"
-        "import workbench.records, workbench.views\n"
+        "import workbench.records, workbench.render\n"
     )
     assert done.stderr == ""
     assert done.returncode == 0

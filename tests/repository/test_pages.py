@@ -9,8 +9,8 @@ import pytest
 from repository_files import ROOT, code_blocks, project, tracked_files
 
 import workbench
-from workbench import _errors
-from workbench._cli import main
+from workbench import errors
+from workbench.cli import main
 
 README = (ROOT / "README.md").read_text()
 PAGES = [name for name in tracked_files() if name.endswith(".md")]
@@ -56,14 +56,14 @@ def test_readme_example_runs(capsys):
 def test_readme_tells_the_tree_of_errors_as_the_code_does():
     tree = re.search(r"^WorkbenchError\n(?:[├└│].*\n)+", README, flags=re.MULTILINE)
     assert tree
-    assert tree[0] in _errors.__doc__
+    assert tree[0] in errors.__doc__
 
 
 def test_tree_of_errors_names_every_class_with_its_builtin():
-    errors = [c for c in vars(_errors).values() if isinstance(c, type) and issubclass(c, _errors.WorkbenchError)]
-    for error in errors[1:]:
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.WorkbenchError)]
+    for error in classes[1:]:
         builtins = [f" ({base.__name__})" for base in error.__bases__ if base.__module__ == "builtins"]
-        assert f"── {error.__name__}{''.join(builtins)}" in _errors.__doc__
+        assert f"── {error.__name__}{''.join(builtins)}" in errors.__doc__
 
 
 @pytest.mark.parametrize("name", ["run", "test"])

@@ -2,7 +2,7 @@
 
 import re
 
-from workbench._errors import MeshError
+from workbench.errors import MeshError
 from workbench.records import ChipRecord
 
 _GIB = 2**30

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workbench._errors import InspectionError
+from workbench.errors import InspectionError
 from workbench.records import ClientCostRecord, MeshRecord, PlanRecord, StageRecord
 
 Waste = float | None
@@ -14,7 +14,7 @@ def client_costs(
     """Work of every client of a plan's outermost placement.
 
     A client stage costs `flops_per_client` for the largest client, whose examples fill the arrays; one with fewer
-    examples truly needs its share of it. Clients of one device run together, `plan.clients_at_once` at a time, each
+    examples truly needs its share of it. Clients of one device run together, `plan.chunk_size` at a time, each
     for as long as the largest of them, and all devices wait for the slowest before they reduce.
 
     Args:
@@ -57,7 +57,7 @@ def client_costs(
         for client in range(count)
     )
     padding = 1 - sum(shares) / _seats(mesh, name, count)
-    return clients, padding, None if examples is None else _lockstep(clients, plan.clients_at_once)
+    return clients, padding, None if examples is None else _lockstep(clients, plan.chunk_size)
 
 
 def _refuse(fact: str, count: int) -> None:
@@ -129,16 +129,16 @@ def _seats(mesh: MeshRecord | None, placement: str, count: int) -> int:
     return sum(part.stop - part.start + part.padding for part in held) // copies if copies else count
 
 
-def _lockstep(clients: Sequence[ClientCostRecord], at_once: int | None) -> Waste:
+def _lockstep(clients: Sequence[ClientCostRecord], chunk_size: int | None) -> Waste:
     by_device: dict[int | None, list[int]] = {}
     for client in clients:
         by_device.setdefault(client.device_id, []).append(client.examples or 0)
     true = sum(client.examples or 0 for client in clients)
-    slowest = max(_waited(examples, at_once or len(examples)) for examples in by_device.values())
+    slowest = max(_waited(examples, chunk_size or len(examples)) for examples in by_device.values())
     return slowest * len(by_device) / true - 1 if true else None
 
 
-def _waited(examples: list[int], at_once: int) -> int:
+def _waited(examples: list[int], chunk_size: int) -> int:
     """Examples that one device computes when every group of clients takes as long as its largest."""
-    groups = [examples[start : start + at_once] for start in range(0, len(examples), at_once)]
+    groups = [examples[start : start + chunk_size] for start in range(0, len(examples), chunk_size)]
     return sum(max(group) * len(group) for group in groups)

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from workbench._errors import InspectionError
 from workbench.cost._clients import client_costs
 from workbench.cost._collectives import collective_seconds
+from workbench.errors import InspectionError
 from workbench.records import (
     ChipRecord,
     CollectiveRecord,

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from workbench._errors import InspectionError
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
+from workbench.errors import InspectionError
 from workbench.records import (
     ChipRecord,
     CollectiveRecord,
@@ -29,7 +29,7 @@ class _Size:
     clients: int
     shares: int
     others: int
-    at_once: int
+    chunk_size: int
 
     @property
     def per_device(self) -> int:
@@ -37,7 +37,7 @@ class _Size:
 
     @property
     def turns(self) -> int:
-        return -(-self.per_device // self.at_once)
+        return -(-self.per_device // self.chunk_size)
 
 
 def estimate_scaled(
@@ -45,7 +45,7 @@ def estimate_scaled(
     *,
     clients: int | None = None,
     model: float = 1.0,
-    clients_at_once: int | None = None,
+    chunk_size: int | None = None,
     devices: int | None = None,
     chip: ChipRecord | None = None,
 ) -> ScaledCostRecord:
@@ -58,7 +58,7 @@ def estimate_scaled(
         record: The program, from `inspect`.
         clients: How many clients; None: as many as it has.
         model: Times the parameters, with the same examples.
-        clients_at_once: How many clients a device computes together; None: as it is.
+        chunk_size: How many clients a device computes together; None: as it is.
         devices: How many devices; the mesh axes of the clients grow or shrink, the others stay.
         chip: The chip to price seconds on; None: that of the record.
 
@@ -72,12 +72,12 @@ def estimate_scaled(
         >>> import jax, workbench as wb
         >>> from workbench.cost import estimate_scaled
         >>> mean = wb.program(clients=8)(lambda x: wb.reduce_mean(wb.map_fn(lambda rows: rows @ rows.T, x)))
-        >>> record = wb.inspect(mean, jax.numpy.ones((8, 16, 32)))
+        >>> record = wb.inspect(mean)(jax.numpy.ones((8, 16, 32)))
         >>> estimate_scaled(record, clients=64).cost.stages[0].flops / record.cost.stages[0].flops
         8.0
     """
     placement, before = _size(record)
-    after = _changed(record, placement, before, (clients, model, clients_at_once, devices))
+    after = _changed(record, placement, before, (clients, model, chunk_size, devices))
     chip = chip or (record.cost.chip if record.cost is not None else None)
     law = _Law(record.plan, placement, before, after, model)
     peak = peak_of(chip, largest_dtype(record.plan, chip))
@@ -95,7 +95,7 @@ def estimate_scaled(
         memory=_memory(record, law, chip),
         clients=after.clients,
         clients_per_device=after.per_device,
-        clients_at_once=after.at_once,
+        chunk_size=after.chunk_size,
         devices=after.shares * after.others,
         idle_devices=max(0, after.shares - -(-after.clients // after.per_device)) * after.others,
         model=model,
@@ -114,8 +114,8 @@ def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
     shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
     others = math.prod(axis.size for axis in axes) // shares
     per_device = -(-placement.size // shares)
-    at_once = min(record.plan.clients_at_once or per_device, per_device)
-    return placement, _Size(placement.size, shares, others, at_once)
+    chunk_size = min(record.plan.chunk_size or per_device, per_device)
+    return placement, _Size(placement.size, shares, others, chunk_size)
 
 
 def _changed(
@@ -124,10 +124,10 @@ def _changed(
     before: _Size,
     wanted: tuple[int | None, float, int | None, int | None],
 ) -> _Size:
-    clients, model, at_once, devices = wanted
+    clients, model, chunk_size, devices = wanted
     clients = before.clients if clients is None else clients
     devices = before.shares * before.others if devices is None else devices
-    given = {"clients": clients, "model": model, "clients_at_once": 1 if at_once is None else at_once}
+    given = {"clients": clients, "model": model, "chunk_size": 1 if chunk_size is None else chunk_size}
     wrong = [f"{name}={value!r} is not above 0" for name, value in given.items() if not value > 0]
     if devices < 1 or devices % before.others:
         wrong.append(f"devices={devices!r} is no multiple of {before.others}, the devices of the other mesh axes")
@@ -141,9 +141,9 @@ def _changed(
         raise InspectionError(message)
     shares = devices // before.others
     per_device = -(-clients // shares)
-    if at_once is None:
-        at_once = before.at_once if record.plan.clients_at_once is not None else per_device
-    return _Size(clients, shares, before.others, min(at_once, per_device))
+    if chunk_size is None:
+        chunk_size = before.chunk_size if record.plan.chunk_size is not None else per_device
+    return _Size(clients, shares, before.others, min(chunk_size, per_device))
 
 
 class _Law:
@@ -179,7 +179,7 @@ class _Law:
         if group < 2:
             return None
         looped = at_clients and not crosses  # sent anew for every group of clients that is computed together
-        payload = one.payload_bytes * self.model * (self.after.at_once / self.before.at_once if looped else 1.0)
+        payload = one.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
         times = one.times
         if times is not None and looped:
             times *= self.after.turns / self.before.turns
@@ -234,7 +234,7 @@ def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> Memory
     data = min(arguments, sum(_client_bytes(record.plan, law)))
     new_arguments = round((arguments - data) * law.model + data * law.clients)
     new_outputs = round(outputs * law.model)
-    new_temporaries = round(temporaries * law.model * law.after.at_once / law.before.at_once)
+    new_temporaries = round(temporaries * law.model * law.after.chunk_size / law.before.chunk_size)
     grown = new_arguments + new_outputs + new_temporaries - arguments - outputs - temporaries
     new_peak = max(peak + grown, new_arguments)
     same_chip = record.cost is None or chip is None or chip == record.cost.chip
@@ -285,9 +285,9 @@ def _assumptions(
             f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and what is sent grow "
             f"{model:g} times (as with more layers; wider layers move fewer activations than that)"
         )
-    if after.at_once != before.at_once:
+    if after.chunk_size != before.chunk_size:
         yield (
-            f"{after.at_once} {placement.name} at once instead of {before.at_once}: temporaries grow with that, FLOPs "
+            f"{after.chunk_size} {placement.name} at once instead of {before.chunk_size}: temporaries grow with that, FLOPs "
             "and memory traffic do not"
         )
     if record.cost is not None:

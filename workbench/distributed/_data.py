@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from workbench._errors import MeshError
+from workbench.errors import MeshError
 
 
 def from_local_clients(rows: Any, mesh: Mesh | None = None, *, axis: str = "clients") -> Any:
@@ -45,7 +45,7 @@ def from_local_clients(rows: Any, mesh: Mesh | None = None, *, axis: str = "clie
         message = (
             f"`from_local_clients` was given {uneven or 'some'} clients on host {jax.process_index()} of {hosts}, and "
             f"the mesh axis {axis!r} has {mesh.shape[axis]} devices. Every host's clients divide evenly among its "
-            "devices: pad the clients (see `workbench.data`), or choose a mesh that they divide."
+            "devices: pad the clients (see `workbench.federated.data`), or choose a mesh that they divide."
         )
         raise MeshError(message)
 

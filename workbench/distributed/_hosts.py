@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import psutil
 
-from workbench._errors import EngineError, MeshError, MissingDependencyError
 from workbench.distributed._merge import merge_runs
-from workbench.distributed._wait import TIMEOUT_SECONDS
-from workbench.placements import simulate_devices
+from workbench.distributed._synchronize import TIMEOUT_SECONDS
+from workbench.errors import EngineError, MeshError, MissingDependencyError
+from workbench.mesh import simulate_devices
 from workbench.records import RunRecord
 
 _GRACE_SECONDS = 10.0  # for the other hosts, once one has failed

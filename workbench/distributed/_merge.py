@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workbench._errors import InspectionError
+from workbench.errors import InspectionError
 from workbench.records import RunRecord
 
 
@@ -20,7 +20,7 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         InspectionError: if there are none, or if they are of different programs.
 
     Example:
-        >>> run = wb.measure(jnp.sin, jnp.ones(8))
+        >>> run = wb.measure(jnp.sin)(jnp.ones(8))
         >>> merge_runs([run, run]).notes[-1]
         'measured on 2 hosts'
     """

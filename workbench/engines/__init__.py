@@ -1,7 +1,6 @@
 """Runs a plan somewhere and returns what happened: here client by client, on executors, on Beam, or on the mesh."""
 
 from workbench.engines._artifact import pack as pack, read_header as read_header, unpack as unpack
-from workbench.engines._beam import Beam as Beam
 from workbench.engines._clients import ClientReader as ClientReader
 from workbench.engines._debug import Observed as Observed
 from workbench.engines._drjax import from_drjax as from_drjax
@@ -11,7 +10,8 @@ from workbench.engines._federated_language import (
     FederatedComputation as FederatedComputation,
     to_federated_language as to_federated_language,
 )
-from workbench.engines._flower import Flower as Flower
 from workbench.engines._mesh import Mesh as Mesh
 from workbench.engines._sequential import Sequential as Sequential
 from workbench.engines._tap import tap as tap
+from workbench.engines.beam._engine import Beam as Beam
+from workbench.engines.flower._engine import Flower as Flower

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.export
 
-from workbench._errors import InspectionError
+from workbench.errors import InspectionError
 
 MAGIC = b"WBSTHLO1"
 _PREFIX = len(MAGIC) + 32 + 4  # magic, SHA-256 of all that follows it, length of the header

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._errors import EngineError, ProgramError
+from workbench.errors import EngineError, ProgramError
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -113,7 +113,7 @@ class ClientReader:
             message = (
                 f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, given))}, but "
                 f"the first client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a "
-                "program have the same shapes and dtypes: pad their examples (see `workbench.data`), or run them in "
+                "program have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run them in "
                 "programs of their own."
             )
             raise EngineError(message, stage=stage, client=identity)

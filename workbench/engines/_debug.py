@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from workbench import _jax_compat
-from workbench._errors import EngineError
+from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
-from workbench.engines._ledger import find_nan, tell
-from workbench.engines._pass import Pass
+from workbench.engines._run_recorder import find_nan, tell
 from workbench.engines._stage import dtype_of, from_edge, to_edge
+from workbench.errors import EngineError
 from workbench.plan._evaluate import bind_here
+from workbench.plan._plan import source_line
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._steps import source_line
 from workbench.records import SourceLine
 
 

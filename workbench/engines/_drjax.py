@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench import primitives
-from workbench._errors import MissingDependencyError, ProgramError
+from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted
 
 _FUNCTIONS = ("broadcast", "map_fn", "reduce_mean", "reduce_sum", "reduce_weighted_mean")
@@ -48,7 +48,7 @@ def from_drjax(fn: Callable) -> Callable:
         >>> @drjax.program(placements={"clients": 3})
         ... def mean_square(x):
         ...     return drjax.reduce_mean(drjax.map_fn(lambda row: row**2, x))
-        >>> [stage.kind for stage in wb.plan(from_drjax(mean_square), np.ones(3, np.float32)).stages]
+        >>> [stage.kind for stage in wb.trace(from_drjax(mean_square))(np.ones(3, np.float32)).plan.stages]
         ['clients', 'reduce']
 
     Source: Rush et al., "DrJAX: Scalable and Differentiable MapReduce Primitives in JAX", arXiv 2403.07128.

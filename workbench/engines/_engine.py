@@ -10,17 +10,17 @@ import jax
 import numpy as np
 
 from workbench import _jax_compat
-from workbench._errors import EngineError, ProgramError
+from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader, ReadRows
-from workbench.engines._held import at_hand
-from workbench.engines._ledger import Ledger, Progress
-from workbench.engines._pass import Pass
+from workbench.engines._interpreter import Run, Walk
+from workbench.engines._remote_rows import at_hand
+from workbench.engines._run_recorder import Ledger, Progress
 from workbench.engines._stage import is_key
-from workbench.engines._walk import Run, Walk
+from workbench.errors import EngineError, ProgramError
 from workbench.plan import Jitted, Plan, Traced
 from workbench.plan._jit import trace_listening
 from workbench.plan._listen import Emitted, deliver, listeners
-from workbench.plan._steps import plan_jaxpr
+from workbench.plan._plan import plan_jaxpr
 from workbench.records import RunRecord
 
 KEPT_PLANS = 8

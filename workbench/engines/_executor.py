@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._errors import EngineError, ProgramError
+from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch
 from workbench.engines._engine import Engine
-from workbench.engines._pass import Pass, list_clients
 from workbench.engines._remote import Reply, Task, run_task
+from workbench.errors import EngineError, ProgramError
 
 Future = concurrent.futures.Future
 
@@ -147,7 +147,7 @@ def _run_here(compiled: Any, operands: list[Any]) -> Reply:
 
 def _isolated(work: Pass, batch: Batch) -> EngineError | None:
     """Which client of a batch makes the NaN: computes them here, one by one."""
-    from workbench.engines._ledger import find_nan
+    from workbench.engines._run_recorder import find_nan
 
     single = work.compiled(1)
     for seat, client in enumerate(batch.clients):

@@ -14,16 +14,16 @@ import numpy as np
 from jax.extend.core import Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
-from workbench._errors import MissingDependencyError, ProgramError
 from workbench.engines._engine import as_struct, without_emissions
-from workbench.engines._ledger import Ledger
+from workbench.engines._interpreter import Run, Server, Walk
+from workbench.engines._run_recorder import Ledger
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
-from workbench.engines._walk import Run, Server, Walk
+from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted, Plan
 from workbench.plan._inline import uses_primitives
 from workbench.plan._jit import trace_listening
+from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._steps import Step
 from workbench.primitives import max_p, mean_p, min_p, sum_p
 
 

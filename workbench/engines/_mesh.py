@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from workbench import _jax_compat
-from workbench._errors import EngineError, WorkbenchError
+from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
-from workbench.engines._ledger import Ledger, tell
-from workbench.engines._pass import Pass
-from workbench.plan import AtOnce, jit
+from workbench.engines._run_recorder import Ledger, tell
+from workbench.errors import EngineError, WorkbenchError
+from workbench.plan import ChunkSize, jit
 from workbench.plan._listen import listeners
 from workbench.records import RunRecord
 
@@ -27,7 +27,7 @@ class Mesh(Engine):
 
     Args (of the constructor):
         mesh: Mesh to run on. Default: that of `jax.set_mesh`.
-        clients_at_once: As for `workbench.jit`.
+        chunk_size: As for `workbench.jit`.
 
     Example:
         >>> import workbench as wb
@@ -40,9 +40,9 @@ class Mesh(Engine):
 
     name = "mesh"
 
-    def __init__(self, mesh: jax.sharding.Mesh | None = None, *, clients_at_once: AtOnce = "auto") -> None:
+    def __init__(self, mesh: jax.sharding.Mesh | None = None, *, chunk_size: ChunkSize = "auto") -> None:
         self.mesh = mesh
-        self.clients_at_once: AtOnce = clients_at_once
+        self.chunk_size: ChunkSize = chunk_size
         self._programs: dict[Any, Callable] = {}
         self._jitted: dict[Callable, Callable] = {}
 
@@ -74,14 +74,14 @@ class Mesh(Engine):
     def _compiled(self, fn: Callable, args: Any) -> Callable:
         """The compiled program, kept by function, shapes and mesh; who listens needs the program that tells."""
         if listeners():
-            return self._jitted.setdefault(fn, jit(fn, clients_at_once=self.clients_at_once))
+            return self._jitted.setdefault(fn, jit(fn, chunk_size=self.chunk_size))
         shapes = [str(_jax_compat.aval_of(x)) for x in jax.tree.leaves(args)]
         shardings = [getattr(x, "sharding", None) for x in jax.tree.leaves(args)]
         key = (fn, jax.tree.structure(args), *shapes, *shardings, jax.sharding.get_mesh())
         if key not in self._programs:
             while len(self._programs) >= KEPT_PLANS:
                 self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = jit(fn, clients_at_once=self.clients_at_once).lower(*args).compile()
+            self._programs[key] = jit(fn, chunk_size=self.chunk_size).lower(*args).compile()
         return self._programs[key]
 
     def _compute(self, work: Pass) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import jax
 
-from workbench._errors import EngineError
+from workbench.engines._client_loop import Pass
 from workbench.engines._debug import Observed, trace_client
 from workbench.engines._engine import Engine
-from workbench.engines._pass import Pass
+from workbench.errors import EngineError
 
 
 class Sequential(Engine):

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench import _jax_compat
-from workbench._errors import EngineError
 from workbench.engines._artifact import pack
+from workbench.errors import EngineError
 from workbench.plan import evaluate
+from workbench.plan._client_loop import PassOptions, _Share
 from workbench.plan._evaluate import bind_here
-from workbench.plan._passes import PassOptions, _Share
 from workbench.plan._phases import Phase
+from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._steps import Plan, Step, plan_jaxpr
 
 
 class BatchFunction:
@@ -95,7 +95,7 @@ class WholeFunction(BatchFunction):
         super().__init__(plan, phase, path, phase.placement.size)
 
     def __call__(self, index: Any, *operands: Any) -> list[Any]:
-        from workbench.plan._passes import run_pass
+        from workbench.plan._client_loop import run_pass
 
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)

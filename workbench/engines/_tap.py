@@ -7,16 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._errors import InspectionError
+from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, walk_client
 from workbench.engines._engine import Engine
 from workbench.engines._expressions import is_opaque, named_values
-from workbench.engines._pass import Pass
+from workbench.engines._interpreter import Run, Walk
 from workbench.engines._stage import is_key
-from workbench.engines._walk import Run, Walk
+from workbench.errors import InspectionError
 from workbench.plan import Traced, trace
-from workbench.plan._steps import source_line
+from workbench.plan._plan import source_line
 from workbench.records import TappedValueRecord, TapRecord
 
 _TOGETHER = 256  # clients beside the tapped one that are computed at once
@@ -62,7 +62,7 @@ def tap(
         ...         doubled = 2 * row
         ...         return doubled**2
         ...     return wb.reduce_sum(wb.map_fn(square, x))
-        >>> record = tap(total, np.arange(4, dtype=np.float32), client=3)
+        >>> record = tap(total, client=3)(np.arange(4, dtype=np.float32))
         >>> float(record.find("doubled")[0].value), float(record.results)
         (6.0, 56.0)
     """
@@ -104,7 +104,7 @@ class _Tap(Engine):
 
     def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
         """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
-        from workbench.engines._ledger import Ledger
+        from workbench.engines._run_recorder import Ledger
 
         traced = trace(fn, *shapes)
         return traced, Walk(traced.plan, "", Run(self._compute, Ledger(traced.plan.name, self.name, None, None)))

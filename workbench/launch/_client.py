@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from workbench._errors import NodeError, NodeTimeoutError
+from workbench.errors import NodeError, NodeTimeoutError
 from workbench.launch._pool import DaemonPool
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from types import MappingProxyType
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 
 LOG_LINES = 2000  # kept per node; older lines are dropped
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from workbench._errors import MissingDependencyError, ProgramError
+from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch._client import Line
 from workbench.launch._context import LOG_LINES
 from workbench.launch._dask_calls import DaskEndpoint, Place

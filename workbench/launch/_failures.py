@@ -4,7 +4,7 @@ import linecache
 import re
 from collections.abc import Mapping
 
-from workbench._errors import NodeError
+from workbench.errors import NodeError
 
 _FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.launch._engine import Engine
 from workbench.launch._launched import Launched
 from workbench.launch._processes import Processes

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Generator
 from typing import Any, Literal, Self
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.launch._client import Client, Line
 from workbench.launch._engine import Engine, Host
 from workbench.launch._failures import failure_error, with_source_lines
@@ -192,7 +192,7 @@ class Launched:
         return f"<{self.program.name} on {self.engine}: {counted}>"
 
     def _repr_html_(self) -> str:
-        from workbench.views import describe_graph, describe_launched, figure, render_graph_svg
+        from workbench.render import describe_graph, describe_launched, figure, render_graph_svg
 
         record = self.record
         picture = render_graph_svg(record.graph, states=record.states)

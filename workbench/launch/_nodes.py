@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 
 if TYPE_CHECKING:  # spawned processes need no records
     from workbench.records import NodeKind

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-import workbench_child
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
+from workbench.launch import _spawned
 from workbench.launch._child import Address, Order
 from workbench.launch._client import Line
 from workbench.launch._nodes import NodeSpec
@@ -66,7 +66,7 @@ class ProcessHost:
         )
         context: Any = multiprocessing.get_context(_START_METHOD)
         if _START_METHOD == "forkserver":
-            context.set_forkserver_preload([workbench_child.__name__])
+            context.set_forkserver_preload([_spawned.__name__])
         ours, theirs = context.Pipe()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         arguments = {
@@ -75,7 +75,7 @@ class ProcessHost:
             "log_path": str(self._log),
             "environment": {**os.environ, **self.specs[0].environment},  # as of now: the server has that of its start
         }
-        process = context.Process(target=workbench_child.start, kwargs=arguments, name=name, daemon=True)
+        process = context.Process(target=_spawned.start, kwargs=arguments, name=name, daemon=True)
         with _REAPING:
             process.start()
         theirs.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.launch._nodes import Handle, Node, NodeSpec, Restart, handles_in
 from workbench.records import EdgeRecord, NodeRecord, ProgramGraphRecord
 
@@ -237,7 +237,7 @@ class Program:
             self._hosts[spec.index] = min(wanted)
 
     def _repr_html_(self) -> str:
-        from workbench.views import describe_graph, figure, render_graph_svg
+        from workbench.render import describe_graph, figure, render_graph_svg
 
         graph = self.graph()
         return figure(render_graph_svg(graph), describe_graph(graph))

@@ -8,8 +8,8 @@ from collections import deque
 from importlib import import_module
 from typing import Any
 
-import workbench_child
-from workbench._errors import MissingDependencyError, ProgramError
+from workbench.errors import MissingDependencyError, ProgramError
+from workbench.launch import _spawned
 from workbench.launch._client import Line
 from workbench.launch._context import LOG_LINES
 from workbench.launch._nodes import NodeSpec
@@ -176,7 +176,7 @@ class RayHost:
             allow_out_of_order_execution=False,
             max_restarts=0,  # restarts are ours to say
             runtime_env={"env_vars": dict(self.specs[0].environment)} if self.specs[0].environment else None,
-        )(workbench_child.RayNode)
+        )(_spawned.RayNode)
         deadline = time.monotonic() + _NAME_SECONDS
         while True:
             try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from multiprocessing import managers
 from typing import Any, cast
 
-from workbench._errors import NodeError
+from workbench.errors import NodeError
 from workbench.launch._failures import with_source_lines
 from workbench.launch._pickling import pickled
 from workbench.launch._service import Service

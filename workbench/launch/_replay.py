@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from workbench._errors import NodeError, ProgramError
+from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import CURRENT
 from workbench.launch._nodes import ServiceNode
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from workbench._errors import NodeError, ProgramError
+from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import CURRENT, NodeContext
 from workbench.launch._nodes import NodeSpec
 

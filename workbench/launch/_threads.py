@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._program import Program

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench._errors import NodeError, ProgramError
+from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import current_node
 from workbench.launch._nodes import Handle, PyClassNode, ServiceNode
 from workbench.launch._program import Program

@@ -8,16 +8,16 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
-from workbench.placements import Placement, find_layout
+from workbench.mesh import Placement, find_layout
 from workbench.plan._count import count_jaxpr
+from workbench.plan._disclosure import find_leaving
 from workbench.plan._inline import uses_primitives
-from workbench.plan._leaving import find_leaving
-from workbench.plan._steps import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
+from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
 from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
 
 
 def describe_plan(
-    plan: Plan, *, names: Sequence[str] = (), clients_at_once: int | None = None, notes: Sequence[str] = ()
+    plan: Plan, *, names: Sequence[str] = (), chunk_size: int | None = None, notes: Sequence[str] = ()
 ) -> PlanRecord:
     """The record of a plan; `names` are the names of its inputs."""
     flow = _Names(plan, names)
@@ -30,7 +30,7 @@ def describe_plan(
         stages=tuple(_stage_record(plan, stage, flow, "") for stage in plan.stages),
         inputs=inputs,
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
-        clients_at_once=clients_at_once,
+        chunk_size=chunk_size,
         leaves=leaves,
         stays=stays,
         notes=tuple(notes),

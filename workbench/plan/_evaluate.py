@@ -8,39 +8,39 @@ import jax
 from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
-from workbench.plan._chunks import choose_clients_at_once
+from workbench.plan._chunk_size import choose_chunk_size
+from workbench.plan._client_loop import PassOptions, run_pass
 from workbench.plan._emissions import Emission
-from workbench.plan._passes import PassOptions, run_pass
 from workbench.plan._phases import Phase, find_phases
+from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.plan._rebase import bind_rebased
-from workbench.plan._steps import Plan, Step, plan_jaxpr
 
-AtOnce = int | OneOf["auto"] | Callable[[Phase, int], int] | None
+ChunkSize = int | OneOf["auto"] | Callable[[Phase, int], int] | None
 
 
-def evaluate(plan: Plan, inputs: Sequence[Any], *, clients_at_once: AtOnce = None, path: str = "") -> list[Any]:
+def evaluate(plan: Plan, inputs: Sequence[Any], *, chunk_size: ChunkSize = None, path: str = "") -> list[Any]:
     """Runs a plan on flat inputs.
 
     Args:
         plan: What to run.
         inputs: One value per input of the plan's jaxpr.
-        clients_at_once: How many clients each device computes together; "auto" chooses from size and platform;
+        chunk_size: How many clients each device computes together; "auto" chooses from size and platform;
             None computes all of a device's clients at once.
         path: Path of the stage that this plan is the body of.
 
     Returns:
         One value per output of the plan's jaxpr.
     """
-    return _Evaluation(plan, clients_at_once, path).run(inputs)
+    return _Evaluation(plan, chunk_size, path).run(inputs)
 
 
-def count_at_once(clients_at_once: AtOnce, phase: Phase, per_share: int) -> int:
+def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_share: int) -> int:
     """The number of clients that a device with `per_share` of them computes together."""
-    if clients_at_once is None:
+    if chunk_size is None:
         return per_share
-    if isinstance(clients_at_once, int):
-        return min(clients_at_once, per_share)
-    choose = choose_clients_at_once if clients_at_once == "auto" else clients_at_once
+    if isinstance(chunk_size, int):
+        return min(chunk_size, per_share)
+    choose = choose_chunk_size if chunk_size == "auto" else chunk_size
     assert callable(choose)
     return choose(phase, per_share)
 
@@ -54,10 +54,10 @@ def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 class _Evaluation:
-    def __init__(self, plan: Plan, clients_at_once: AtOnce, path: str) -> None:
+    def __init__(self, plan: Plan, chunk_size: ChunkSize, path: str) -> None:
         self.plan, self.path = plan, path
-        self.clients_at_once: AtOnce = clients_at_once
-        self.phases = find_phases(plan, recompute=clients_at_once is not None)
+        self.chunk_size: ChunkSize = chunk_size
+        self.phases = find_phases(plan, recompute=chunk_size is not None)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.values: dict[Var, Any] = {}
         self.options = PassOptions(self._at_once, self._scope, self._client_program, bind_here)
@@ -95,7 +95,7 @@ class _Evaluation:
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
 
     def _at_once(self, phase: Phase, per_share: int) -> int:
-        return count_at_once(self.clients_at_once, phase, per_share)
+        return resolve_chunk_size(self.chunk_size, phase, per_share)
 
     def _run_step(self, step: Step) -> None:
         operands = [self._read(atom) for atom in step.equation.invars]
@@ -113,7 +113,7 @@ class _Evaluation:
     def _body(self, step: Step, closed: Any, operands: Sequence[Any], suffix: str = "") -> list[Any]:
         inner = plan_jaxpr(closed, self.plan.stages[step.stage].name)
         path = f"{self.path}{step.stage}{suffix}."
-        return evaluate(inner, operands, clients_at_once=self.clients_at_once, path=path)
+        return evaluate(inner, operands, chunk_size=self.chunk_size, path=path)
 
 
 def _scan(run: _Evaluation, step: Step, operands: Sequence[Any]) -> list[Any]:

@@ -8,12 +8,12 @@ import jax
 from jax.core import Tracer
 
 from workbench import _jax_compat
-from workbench._errors import ProgramError
-from workbench.placements import planned
+from workbench.errors import ProgramError
+from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
-from workbench.plan._evaluate import AtOnce, Traced, evaluate
+from workbench.plan._evaluate import ChunkSize, Traced, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
-from workbench.plan._steps import plan_jaxpr
+from workbench.plan._plan import plan_jaxpr
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
@@ -67,22 +67,22 @@ def _argument_name(fn: Callable, path: Any) -> str:
 
 
 class Jitted:
-    """A compiled program; see `jit`. `fn` is the function as written, `clients_at_once` as it was given."""
+    """A compiled program; see `jit`. `fn` is the function as written, `chunk_size` as it was given."""
 
-    def __init__(self, fn: Callable, clients_at_once: AtOnce, options: dict[str, Any]) -> None:
+    def __init__(self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.clients_at_once: AtOnce = clients_at_once
+        self.chunk_size: ChunkSize = chunk_size
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(*_without_static(fn, args, kwargs), clients_at_once)
+            return call_staged(*_without_static(fn, args, kwargs), chunk_size)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
             moving, args, kwargs = _without_static(fn, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True)
-            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), clients_at_once=clients_at_once)
+            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size)
             count = traced.out_tree.num_leaves
             # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
             emitted = Emitted(traced.emissions, tuple(values[count:]))
@@ -140,21 +140,21 @@ def _without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any
     return of_moving, tuple(leaf for leaf, moving in zip(leaves, moves, strict=True) if moving), {}
 
 
-def call_staged(fn: Callable, args: Any, kwargs: Any, clients_at_once: AtOnce) -> Any:
+def call_staged(fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize) -> Any:
     """Calls a program by its plan, inside whatever trace is in progress."""
     traced = trace(fn, *args, **kwargs)
     leaves = jax.tree.leaves((args, kwargs))
-    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, clients_at_once=clients_at_once))
+    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size))
 
 
 @overload
-def jit(fn: Callable, *, clients_at_once: AtOnce = "auto", **options: Any) -> Jitted: ...
+def jit(fn: Callable, *, chunk_size: ChunkSize = "auto", **options: Any) -> Jitted: ...
 @overload
-def jit(*, clients_at_once: AtOnce = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
+def jit(*, chunk_size: ChunkSize = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
 
 
 def jit(
-    fn: Callable | None = None, *, clients_at_once: AtOnce = "auto", **options: Any
+    fn: Callable | None = None, *, chunk_size: ChunkSize = "auto", **options: Any
 ) -> Jitted | Callable[[Callable], Jitted]:
     """Compiles a program so that its memory does not grow with the number of clients.
 
@@ -162,37 +162,37 @@ def jit(
     collective. Also for gradient programs: `jit(jax.grad(program))`.
 
     Args:
-        fn: A program, or any function that calls programs. Without it, `jit(clients_at_once=8)` is a decorator.
-        clients_at_once: Clients that a device computes together; "auto" chooses; None: all of a device's clients.
+        fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
+        chunk_size: Clients that a device computes together; "auto" chooses; None: all of a device's clients.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:
         A callable like that of `jax.jit`, with `lower` and `trace`; `jax.export.export` takes it as well.
 
     Raises:
-        ProgramError: if `clients_at_once` is neither "auto", None nor a positive int.
+        ProgramError: if `chunk_size` is neither "auto", None nor a positive int.
 
     Example:
         >>> from workbench import program, reduce_mean, map_fn
         >>> @program(clients=1000)
         ... def mean_square(x):
         ...     return reduce_mean(map_fn(lambda row: row**2, x))
-        >>> float(jit(mean_square, clients_at_once=10)(jax.numpy.ones(1000)))
+        >>> float(jit(mean_square, chunk_size=10)(jax.numpy.ones(1000)))
         1.0
 
     References:
         DrJAX (2024), section 3; gradient accumulation over chunks as in Chen et al., arXiv 1604.06174.
     """
-    wrong = clients_at_once not in ("auto", None) and not (
-        isinstance(clients_at_once, int) and not isinstance(clients_at_once, bool) and clients_at_once >= 1
+    wrong = chunk_size not in ("auto", None) and not (
+        isinstance(chunk_size, int) and not isinstance(chunk_size, bool) and chunk_size >= 1
     )
     if wrong:
         message = (
-            f"`jit` was given clients_at_once={clients_at_once!r}. It is the number of clients that one device "
+            f"`jit` was given chunk_size={chunk_size!r}. It is the number of clients that one device "
             "computes "
             'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
         )
         raise ProgramError(message)
     if fn is None:
-        return functools.partial(jit, clients_at_once=clients_at_once, **options)
-    return Jitted(fn, clients_at_once, options)
+        return functools.partial(jit, chunk_size=chunk_size, **options)
+    return Jitted(fn, chunk_size, options)

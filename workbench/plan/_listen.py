@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._errors import InspectionError
-from workbench.placements import read_here
+from workbench.errors import InspectionError
+from workbench.mesh import read_here
 from workbench.plan._emissions import Emission
 
 

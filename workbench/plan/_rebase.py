@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench.placements import find_layout
+from workbench.mesh import find_layout
 
 
 def rebase(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -8,8 +8,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
-from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, find_layout, resolve, reveal, spread
+from workbench.errors import PlacementError
+from workbench.mesh import Layout, Placement, find_layout, resolve, reveal, spread
 from workbench.primitives._checks import as_arrays
 
 broadcast_p = Primitive("broadcast")

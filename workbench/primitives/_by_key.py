@@ -12,8 +12,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, align, find_layout, resolve, spread
+from workbench.errors import PlacementError
+from workbench.mesh import Layout, Placement, align, find_layout, resolve, spread
 from workbench.primitives._broadcast import bind_broadcast, typed
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import bind_map, map_fn

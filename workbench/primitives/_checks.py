@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._errors import PlacementError, ProgramError
-from workbench.placements import Placement
+from workbench.errors import PlacementError, ProgramError
+from workbench.mesh import Placement
 
 
 def as_arrays(operation: str, argument: str, tree: Any) -> tuple[list[jax.Array], Any]:

@@ -11,8 +11,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
-from workbench._errors import PlacementError
-from workbench.placements import Layout, Placement, align, find_layout, gather, resolve, spread
+from workbench.errors import PlacementError
+from workbench.mesh import Layout, Placement, align, find_layout, gather, resolve, spread
 from workbench.primitives._broadcast import rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn

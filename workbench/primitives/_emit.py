@@ -7,7 +7,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.primitives._checks import is_array
 
 emit_p = Primitive("emit")

@@ -10,9 +10,9 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
-from workbench._errors import ProgramError, WorkbenchError
-from workbench.placements import Layout, Placement, active, current_scope, find_layout, gather, resolve, reveal, spread
-from workbench.placements._placement import Scope
+from workbench.errors import ProgramError, WorkbenchError
+from workbench.mesh import Layout, Placement, active, current_scope, find_layout, gather, resolve, reveal, spread
+from workbench.mesh._placement import Scope
 from workbench.primitives._broadcast import bind_broadcast, rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients, is_array
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from workbench.placements import Placement, Scope, active, make_placements
+from workbench.mesh import Placement, Scope, active, make_placements
 
 F = TypeVar("F", bound=Callable)
 

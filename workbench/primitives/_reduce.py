@@ -10,7 +10,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
-from workbench.placements import Layout, Placement, find_layout, resolve, spread
+from workbench.mesh import Layout, Placement, find_layout, resolve, spread
 from workbench.primitives._broadcast import bind_broadcast, typed
 from workbench.primitives._checks import as_arrays, check_clients
 

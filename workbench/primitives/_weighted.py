@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from workbench import _jax_compat
-from workbench._errors import PlacementError
-from workbench.placements import Placement, find_layout, resolve
+from workbench.errors import PlacementError
+from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
 from workbench.primitives._reduce import reduce_max, reduce_sum

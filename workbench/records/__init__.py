@@ -1,6 +1,6 @@
 """What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
 
-from workbench.records._base import Record as Record, print_records_with as print_records_with
+from workbench.records._base import Record as Record
 from workbench.records._comparison import (
     ComparedRecord as ComparedRecord,
     ComparisonRecord as ComparisonRecord,

@@ -1,8 +1,9 @@
 """What every record has in common: frozen, JSON-able, units in the field names."""
 
 import dataclasses
+import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 
@@ -23,7 +24,8 @@ class Record:
         return json.dumps(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:
-        return _PRINTER[-1](self) if _PRINTER else repr(self)
+        # A display hook, looked up when a record is first printed: records themselves import no renderer.
+        return getattr(importlib.import_module(_RENDERER), "render_text")(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -33,12 +35,7 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-def print_records_with(render: Callable[[Any], str]) -> None:
-    """Sets how `print` and a notebook write a record; records themselves know nothing of views."""
-    _PRINTER.append(render)
-
-
-_PRINTER: list[Callable[[Any], str]] = []
+_RENDERER = "workbench.render"
 
 
 def _plain(value: Any) -> Any:

@@ -106,7 +106,7 @@ class PlanRecord(Record):
     stages: tuple[StageRecord, ...]
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
-    clients_at_once: int | None = None  # None: every client of a device at once
+    chunk_size: int | None = None  # None: every client of a device at once
     leaves: tuple[LeavingRecord, ...] = ()  # what the server gets to see of a client, on an engine that sends no more
     stays: tuple[ValueRecord, ...] = ()  # inputs that clients alone read, as one client has them
     notes: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ class ScaledCostRecord(Record):
     memory: MemoryRecord | None  # totals alone; None where the compiler's are not known
     clients: int
     clients_per_device: int  # of the fullest device
-    clients_at_once: int
+    chunk_size: int
     devices: int
     idle_devices: int  # have no client at all
     model: float  # times the parameters

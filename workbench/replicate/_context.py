@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from workbench._errors import PlacementError, ProgramError
+from workbench.errors import PlacementError, ProgramError
 from workbench.replicate._reduce import REDUCE, permute, take_from
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._errors import DataError
+from workbench.errors import DataError
 from workbench.replicate._context import InputContext
 
 

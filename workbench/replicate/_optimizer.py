@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import optax
 
-from workbench._errors import ProgramError
+from workbench.errors import ProgramError
 from workbench.replicate._context import ReplicaContext
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh
 
-from workbench._errors import MeshError, PlacementError
+from workbench.errors import MeshError, PlacementError
 from workbench.plan import jit
 from workbench.primitives import map_fn, program
 from workbench.replicate._context import ReplicaContext

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
-from workbench._errors import ProgramError, WorkbenchError
+from workbench.errors import ProgramError, WorkbenchError
 from workbench.replicate._context import ReplicaContext
 from workbench.replicate._order import Uneven, read_order
 

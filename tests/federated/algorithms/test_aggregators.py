@@ -1,0 +1,231 @@
+"""Robust, private and compressed means against numpy, against each other and against what they promise."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy.stats import norm
+
+import workbench as wb
+from workbench.errors import ProgramError
+from workbench.federated import algorithms
+
+RANDOM = np.random.default_rng(0)
+CLIENTS, SHAPE = 8, (3, 5)
+
+
+def rows(clients: int = CLIENTS) -> dict[str, Any]:
+    return {
+        "w": jnp.asarray(RANDOM.normal(size=(clients, *SHAPE)), jnp.float32),
+        "b": jnp.asarray(RANDOM.normal(size=(clients, 4)), jnp.float32),
+    }
+
+
+def combined(aggregator: algorithms.Aggregator, moved: Any, weight: Any, times: int = 1) -> Any:
+    weight = jnp.asarray(weight, jnp.float32)
+    params = jax.tree.map(lambda x: x[0], moved)
+    with wb.program(clients=weight.shape[0]):
+        state = aggregator.init(params)
+        for _ in range(times):
+            result, state = aggregator.combine(moved, weight, state)
+    return result
+
+
+def largest_difference(a: Any, b: Any) -> float:
+    return max(float(jnp.abs(x - y).max()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@pytest.mark.parametrize("present", [8, 7, 1], ids=["all", "odd", "one"])
+def test_median_is_numpys_over_those_who_are_there(present: int) -> None:
+    moved = rows()
+    found = combined(algorithms.median(), moved, [1.0] * present + [0.0] * (CLIENTS - present))
+    for name, x in moved.items():
+        np.testing.assert_allclose(found[name], np.median(np.asarray(x)[:present], axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("share", "cut"), [(0.0, 0), (0.2, 2), (0.25, 2), (0.49, 4)])
+def test_trimmed_mean_averages_what_is_left_of_a_sorted_column(share: float, cut: int) -> None:
+    moved = rows(10)
+    found = combined(algorithms.trimmed_mean(share), moved, [1.0] * 10)
+    for name, x in moved.items():
+        expected = np.sort(np.asarray(x), axis=0)[cut : 10 - cut].mean(0)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "aggregator", [algorithms.median(), algorithms.trimmed_mean(0.3)], ids=["median", "trimmed mean"]
+)
+def test_two_liars_among_eight_move_a_robust_mean_no_further_than_honest_clients_stand(aggregator: Any) -> None:
+    moved = jax.tree.map(lambda x: x.at[:2].set(jnp.array([1e9, jnp.inf]).reshape(2, *[1] * (x.ndim - 1))), rows())
+    found = combined(aggregator, moved, [1.0] * CLIENTS)
+    for name, x in moved.items():
+        assert (np.asarray(found[name]) <= np.asarray(x)[2:].max(0)).all()
+        assert (np.asarray(found[name]) >= np.asarray(x)[2:].min(0)).all()
+
+
+def test_clipping_bounds_what_one_client_adds_and_absent_clients_add_nothing() -> None:
+    moved = jax.tree.map(lambda x: x.at[0].set(1e6), rows())
+    aggregator = algorithms.gaussian_mean(clip=0.5, noise_multiplier=0.0, expected=2)
+    alone = combined(aggregator, moved, [1.0] + [0.0] * 7)
+    assert float(jnp.linalg.norm(ravel_pytree(alone)[0])) == pytest.approx(
+        0.5 / 2, rel=1e-5
+    )  # its clip over the expected two
+    with_it, without = (combined(aggregator, moved, [here] + [1.0] * 7) for here in (1.0, 0.0))
+    difference = jax.tree.map(jnp.subtract, with_it, without)
+    assert float(jnp.linalg.norm(ravel_pytree(difference)[0])) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_noise_has_the_promised_size_and_is_fresh_in_every_round() -> None:
+    still = {"w": jnp.zeros((4, 20_000))}
+    aggregator = algorithms.gaussian_mean(clip=2.0, noise_multiplier=1.5, seed=3)
+    first, second = (combined(aggregator, still, [1.0] * 4, times=times)["w"] for times in (1, 2))
+    # z C / (qN) = 1.5 × 2 / 4; 20,000 draws know their deviation to 0.5 %.
+    assert float(first.std()) == pytest.approx(0.75, rel=0.02)
+    assert abs(float(first.mean())) < 0.75 * 4 / np.sqrt(20_000)
+    assert abs(float(jnp.corrcoef(first, second)[0, 1])) < 0.03
+
+
+def test_a_client_that_does_not_move_has_a_derivative_through_the_clip() -> None:
+    aggregator = algorithms.gaussian_mean(clip=1.0, noise_multiplier=0.0)
+    slope = jax.grad(lambda x: combined(aggregator, {"w": x}, [1.0, 1.0])["w"].sum())(jnp.zeros((2, 3)))
+    assert slope.tolist() == [[0.5] * 3] * 2
+
+
+def test_top_k_of_everything_is_the_mean_by_weight() -> None:
+    moved, weight = rows(), jnp.arange(CLIENTS, dtype=jnp.float32)
+    exact = combined(algorithms.weighted_mean(), moved, weight)
+    assert largest_difference(combined(algorithms.top_k_mean(1.0), moved, weight), exact) < 1e-6
+
+
+def test_top_k_sends_the_largest_entries_as_numpy_finds_them() -> None:
+    moved = rows()
+    flat = np.concatenate([np.asarray(moved["b"]), np.asarray(moved["w"]).reshape(CLIENTS, -1)], axis=1)  # b before w
+    kept = np.argsort(-np.abs(flat), axis=1)[:, :4]  # 0.2 of 19, rounded up
+    sparse = np.zeros_like(flat)
+    np.put_along_axis(sparse, kept, np.take_along_axis(flat, kept, axis=1), axis=1)
+    found = combined(algorithms.top_k_mean(0.2, memory=False), moved, [1.0] * CLIENTS)
+    np.testing.assert_allclose(found["b"], sparse.mean(0)[:4], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found["w"].reshape(-1), sparse.mean(0)[4:], rtol=1e-5, atol=1e-7)
+
+
+def test_with_memory_everything_arrives_in_the_end_and_absent_clients_keep_theirs() -> None:
+    moved, still = {"w": jnp.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])}, {"w": jnp.zeros((2, 3))}
+    aggregator = algorithms.top_k_mean(1 / 3)
+    with wb.program(clients=2):
+        state, arrived = aggregator.init({"w": jnp.zeros(3)}), jnp.zeros(3)
+        for rows_now, weight in ((moved, [1.0, 1.0]), (moved, [0.0, 0.0]), (still, [1.0, 1.0]), (still, [1.0, 1.0])):
+            mean, state = aggregator.combine(rows_now, jnp.array(weight), state)
+            arrived += mean["w"]
+    assert arrived.tolist() == [2.0, 2.0, 2.0]  # the mean of `moved`, once
+    assert not state.any()
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_quantised_means_are_within_one_step_of_the_mean_by_weight(bits: int) -> None:
+    moved, weight = rows(), np.arange(1, CLIENTS + 1, dtype=np.float32)
+    found, exact = (combined(a, moved, weight) for a in (algorithms.quantized_mean(bits), algorithms.weighted_mean()))
+    shares = weight / weight.sum()
+    for name, x in moved.items():
+        largest = np.abs(np.asarray(x) * shares.reshape(-1, *[1] * (x.ndim - 1))).max()
+        step = largest / (2 ** (bits - 1) - 1)
+        assert np.abs(found[name] - exact[name]).max() <= CLIENTS * step * (1 + 1e-3)  # each client errs by one at most
+
+
+def test_quantised_means_are_right_on_average() -> None:
+    moved = {"w": jnp.tile(jnp.array([[1.0, 0.3, -0.7]]), (4, 1))}
+    means = [combined(algorithms.quantized_mean(2, seed=seed), moved, [1.0] * 4)["w"] for seed in range(200)]
+    # One client's coin has a deviation of at most 1/2; the mean of 4 × 200 of them, 0.018.
+    np.testing.assert_allclose(np.mean(means, axis=0), [1.0, 0.3, -0.7], atol=4 * 0.018)
+
+
+def test_rounding_is_the_identity_in_derivatives() -> None:
+    moved = rows()
+    quantised, exact = (
+        jax.grad(lambda x, a=a: jnp.sum(jnp.sin(combined(a, {"w": x}, [1.0] * CLIENTS)["w"])))(moved["w"])
+        for a in (algorithms.quantized_mean(16), algorithms.weighted_mean())
+    )
+    np.testing.assert_allclose(quantised, exact, atol=1e-4)
+
+
+def bytes_reduced(aggregator: algorithms.Aggregator, clients: int, size: int) -> int:
+    algorithm = algorithms.fedavg(
+        lambda w, x: jnp.mean((w - x) ** 2), clients=clients, client_optimizer=optax.sgd(0.1), aggregator=aggregator
+    )
+    plan = wb.trace(algorithm.round)(algorithm.init(jnp.zeros(size)), jnp.ones((clients, 2, size))).plan
+    return sum(s.moved_bytes for s in plan.stages if s.operation.startswith("reduce"))
+
+
+def test_the_plan_shows_the_bytes_that_compression_saves() -> None:
+    clients, size = 64, 3000
+    plain = bytes_reduced(algorithms.weighted_mean(), clients, size)
+    scalars = 6 * 4 * clients  # loss, drift, weights: a few numbers per client
+    assert plain == pytest.approx(4 * size * clients, abs=scalars)
+    assert bytes_reduced(algorithms.top_k_mean(0.1), clients, size) == pytest.approx(plain / 5, abs=scalars)
+    # 4 bits are −7 … 7: the sum of 64 needs log2(64 × 14 + 1) → 10 bits, of which a word holds 3.
+    assert bytes_reduced(algorithms.quantized_mean(4), clients, size) == pytest.approx(plain / 3, abs=scalars)
+    assert bytes_reduced(algorithms.quantized_mean(2), clients, size) == pytest.approx(plain / 4, abs=scalars)
+
+
+def test_the_compiled_all_reduce_carries_the_packed_words() -> None:
+    def payload(aggregator: algorithms.Aggregator) -> int:
+        algorithm = algorithms.fedavg(
+            lambda w, x: jnp.mean((w - x) ** 2), clients=8, client_optimizer=optax.sgd(0.1), aggregator=aggregator
+        )
+        with jax.set_mesh(wb.make_mesh(clients=8)):
+            args = (algorithm.init(jnp.zeros(3000)), jnp.ones((8, 2, 3000)))
+            return sum(c.payload_bytes for c in wb.inspect(algorithm.round)(*args).module.collectives)
+
+    # 8 clients of 4 bits: log2(8 × 14 + 1) → 7 bits, four to a word.
+    plain, packed = payload(algorithms.weighted_mean()), payload(algorithms.quantized_mean(4))
+    assert packed == pytest.approx(plain / 4, abs=100)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: algorithms.trimmed_mean(0.5), "share=0.5.*such as 0.1"),
+        (lambda: algorithms.top_k_mean(0.0), "fraction=0.0.*above 0 and up to 1"),
+        (lambda: algorithms.quantized_mean(1), "bits=1.*2 to 16 bits"),
+        (lambda: combined(algorithms.quantized_mean(16), {"w": jnp.ones((2**17, 1))}, jnp.ones(2**17)), "at most 15"),
+        (lambda: algorithms.gaussian_mean(0.0, 1.0), "clip=0.0.*positive finite clip"),
+        (lambda: algorithms.gaussian_mean(1.0, -1.0), "noise_multiplier=-1.0"),
+        (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.median()), "'median'.*memory=False"),
+        (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.top_k_mean(0.1)), "'top 0.1'.*hides nobody"),
+        (lambda: algorithms.epsilon(1.0, rounds=1, participation=0.0, delta=1e-5), "participation=0.0"),
+    ],
+    ids=["trim all", "send none", "one bit", "too many", "no clip", "noise", "around median", "memory", "nobody"],
+)
+def test_means_that_cannot_be_are_refused(call: Any, says: str) -> None:
+    with pytest.raises(ProgramError, match=says):
+        call()
+
+
+def test_privacy_around_top_k_without_memory_is_allowed() -> None:
+    inner = algorithms.top_k_mean(1.0, memory=False)
+    moved = rows()
+    found = combined(algorithms.gaussian_mean(100.0, 0.0, of=inner), moved, [1.0] * CLIENTS)
+    assert largest_difference(found, combined(algorithms.weighted_mean(), moved, [1.0] * CLIENTS)) < 1e-6
+
+
+def test_no_noise_is_no_privacy_and_no_round_tells_nothing() -> None:
+    assert algorithms.epsilon(0.0, rounds=3, participation=0.1, delta=1e-5) == float("inf")
+    assert algorithms.epsilon(1.0, rounds=0, participation=0.1, delta=1e-5) == 0.0
+
+
+def test_epsilon_of_one_round_is_that_of_the_gaussian_mechanism() -> None:
+    # Balle and Wang (2018), theorem 8: δ = Φ(1/2z − εz) − e^ε Φ(−1/2z − εz); here z = 2.
+    found = algorithms.epsilon(2.0, rounds=1, participation=1.0, delta=1e-5)
+    delta = norm.cdf(0.25 - 2 * found) - np.exp(found) * norm.cdf(-0.25 - 2 * found)
+    slack = norm.cdf(0.25 - 2 * (found - 0.11)) - np.exp(found - 0.11) * norm.cdf(-0.25 - 2 * (found - 0.11))
+    assert delta <= 1e-5 <= slack
+
+
+def test_epsilon_grows_with_rounds_and_with_participation_and_shrinks_with_noise() -> None:
+    base = {"rounds": 50, "participation": 0.2, "delta": 1e-5}
+    middle = algorithms.epsilon(1.0, **base)
+    assert algorithms.epsilon(2.0, **base) < middle < algorithms.epsilon(1.0, **{**base, "rounds": 100})
+    assert middle < algorithms.epsilon(1.0, **{**base, "participation": 0.4})

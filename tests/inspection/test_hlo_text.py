@@ -1,0 +1,175 @@
+"""HLO text that is damaged is refused with what is wrong; forms that backends print are read."""
+
+import pytest
+
+from workbench.errors import InspectionError
+from workbench.inspection import inspect_module
+from workbench.inspection.hlo._shapes import parse_shape, tuple_widths
+
+TEXT = """HloModule small, is_scheduled=true
+
+%scaled (p: f32[4,8], q: f32[8,2]) -> f32[4,2] {
+  %p = f32[4,8]{1,0} parameter(0)
+  %q = f32[8,2]{1,0} parameter(1)
+  ROOT %product = f32[4,2]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: f32[4,8], y: f32[8,2]) -> f32[4,2] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %y = f32[8,2]{1,0} parameter(1)
+  %fused = f32[4,2]{1,0} fusion(%x, %y), kind=kLoop, calls=%scaled
+  ROOT %twice = f32[4,2]{1,0} add(%fused, %fused), metadata={op_name="jit(f)/add" source_file="mine.py" source_line=7}
+}
+"""
+
+
+def test_whole_text_is_read():
+    assert inspect_module(TEXT).flops == 2 * 4 * 8 * 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fact"),
+    [
+        pytest.param("ENTRY ", "", "no ENTRY computation", id="entry"),
+        pytest.param("  ROOT %twice", "  %twice", "`main` has no ROOT", id="root"),
+        pytest.param("  %fused =", "  ROOT %fused =", "`main` has 2 ROOT", id="two roots"),
+        pytest.param(
+            "  %x = f32[4,8]{1,0} parameter(0)\n", "", r"`fused` reads %x, which stands nowhere", id="operand"
+        ),
+        pytest.param("calls=%scaled", "calls=%lost", r"reads computation %lost", id="callee"),
+        pytest.param("fusion(%x, %y)", "fusion(%x)", "passes 1 values to `scaled`, which takes 2", id="arity"),
+        pytest.param("%q = f32[8,2]", "%p = f32[8,2]", "defines an instruction twice", id="twice"),
+        pytest.param("ENTRY %main", "ENTRY %scaled", "`scaled` stands twice", id="computation twice"),
+        pytest.param(" lhs_contracting_dims={1},", "", "`product` has no `lhs_contracting_dims`", id="dot"),
+        pytest.param("f32[4,8]{1,0} parameter(0)", "f32[4,x]{1,0} parameter(0)", "ValueError", id="shape"),
+        pytest.param("add(%fused, %fused)", "add(%fused, %fused", "not a line of HLO", id="parenthesis"),
+        pytest.param("%x = f32", "%x : f32", "line 10, .* is not a line of HLO", id="definition"),
+    ],
+)
+def test_damage_is_named(old, new, fact):
+    assert old in TEXT
+    with pytest.raises(InspectionError, match=fact):
+        inspect_module(TEXT.replace(old, new))
+
+
+def test_convolution_without_labels_is_refused():
+    text = TEXT.replace(" dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}", " convolution(%p, %q)")
+    with pytest.raises(InspectionError, match="`product` has no `dim_labels`"):
+        inspect_module(text)
+
+
+def test_text_without_percent_signs_is_read():
+    assert inspect_module(TEXT.replace("%", "")).flops == 2 * 4 * 8 * 2
+
+
+def test_operands_printed_with_their_shapes_are_read():
+    text = TEXT.replace("dot(%p, %q)", "dot(f32[4,8]{1,0:T(8,128)} %p, f32[8,2]{1,0} %q)")
+    assert inspect_module(text).flops == 2 * 4 * 8 * 2
+
+
+def test_unknown_backend_gives_a_partial_record_that_says_so():
+    module = inspect_module(TEXT)
+    assert module.platform == "unknown"
+    assert any("backend of this module is not known" in note for note in module.notes)
+    assert any("no stack frames" in note for note in module.notes)
+
+
+def test_operation_that_nobody_knows_is_named():
+    module = inspect_module(TEXT.replace("add(%fused, %fused)", "entangle(%fused, %fused)"))
+    assert any("`entangle` is an operation that this inspector does not know" in note for note in module.notes)
+
+
+def test_operation_without_a_formula_is_named():
+    text = TEXT.replace("add(%fused, %fused)", "fft(%fused), fft_type=FFT, fft_length={2}")
+    assert "FLOPs of `fft` are not counted" in inspect_module(text).notes
+
+
+def test_module_without_schedule_has_no_timeline_and_says_so():
+    module = inspect_module(TEXT.replace(", is_scheduled=true", ""))
+    assert module.memory.timeline == ()
+    assert module.memory.notes == ("the module is not scheduled: no memory timeline",)
+
+
+def test_source_in_the_metadata_itself_is_read():
+    (line,) = {i.source for i in inspect_module(TEXT).instructions} - {None}
+    assert str(line) == "mine.py:7"
+
+
+def test_cublas_call_counts_by_its_dimension_numbers():
+    call = (
+        '(f32[4,2]{1,0}, s8[1024]{0}) custom-call(%x, %y), custom_call_target="__cublas$gemm", '
+        'backend_config={"gemm_backend_config":{"dot_dimension_numbers":'
+        '{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}'
+    )
+    text = TEXT.replace("f32[4,2]{1,0} fusion(%x, %y), kind=kLoop, calls=%scaled", call)
+    text = text.replace("add(%fused, %fused)", "get-tuple-element(%fused), index=0")
+    module = inspect_module(text)
+    assert (module.flops, module.platform) == (2 * 4 * 8 * 2, "gpu")
+
+
+def test_cost_that_a_kernels_author_declared_is_taken_and_noted():
+    call = (
+        'f32[4,2]{1,0} custom-call(%x, %y), custom_call_target="tpu_custom_call", '
+        'backend_config={"custom_call_config":{"cost_estimate":{"flops":"99","transcendentals":"0"}}}'
+    )
+    module = inspect_module(TEXT.replace("f32[4,2]{1,0} fusion(%x, %y), kind=kLoop, calls=%scaled", call))
+    assert module.flops == 99
+    assert any("author declared" in note for note in module.notes)
+
+
+class Silent:
+    """A compiled program of a backend that shows nothing."""
+
+    def __init__(self, text):
+        self._text = text
+
+    def as_text(self):
+        if isinstance(self._text, Exception):
+            raise self._text
+        return self._text
+
+    def memory_analysis(self):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        pytest.param(None, "it returned no text", id="no text"),
+        pytest.param(NotImplementedError("not here"), "not here", id="not implemented"),
+    ],
+)
+def test_backend_that_shows_no_hlo_is_refused(text, fact):
+    with pytest.raises(InspectionError, match=f"does not show its HLO \\({fact}\\).*Costs are read from HLO alone"):
+        inspect_module(Silent(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "padded", "space"),
+    [
+        pytest.param("f32[32,512]{1,0}", 65536, 65536, 0, id="plain"),
+        pytest.param("bf16[3,5]{1,0:T(8,128)(2,1)}", 30, 8 * 128 * 2, 0, id="padded to a tile"),
+        pytest.param("f32[3,5]{0,1:T(8,128)}", 60, 8 * 128 * 4, 0, id="minor dimension first"),
+        pytest.param("f32[2,300]{1,0:T(8,128)S(1)}", 2400, 8 * 384 * 4, 1, id="in VMEM"),
+        pytest.param("f32[]{:T(128)}", 4, 512, 0, id="scalar in a tile"),
+        pytest.param("s4[7]{0}", 4, 4, 0, id="half bytes round up"),
+        pytest.param("pred[]", 1, 1, 0, id="predicate"),
+        pytest.param("f32[<=8,2]{1,0}", 64, 64, 0, id="bounded dynamic dimension"),
+    ],
+)
+def test_shapes_are_read_with_padding_and_space(text, size, padded, space):
+    (leaf,) = parse_shape(text).leaves
+    assert (leaf.size_bytes, leaf.padded_bytes, leaf.space) == (size, padded, space)
+
+
+@pytest.mark.parametrize(
+    ("text", "widths"),
+    [
+        ("(f32[2], u32[])", [1, 1]),
+        ("((f32[2]{0:T(128)}, f32[3]), /*index=1*/f32[], u32[2]{0})", [2, 1, 1]),
+        ("()", []),
+    ],
+    ids=["flat", "nested", "empty"],
+)
+def test_elements_of_tuples_are_counted(text, widths):
+    assert tuple_widths(text) == widths

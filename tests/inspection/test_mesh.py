@@ -1,0 +1,154 @@
+"""Meshes: devices in order, hops counted by hand on small tori, and clients on devices."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from workbench import errors
+from workbench.inspection import inspect_mesh, place_clients
+from workbench.records import PlacementRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class TorusDevice:
+    """Stands in for a device of an absent chip: the attributes that JAX gives to TPU devices."""
+
+    id: int
+    coords: tuple[int, ...]
+    device_kind: str
+    slice_index: int = 0
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    process_index: int = 0
+
+
+def torus(kind, extent, mesh_shape, slices=1):
+    """Devices in order of their coordinates, the last coordinate fastest."""
+    places = [(index, place) for index in range(slices) for place in np.ndindex(*extent)]
+    devices = np.empty(len(places), dtype=object)
+    for number, (index, place) in enumerate(places):
+        devices[number] = TorusDevice(number, tuple(place), kind, slice_index=index)
+    names = tuple("abc"[: len(mesh_shape)])
+    return Mesh(devices.reshape(mesh_shape), names)
+
+
+def hops(mesh):
+    return [(axis.mean_hops, axis.max_hops) for axis in inspect_mesh(mesh).axes]
+
+
+def test_devices_follow_the_mesh_in_row_major_order():
+    record = inspect_mesh(Mesh(np.array(jax.devices()[::-1]).reshape(4, 2), ("clients", "model")))
+    assert [device.id for device in record.devices] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert [device.position for device in record.devices][:3] == [(0, 0), (0, 1), (1, 0)]
+    assert (record.shape, record.abstract, record.devices[0].platform) == ((4, 2), False, "cpu")
+
+
+@pytest.mark.parametrize("kind", list(AxisType), ids=lambda kind: kind.name)
+def test_axis_type_is_the_meshs_own(kind):
+    record = inspect_mesh(AbstractMesh((2, 2), ("a", "b"), axis_types=(kind, AxisType.Auto)))
+    assert [axis.type for axis in record.axes] == [kind.name.lower(), "auto"]
+
+
+def test_abstract_mesh_has_numbered_devices_without_hops():
+    record = inspect_mesh(AbstractMesh((1024, 8), ("clients", "model")))
+    assert (len(record.devices), record.abstract, record.devices[8191].position) == (8192, True, (1023, 7))
+    assert [(axis.mean_hops, axis.max_hops) for axis in record.axes] == [(None, None)] * 2
+
+
+def test_empty_mesh_has_neither_axes_nor_devices():
+    record = inspect_mesh(AbstractMesh((), ()))
+    assert (record.axes, record.devices) == ((), ())
+
+
+def test_mesh_without_coordinates_has_no_hops():
+    assert hops(Mesh(np.array(jax.devices()), ("a",))) == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "extent", "mesh_shape", "expected"),
+    [
+        # v5e wires the ends together at 16 only. Rows of 4: three hops of 1, back 3: 6/4.
+        ("TPU v5 lite", (2, 4), (2, 4), [(1.0, 1), (1.5, 3)]),
+        ("TPU v5 lite", (16, 16), (16, 16), [(1.0, 1), (1.0, 1)]),
+        # The whole 4x4 without wrap as one axis, row by row: 12 hops of 1 inside rows; 3 times from (r, 3) to (r+1, 0)
+        # = 4; from (3, 3) back to (0, 0) = 6. (12 + 12 + 6) / 16 = 1.875.
+        ("TPU v5 lite", (4, 4), (16,), [(1.875, 6)]),
+        # v5p wraps at every multiple of 4: 4x4x4 as 16 x 4. Along the last axis always 1. Along the first: inside the
+        # second coordinate 12 hops of 1, then 3 + 1 of (1 wrapped + 1): (12 + 8) / 16 = 1.25.
+        ("TPU v5p", (4, 4, 4), (16, 4), [(1.25, 2), (1.0, 1)]),
+        # 2x2x2: nothing to wrap; an axis of 2 is one hop there, one back.
+        ("TPU v4", (2, 2, 2), (2, 2, 2), [(1.0, 1)] * 3),
+        ("TPU v5 lite", (1, 4), (1, 4), [(0.0, 0), (1.5, 3)]),
+    ],
+    ids=["v5e-2x4", "v5e-wrapped", "v5e-flattened", "v5p-wrapped", "v4-cube", "axis-of-one"],
+)
+def test_hops_are_torus_distances_of_mesh_neighbours(kind, extent, mesh_shape, expected):
+    assert hops(torus(kind, extent, mesh_shape)) == expected
+
+
+def test_axis_between_slices_has_no_hops_but_the_others_do():
+    # A slice of 2x4 row by row: 3 hops, 4 to the next row, 3 hops, 4 back.
+    assert hops(torus("TPU v5 lite", (2, 4), (2, 8), slices=2)) == [(None, None), (14 / 8, 4)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros(3), "clients", None, {"clients": 4}], ids=["array", "text", "none", "dictionary"]
+)
+def test_what_is_not_a_mesh_is_named_with_the_way_out(wrong):
+    with pytest.raises(errors.InspectionError, match=rf"`{type(wrong).__name__}`.*Only a mesh.*pass a.*AbstractMesh"):
+        inspect_mesh(wrong)
+
+
+MESH = inspect_mesh(AbstractMesh((2, 4, 2), ("pods", "clients", "model")))
+
+
+def ranges(placement):
+    return {held.device_id: (held.start, held.stop, held.padding) for held in place_clients(MESH, placement).clients}
+
+
+def test_clients_go_in_order_along_their_axis_and_repeat_along_the_others():
+    held = ranges(PlacementRecord(name="clients", size=8, mesh_axes=("clients",)))
+    # device = pod * 8 + clients * 2 + model
+    assert [held[number] for number in (0, 1, 2, 6, 8)] == [(0, 2, 0), (0, 2, 0), (2, 4, 0), (6, 8, 0), (0, 2, 0)]
+
+
+def test_clients_over_two_axes_count_the_first_axis_outermost():
+    held = ranges(PlacementRecord(name="clients", size=8, mesh_axes=("clients", "pods")))
+    assert [held[number] for number in (0, 8, 2, 10)] == [(0, 1, 0), (1, 2, 0), (2, 3, 0), (3, 4, 0)]
+
+
+def test_clients_that_do_not_divide_leave_empty_seats_at_the_end():
+    # ceil(5 / 4) = 2 seats each: 2, 2, 1 and none.
+    held = ranges(PlacementRecord(name="clients", size=5, mesh_axes=("clients",)))
+    assert [held[number] for number in (0, 2, 4, 6)] == [(0, 2, 0), (2, 4, 0), (4, 5, 1), (5, 5, 2)]
+
+
+def test_placement_without_axes_is_replicated():
+    assert set(ranges(PlacementRecord(name="clients", size=3)).values()) == {(0, 3, 0)}
+
+
+@given(size=st.integers(1, 60), axes=st.permutations(["pods", "clients", "model"]), used=st.integers(0, 3))
+def test_every_client_has_equally_many_seats_on_the_mesh(size, axes, used):
+    axes = tuple(axes[:used])
+    held = place_clients(MESH, PlacementRecord(name="c", size=size, mesh_axes=axes)).clients
+    parts = math.prod({"pods": 2, "clients": 4, "model": 2}[axis] for axis in axes)
+    homes = [client for range_ in held for client in range(range_.start, range_.stop)]
+    assert [homes.count(client) for client in range(size)] == [16 // parts] * size
+    assert {range_.stop - range_.start + range_.padding for range_ in held} == {-(-size // parts)}
+
+
+def test_second_placement_joins_the_first_and_the_same_one_replaces_itself():
+    first = place_clients(MESH, PlacementRecord(name="pods", size=2, mesh_axes=("pods",)))
+    both = place_clients(first, PlacementRecord(name="clients", size=8, mesh_axes=("clients",)))
+    again = place_clients(both, PlacementRecord(name="clients", size=4, mesh_axes=("clients",)))
+    assert [len(record.clients) for record in (first, both, again)] == [16, 32, 32]
+
+
+def test_unknown_mesh_axis_names_the_axes_there_are():
+    with pytest.raises(errors.MeshError, match=r"lacks 'data', 'rows'.*\('pods', 'clients', 'model'\).*replicate"):
+        place_clients(MESH, PlacementRecord(name="clients", size=3, mesh_axes=("data", "clients", "rows")))

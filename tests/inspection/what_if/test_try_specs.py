@@ -1,0 +1,187 @@
+"""Other shardings of a program's arguments: what the compiler makes of them is what is reported."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench import try_specs
+from workbench.aot import stop_workers
+from workbench.errors import EngineError, InspectionError, MeshError
+from workbench.inspection.what_if import WhatIf
+
+AXES = ("clients", "model")
+AUTO = (AxisType.Auto, AxisType.Auto)  # JAX 0.10 would take it for granted, 0.11 takes Explicit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_is_left():
+    yield
+    stop_workers()
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return Mesh(np.array(jax.devices()[:8]).reshape(4, 2), AXES)
+
+
+def layer(w, x):
+    return jnp.tanh(x @ w["up"]) @ w["down"]
+
+
+@wb.program(clients=8)
+def mean_output(w, data):
+    return wb.reduce_mean(wb.map_fn(layer, (wb.broadcast(w), data)))
+
+
+W = {"down": jax.ShapeDtypeStruct((64, 32), jnp.float32), "up": jax.ShapeDtypeStruct((32, 64), jnp.float32)}
+DATA = jax.ShapeDtypeStruct((8, 16, 32), jnp.float32)
+TENSOR_PARALLEL = {"w['up']": P(None, "model"), "w['down']": P("model")}
+
+
+@pytest.fixture(scope="module")
+def tried(mesh):
+    return try_specs(mean_output, specs=TENSOR_PARALLEL, mesh=mesh)(W, DATA)
+
+
+def rows(traffic):
+    return {(row.change, row.kind, row.axes, row.stage_name) for row in traffic if row.change != "same"}
+
+
+def test_tensor_parallel_layer_costs_one_all_reduce_over_the_model_axis(tried):
+    # [16, 64] @ [64, 32] contracts the dimension that model cuts: partial sums of [16, 32] for each client.
+    assert ("added", "all-reduce", ("model",), "layer") in rows(tried.compiled)
+    (added,) = [row for row in tried.compiled if row.change == "added"]
+    # Two clients on a device, 16 · 32 numbers of 4 bytes each, whether in one run or one per client.
+    assert added.after_bytes == 2 * 16 * 32 * 4
+    assert (added.runs_before, added.before_bytes) == (0, 0)
+
+
+def test_reduction_over_clients_stays_as_it_was(tried):
+    (kept,) = [row for row in tried.compiled if row.stage_name == "reduce_mean"]
+    assert (kept.kind, kept.axes, kept.change) == ("all-reduce", ("clients",), "same")
+
+
+def test_shards_and_bytes_of_the_changed_leaves(tried):
+    down, up, data = tried.after.inputs.leaves
+    assert (up.spec, up.shard_shape, up.bytes_per_device) == (((), ("model",)), (32, 32), 32 * 32 * 4)
+    assert (down.spec, down.shard_shape) == ((("model",), ()), (32, 32))
+    assert data.spec == (("clients",), (), ())  # untouched: the program puts clients there
+    before = {leaf.path: leaf.bytes_per_device for leaf in tried.before.inputs.leaves}
+    assert before["[0]['up']"] == 32 * 64 * 4
+
+
+def test_compiled_collectives_are_those_that_the_program_really_compiles_to(mesh, tried):
+    args = {
+        name: jax.ShapeDtypeStruct(W[name].shape, W[name].dtype, sharding=NamedSharding(mesh, spec))
+        for name, spec in (("down", P("model")), ("up", P(None, "model")))
+    }
+    really = wb.inspect(mean_output, mesh=mesh)(args, DATA).module
+    found = tried.after.module
+    assert {(c.kind, c.axes, c.payload_bytes, c.times) for c in found.collectives} == {
+        (c.kind, c.axes, c.payload_bytes, c.times) for c in really.collectives
+    }
+    assert (found.flops, found.memory.peak_bytes) == (really.flops, really.memory.peak_bytes)
+
+
+def test_present_specs_change_nothing(mesh):
+    tried = try_specs(mean_output, specs={"data": P("clients")}, mesh=mesh)(W, DATA)
+    assert rows(tried.compiled) == rows(tried.planned) == set()
+    assert tried.before.module.memory.peak_bytes == tried.after.module.memory.peak_bytes
+
+
+def test_plan_alone_names_axis_stage_and_line(mesh):
+    tried = try_specs(mean_output, specs=TENSOR_PARALLEL, mesh=mesh, compiled=False)(W, DATA)
+    assert tried.compiled is None
+    assert tried.after.module is None
+    (added,) = [row for row in tried.traffic if row.change == "added"]
+    assert (added.kind, added.axes, added.stage_name) == ("all-reduce", ("model",), "layer")
+    assert added.source.file == __file__
+
+
+def test_abstract_mesh_needs_no_devices_to_be_compiled_for():
+    mesh = AbstractMesh((8, 32), AXES, axis_types=AUTO)
+    tried = try_specs(mean_output, specs=TENSOR_PARALLEL, mesh=mesh)(W, DATA)
+    assert tried.after.module.devices == 256
+    assert ("added", "all-reduce", ("model",), "layer") in rows(tried.compiled)
+
+
+def test_abstract_mesh_of_another_size_than_the_one_that_is_set(mesh):
+    far = AbstractMesh((2, 2), AXES, axis_types=AUTO)
+    w = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, device=NamedSharding(mesh, P("model"))), W)
+    with jax.set_mesh(mesh):
+        tried = try_specs(mean_output, specs={"data": P("clients")}, mesh=far, compiled=False)(w, DATA)
+    assert [axis.size for axis in tried.after.mesh.axes] == [2, 2]
+    # What was sharded over this mesh is sharded over that one, by the names of the axes.
+    assert tried.before.inputs.leaves[0].shard_shape == (32, 32)
+
+
+def test_name_of_a_branch_means_every_leaf_below_it(mesh):
+    tried = try_specs(mean_output, specs={"w": (None, "model")}, mesh=mesh, compiled=False)(W, DATA)
+    assert tried.specs == {"w['down']": ((), ("model",)), "w['up']": ((), ("model",))}
+
+
+def test_notes_say_of_which_of_the_two_programs_they_are(mesh):
+    x = jax.ShapeDtypeStruct((8,), jnp.float32)
+    tried = try_specs(lambda x: x * 2, specs={"x": P("clients")}, mesh=mesh, compiled=False)(x)
+    said = "as it is: no value of this program is sharded: its inputs carry no sharding over a mesh"
+    assert tried.notes == (said,)
+
+
+def test_arrays_are_not_kept_alive(mesh):
+    import gc
+    import weakref
+
+    data = jnp.ones((8, 16, 32))
+    seen = weakref.ref(data)
+    made = WhatIf(mean_output, W, data, mesh=mesh)
+    del data
+    gc.collect()
+    assert seen() is None
+    assert made.plan({"data": P("clients")}).specs == {"data": (("clients",), (), ())}
+
+
+def test_cancelled_compilation_ends(mesh):
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(EngineError, match=r"Compiling mean_output with .* was stopped"):
+        try_specs(mean_output, specs=TENSOR_PARALLEL, mesh=mesh, cancel=cancel)(W, DATA)
+
+
+BAD = {
+    "no such leaf": ({"w['upp']": P("model")}, r"\"w\['upp'\]\" is no leaf of its arguments \(near: w\['up'\]"),
+    "no such axis": ({"data": P("x")}, r"data \[8, 16, 32\]: mesh axis 'x' does not exist"),
+    "an axis twice": ({"data": P("model", "model")}, "mesh axis 'model' is used twice"),
+    "too many entries": ({"w['up']": P(None, None, "model")}, "3 entries for 2 dimensions"),
+    "not a spec": ({"data": "model"}, "not 'model'"),
+}
+
+
+@pytest.mark.parametrize(("specs", "words"), BAD.values(), ids=BAD)
+def test_spec_that_does_not_fit_is_named(mesh, specs, words):
+    with pytest.raises(MeshError, match=words) as caught:
+        try_specs(mean_output, specs=specs, mesh=mesh)(W, DATA)
+    assert "The mesh is clients=4 × model=2" in str(caught.value)
+
+
+def test_sizes_that_do_not_divide_are_named_with_every_other_offender(mesh):
+    odd = jax.ShapeDtypeStruct((8, 5, 32), jnp.float32)
+    with pytest.raises(MeshError, match="2 does not divide dimension 1") as caught:
+        try_specs(mean_output, specs={"data": P(None, "model"), "w": P("y")}, mesh=mesh)(W, odd)
+    assert "mesh axis 'y' does not exist" in str(caught.value)
+
+
+def test_program_without_a_mesh_is_refused_with_a_remedy():
+    with pytest.raises(MeshError, match=r"was given a program without a mesh.*make_mesh"):
+        try_specs(mean_output, specs={"data": P("clients")})(W, DATA)
+
+
+def test_what_explicit_axes_refuse_is_said_in_the_words_of_jax():
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    with pytest.raises(InspectionError, match=r"was given x: P\(a, None\), y: P\(None, a\).*ShardingTypeError"):
+        try_specs(lambda x, y: x + y, specs={"x": P("a"), "y": P(None, "a")}, mesh=mesh)(x, x)

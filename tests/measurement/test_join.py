@@ -1,0 +1,165 @@
+"""Joins derived by hand: four devices in a 2 x 2 mesh, a loop, and one collective over each axis."""
+
+import pytest
+
+from workbench.measurement import DeviceEvent, Profile, event_records, join_profile
+from workbench.records import (
+    AxisRecord,
+    CollectiveRecord,
+    DeviceRecord,
+    InstructionRecord,
+    MemoryRecord,
+    MeshRecord,
+    ModuleRecord,
+    SourceLine,
+)
+
+LABELS = {device: f"cpu:{device}" for device in range(4)}
+MESH = MeshRecord(
+    axes=(AxisRecord(name="clients", size=2), AxisRecord(name="model", size=2)),
+    devices=tuple(DeviceRecord(id=device, position=divmod(device, 2)) for device in range(4)),
+)
+
+
+def instruction(name, opcode, *, stage=None, computation="main", calls=()):
+    return InstructionRecord(
+        name=name,
+        opcode=opcode,
+        computation=computation,
+        shape="f32[]",
+        size_bytes=4,
+        times=1,
+        stage=stage,
+        calls=calls,
+        source=SourceLine(file="round.py", line=3),
+    )
+
+
+def collective(name, *axes):
+    return CollectiveRecord(
+        name=name, kind="all-reduce", axes=axes, group_size=2, groups=2, payload_bytes=4, wire_bytes=4.0, times=1
+    )
+
+
+MODULE = ModuleRecord(
+    name="jit_round",
+    platform="cpu",
+    devices=4,
+    instructions=(
+        instruction("dot", "dot", stage="1", computation="body"),
+        instruction("while", "while", stage="1", calls=("condition", "body")),
+        instruction("over_model", "all-reduce", stage="2"),
+        instruction("over_clients", "fusion", stage="2"),
+        instruction("copy", "copy"),
+    ),
+    collectives=(collective("over_model", "model"), collective("over_clients", "clients")),
+    flops=0.0,
+    accessed_bytes=0.0,
+    memory=MemoryRecord(),
+    attributed_instructions=0.0,
+    attributed_flops=0.0,
+    attributed_bytes=0.0,
+)
+
+
+def event(device, name, start, seconds, *, module="jit_round"):
+    return DeviceEvent(device=device, name=name, module=module, run=1, start_seconds=start, seconds=seconds)
+
+
+def join(*events, mesh=MESH, other_events=0):
+    return join_profile(Profile(events=events, source="memory", other_events=other_events), MODULE, mesh=mesh)
+
+
+def waits(joined):
+    return {(leaf.event.device, leaf.event.name, leaf.event.start_seconds): leaf.wait_seconds for leaf in joined.leaves}
+
+
+def test_wait_is_what_a_device_needs_longer_than_the_quickest_of_its_group():
+    # Over "model" devices 0 and 1 meet, and 2 and 3; each group ends at one moment.
+    joined = join(
+        event(0, "over_model", 0.0, 5.0),
+        event(1, "over_model", 3.0, 2.0),
+        event(2, "over_model", 0.0, 9.0),
+        event(3, "over_model", 8.0, 1.0),
+    )
+    assert [leaf.wait_seconds for leaf in joined.leaves] == [3.0, 0.0, 8.0, 0.0]
+    assert [leaf.work_seconds for leaf in joined.leaves] == [2.0, 2.0, 1.0, 1.0]
+
+
+def test_collective_over_the_other_axis_has_other_groups():
+    # Over "clients" devices 0 and 2 meet, and 1 and 3.
+    joined = join(
+        event(0, "over_clients", 0.0, 5.0),
+        event(1, "over_clients", 0.0, 3.0),
+        event(2, "over_clients", 4.0, 1.0),
+        event(3, "over_clients", 0.0, 3.0),
+    )
+    assert [leaf.wait_seconds for leaf in joined.leaves] == [4.0, 0.0, 0.0, 0.0]
+    assert {leaf.kind for leaf in joined.leaves} == {"collective"}
+
+
+@pytest.mark.parametrize("mesh", [None, MeshRecord(axes=(), devices=())], ids=["no mesh", "foreign mesh"])
+def test_without_the_mesh_all_devices_meet(mesh):
+    joined = join(event(0, "over_model", 0.0, 5.0), event(2, "over_model", 4.0, 1.0), mesh=mesh)
+    assert [leaf.wait_seconds for leaf in joined.leaves] == [4.0, 0.0]
+
+
+def test_each_execution_is_compared_with_the_same_execution_elsewhere():
+    joined = join(
+        event(0, "over_model", 0.0, 5.0),
+        event(1, "over_model", 4.0, 1.0),
+        event(0, "over_model", 10.0, 2.0),
+        event(1, "over_model", 9.0, 3.0),
+    )
+    assert list(waits(joined).values()) == [4.0, 0.0, 0.0, 1.0]
+
+
+def test_computing_never_waits():
+    joined = join(event(0, "dot", 0.0, 5.0), event(1, "dot", 0.0, 1.0))
+    assert [(leaf.kind, leaf.wait_seconds) for leaf in joined.leaves] == [("compute", 0.0)] * 2
+
+
+def test_loop_around_events_is_not_counted_again():
+    joined = join(event(0, "while", 0.0, 4.0), event(0, "dot", 0.0, 1.0), event(0, "dot", 2.0, 1.0))
+    assert [leaf.event.name for leaf in joined.leaves] == ["dot", "dot"]
+    assert [item.event.name for item in joined.containers] == ["while"]
+
+
+def test_loop_whose_inside_left_no_events_counts_itself():
+    assert [leaf.event.name for leaf in join(event(0, "while", 0.0, 4.0)).leaves] == ["while"]
+
+
+def test_shares_are_of_events_and_of_seconds():
+    joined = join(
+        event(0, "dot", 0.0, 6.0),
+        event(0, "copy", 6.0, 2.0),
+        event(0, "unheard_of", 8.0, 1.0),
+        event(0, "dot", 9.0, 1.0),
+    )
+    assert joined.joined == 3 / 4
+    assert joined.attributed == 7 / 10
+
+
+def test_events_of_other_programs_are_left_out_and_named():
+    joined = join(event(0, "dot", 0.0, 1.0), event(0, "dot", 1.0, 1.0, module="jit_other"), other_events=2)
+    assert len(joined.leaves) == 1
+    assert joined.notes == (
+        "1 events of other programs left out: jit_other.",
+        "2 events on devices name no instruction and are left out.",
+    )
+
+
+def test_nothing_joins_to_nothing():
+    joined = join()
+    assert (joined.leaves, joined.joined, joined.attributed) == ((), 0.0, 0.0)
+
+
+def test_waiting_is_drawn_before_the_work_with_stage_and_line():
+    joined = join(event(0, "over_model", 1.0, 5.0), event(1, "over_model", 4.0, 2.0))
+    spans = [(span.where, span.kind, span.start_seconds, span.seconds) for span in event_records(joined.leaves, LABELS)]
+    assert spans == [
+        ("cpu:0", "wait", 1.0, 3.0),
+        ("cpu:0", "collective", 4.0, 2.0),
+        ("cpu:1", "collective", 4.0, 2.0),
+    ]
+    assert {(span.stage, str(span.source)) for span in event_records(joined.leaves, LABELS)} == {("2", "round.py:3")}

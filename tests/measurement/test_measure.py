@@ -1,0 +1,141 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from workbench.errors import MeasureError
+from workbench.measurement import MeasureOptions, measure_compiled
+from workbench.records import ChipRecord
+
+STEPS = [3, 1, 2, 5, 0, 4, 7, 1, 1, 6, 2, 2, 3, 8, 1, 2, 4, 0, 5, 1, 9, 2, 3, 1]
+
+
+@pytest.fixture(scope="module")
+def run(looped_round):
+    options = MeasureOptions(mesh=looped_round.mesh, client_stages=("1",))
+    return measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=2, options=options)
+
+
+def test_every_event_is_an_instruction_of_the_module(run):
+    assert run.joined_events == 1.0
+
+
+def test_stages_and_devices_are_all_there(run):
+    assert {(stage.stage, stage.where) for stage in run.stages} >= {
+        (stage, f"cpu:{device}") for stage in ("1", "2") for device in range(8)
+    }
+
+
+def test_clients_stage_only_computes_and_the_reduction_communicates(run):
+    for stage in run.stages:
+        if stage.stage == "1":
+            assert stage.collective_seconds == stage.wait_seconds == 0
+        if stage.stage == "2":
+            assert stage.collective_seconds > 0
+
+
+def test_collective_counts_alike_on_every_device_and_the_rest_is_waiting(run):
+    reduction = [stage for stage in run.stages if stage.stage == "2"]
+    work = [stage.collective_seconds for stage in reduction]
+    assert work == pytest.approx([work[0]] * 8)
+    assert min(stage.wait_seconds for stage in reduction) < max(stage.wait_seconds for stage in reduction)
+
+
+def test_spans_add_up_to_the_stages(run):
+    for kind in ("compute", "collective", "wait"):
+        spans = sum(event.seconds for event in run.events if event.kind == kind) / run.rounds
+        assert spans == pytest.approx(sum(getattr(stage, f"{kind}_seconds") for stage in run.stages))
+
+
+def test_step_counts_of_the_clients_are_exact(run):
+    assert [client.steps for client in run.clients] == STEPS
+    assert [client.client for client in run.clients] == list(range(24))
+    assert [client.where for client in run.clients] == [f"cpu:{client // 3}" for client in range(24)]
+
+
+def test_client_flops_are_its_steps_times_one_multiplication(run):
+    assert [client.flops for client in run.clients] == [steps * 2 * 16**3 for steps in STEPS]
+    assert all(client.seconds > 0 for client in run.clients)
+
+
+def test_one_client_per_device_has_exact_steps_although_xla_dissolved_the_loop(one_client_per_device):
+    options = MeasureOptions(mesh=one_client_per_device.mesh, client_stages=("1",))
+    run = measure_compiled(
+        one_client_per_device.compiled, one_client_per_device.args, one_client_per_device.module, options=options
+    )
+    assert [client.steps for client in run.clients] == STEPS[:8]
+
+
+def test_padding_seats_are_left_out(looped_round):
+    held = [*looped_round.mesh.clients]
+    held[7] = held[7].replace(stop=22, padding=2)
+    options = MeasureOptions(mesh=looped_round.mesh.replace(clients=tuple(held)), client_stages=("1",))
+    run = measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=options)
+    assert [client.steps for client in run.clients] == STEPS[:22]
+
+
+def test_program_without_a_loop_over_clients_says_so(looped_round):
+    options = MeasureOptions(mesh=looped_round.mesh, client_stages=("2",))
+    run = measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=options)
+    assert run.clients == ()
+    assert any(note.startswith("Stage 2 has no times per client") for note in run.notes)
+
+
+def test_rates_are_related_to_the_peaks_of_one_device_of_the_chip(looped_round):
+    chip = ChipRecord(
+        name="two in one",
+        peak_flops_per_second={"float32": 2e12},
+        hbm_bytes=0,
+        hbm_bytes_per_second=4e9,
+        link_bytes_per_second=1.0,
+        links=1,
+        topology="switch",
+        devices_per_chip=2,
+    )
+    run = measure_compiled(
+        looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=MeasureOptions(chip=chip)
+    )
+    clients = next(stage for stage in run.stages if stage.stage == "1")
+    assert clients.peak_flops_share == pytest.approx(clients.flops_per_second / 1e12)
+    assert clients.peak_bandwidth_share == pytest.approx(clients.bytes_per_second / 2e9)
+
+
+def test_wall_times_overhead_and_limits_are_stated(run):
+    assert len(run.round_seconds) == run.rounds == 2
+    assert run.seconds == pytest.approx(sum(run.round_seconds))
+    assert run.overhead > 0
+    assert any(note.startswith("Profiling: ") for note in run.notes)
+    assert any("say nothing about an accelerator" in note for note in run.notes)
+    assert run.memory_before_bytes > 0
+    assert run.memory_peak_bytes is None
+    assert any("does not measure memory while a program runs" in note for note in run.notes)
+
+
+def test_result_is_kept_and_the_rest_is_json(run, looped_round):
+    assert (run.results == looped_round.compiled(*looped_round.args)).all()
+    assert json.loads(run.to_json())["rounds"] == 2
+
+
+def test_time_line_is_cut_with_a_note_while_sums_stay_whole(looped_round, run):
+    cut = measure_compiled(
+        looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=MeasureOptions(max_events=10)
+    )
+    assert len(cut.events) == 10
+    assert any(note.startswith("The time line holds the first 10 of ") for note in cut.notes)
+    assert {stage.stage for stage in cut.stages} == {stage.stage for stage in run.stages}
+
+
+def test_donated_arguments_survive_the_measurement(looped_round):
+    program = jax.jit(lambda x: x + 1, donate_argnums=0)
+    x = jnp.arange(4.0)
+    compiled = program.lower(x).compile()
+    run = measure_compiled(compiled, (x,), looped_round.module.replace(name="jit__lambda_"), rounds=2)
+    assert np.asarray(x).tolist() == [0, 1, 2, 3]
+    assert np.asarray(run.results).tolist() == [1, 2, 3, 4]
+
+
+def test_no_rounds_is_an_error(looped_round):
+    with pytest.raises(MeasureError, match=r"given rounds=0 and warmup=1.*at least one call.*Pass rounds >= 1"):
+        measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=0)

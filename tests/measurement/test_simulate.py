@@ -1,0 +1,195 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import MeasureError
+from workbench.measurement import ClientProfiles, sample_profiles, simulate_round, simulate_rounds
+
+# Work of 1e9 FLOP and 1 MB each way. Client 0: 1 s down + 1 s computing + 1 s up = 3 s; client 1 computes at half the
+# speed: 4 s; client 2 has twice the link down and half the link up: 0.5 + 1 + 2 = 3.5 s.
+PROFILES = ClientProfiles(
+    flops_per_second=[1e9, 5e8, 1e9],
+    down_bytes_per_second=[1e6, 1e6, 2e6],
+    up_bytes_per_second=[1e6, 1e6, 5e5],
+)
+WORK = (1e9, 1e6, 1e6)
+
+
+def statuses(line):
+    return [outcome.status for outcome in line.outcomes]
+
+
+def bars(line, client):
+    return [(span.kind, span.start_seconds, span.seconds) for span in line.spans if span.client == client]
+
+
+def test_synchronous_round_lasts_as_long_as_its_slowest_client():
+    line = simulate_round(PROFILES, *WORK)
+    assert line.seconds == 4.0
+    assert statuses(line) == ["finished"] * 3
+    assert [outcome.end_seconds for outcome in line.outcomes] == [3.0, 4.0, 3.5]
+    assert bars(line, 2) == [("download", 0.0, 0.5), ("compute", 0.5, 1.0), ("upload", 1.5, 2.0)]
+    assert all(span.complete for span in line.spans)
+
+
+def test_idle_share_is_what_the_fast_clients_wait():
+    line = simulate_round(PROFILES, *WORK)  # 10.5 s of work in 3 x 4 s
+    assert line.idle_share == pytest.approx(1 - 10.5 / 12)
+
+
+def test_deadline_ends_the_round_and_the_slow_client_is_late():
+    line = simulate_round(PROFILES, *WORK, deadline_seconds=3.5)
+    assert (line.seconds, line.finished) == (3.5, (0, 2))  # client 2 finishes at the deadline, which counts
+    assert statuses(line) == ["finished", "late", "finished"]
+    assert line.outcomes[1].needed_seconds == 4.0
+    assert bars(line, 1) == [("download", 0.0, 1.0), ("compute", 1.0, 2.0), ("upload", 3.0, 0.5)]
+    assert not line.spans[-4].complete  # the upload of client 1
+
+
+def test_deadline_that_everybody_meets_changes_nothing():
+    assert simulate_round(PROFILES, *WORK, deadline_seconds=10).seconds == 4.0
+
+
+def test_round_that_wants_two_ends_with_the_second_client():
+    line = simulate_round(PROFILES, *WORK, wanted=2)
+    assert (line.seconds, line.finished) == (3.5, (0, 2))
+    assert statuses(line) == ["finished", "surplus", "finished"]
+
+
+def test_work_may_differ_between_clients():
+    line = simulate_round(PROFILES, [1e9, 5e8, 3e9], 1e6, 1e6)  # computing 1, 1 and 3 s
+    assert [outcome.end_seconds for outcome in line.outcomes] == [3.0, 3.0, 5.5]
+
+
+def test_selected_clients_keep_their_numbers():
+    line = simulate_round(PROFILES, *WORK, selected=[2, 0])
+    assert [outcome.client for outcome in line.outcomes] == [2, 0]
+    assert line.seconds == 3.5
+
+
+def with_dropouts(probability):
+    return ClientProfiles(
+        flops_per_second=np.full(2000, 1e9),
+        down_bytes_per_second=1e6,
+        up_bytes_per_second=1e6,
+        dropout_probability=probability,
+    )
+
+
+def test_certain_dropout_leaves_nobody_and_ends_when_the_last_has_left():
+    line = simulate_round(with_dropouts(1.0), *WORK)
+    assert set(statuses(line)) == {"dropped"}
+    left = [outcome.end_seconds for outcome in line.outcomes]
+    assert line.seconds == max(left)
+    assert 0 <= min(left) <= max(left) < 3.0
+    assert np.mean(left) == pytest.approx(1.5, abs=0.1)  # evenly over 3 s: mean 1.5, its deviation 0.02
+
+
+def test_dropouts_come_with_their_probability_and_with_the_seed():
+    line = simulate_round(with_dropouts(0.1), *WORK, seed=1)
+    dropped = statuses(line).count("dropped")
+    assert abs(dropped - 200) < 60  # binomial: 200 with a deviation of 13
+    assert simulate_round(with_dropouts(0.1), *WORK, seed=1) == line
+    assert simulate_round(with_dropouts(0.1), *WORK, seed=2) != line
+
+
+def test_dropped_client_has_bars_up_to_where_it_left():
+    line = simulate_round(with_dropouts(1.0), *WORK)
+    for outcome in line.outcomes[:50]:
+        assert sum(seconds for _, _, seconds in bars(line, outcome.client)) == pytest.approx(outcome.end_seconds)
+
+
+def test_round_that_wants_more_than_stay_says_so():
+    line = simulate_round(with_dropouts(0.5), *WORK, wanted=1990)
+    assert line.notes == (f"Only {len(line.finished)} of the 1990 wanted clients finished.",)
+
+
+def test_faster_clients_never_make_a_round_longer():
+    slow = sample_profiles(50, seed=0, dropout_probability=0.0)
+    fast = ClientProfiles(
+        flops_per_second=2 * slow.flops_per_second,
+        down_bytes_per_second=2 * slow.down_bytes_per_second,
+        up_bytes_per_second=2 * slow.up_bytes_per_second,
+    )
+    assert simulate_round(fast, *WORK).seconds == pytest.approx(simulate_round(slow, *WORK).seconds / 2)
+
+
+def test_rounds_follow_each_other_on_one_clock():
+    lines = simulate_rounds(sample_profiles(40, seed=0), *WORK, rounds=5, wanted=10, seed=3)
+    assert [line.name for line in lines] == [f"round {index}" for index in range(5)]
+    assert [line.start_seconds for line in lines] == pytest.approx(
+        [sum(x.seconds for x in lines[:i]) for i in range(5)]
+    )
+    assert all(len(line.outcomes) == 13 and len(line.finished) == 10 for line in lines)  # 130 % of ten take part
+    assert len({tuple(outcome.client for outcome in line.outcomes) for line in lines}) == 5
+
+
+def test_same_seed_gives_the_same_rounds():
+    profiles = sample_profiles(40, seed=0)
+    runs = [simulate_rounds(profiles, *WORK, rounds=3, wanted=5, seed=seed) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_sampled_clients_lie_around_their_medians_by_their_spread():
+    profiles = sample_profiles(20_000, seed=0)
+    logs = np.log(profiles.flops_per_second)
+    assert np.exp(np.median(logs)) == pytest.approx(1e10, rel=0.03)
+    assert logs.std() == pytest.approx(0.6, rel=0.03)
+    assert np.median(profiles.up_bytes_per_second) < np.median(profiles.down_bytes_per_second)
+    pd.testing.assert_frame_equal(sample_profiles(9, seed=4).to_pandas(), sample_profiles(9, seed=4).to_pandas())
+
+
+def test_profiles_pass_through_a_table_and_records():
+    table = PROFILES.to_pandas()
+    assert table.index.name == "client"
+    pd.testing.assert_frame_equal(ClientProfiles.from_pandas(table).to_pandas(), table)
+    assert PROFILES.records()[1].flops_per_second == 5e8
+
+
+def test_profiles_cannot_be_changed_behind_a_result():
+    with pytest.raises(ValueError, match="read-only"):
+        PROFILES.flops_per_second[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: ClientProfiles(flops_per_second=[1, 2], down_bytes_per_second=[1, 2, 3], up_bytes_per_second=1),
+            r"columns of the shapes .*'down_bytes_per_second': \(3,\).*one number for all clients",
+        ),
+        (
+            lambda: ClientProfiles(
+                flops_per_second=[0, -1, 1],
+                down_bytes_per_second=np.inf,
+                up_bytes_per_second=1,
+                dropout_probability=1.5,
+            ),
+            r"flops_per_second 0 for client 0, -1 for client 1; down_bytes_per_second inf for client 0; "
+            r"dropout_probability 1.5 for client 0",
+        ),
+        (
+            lambda: ClientProfiles.from_pandas(pd.DataFrame({"speed": [1.0]})),
+            r"columns \['speed'\], without \['flops_per_second', .*rename or add",
+        ),
+        (lambda: sample_profiles(0, seed=0), r"clients=0 and spread=0.6.*Pass clients >= 1"),
+        (lambda: simulate_round(PROFILES, [1.0, 2.0], 1, 1), r"`flops_per_client` of shape \(2,\) for 3 .*\(3,\)"),
+        (lambda: simulate_round(PROFILES, 1, -1, 1), r"`down_bytes` of shape \(\).*below zero or not finite"),
+        (lambda: simulate_round(PROFILES, *WORK, deadline_seconds=0), r"deadline_seconds=0.*pass a positive deadline"),
+        (lambda: simulate_round(PROFILES, *WORK, wanted=4), r"wanted=4 for 3 clients.*between 1 and 3"),
+        (lambda: simulate_round(PROFILES, *WORK, selected=[0, 7]), r"does not know \[7\].*numbers from 0 to 2"),
+        (lambda: simulate_round(PROFILES, *WORK, selected=[0, 0]), r"selected=\[0, 0\].*takes part once"),
+        (
+            lambda: simulate_rounds(PROFILES, *WORK, rounds=1, wanted=5),
+            r"rounds=1, wanted=5 and over_selection=1.3 for 3 clients.*between 1 and the number of clients",
+        ),
+    ],
+    ids=[
+        "lengths", "values", "columns", "no clients", "work", "bytes", "deadline", "wanted", "unknown", "twice",
+        "rounds",
+    ],
+)  # fmt: skip
+def test_impossible_simulation_is_an_error(make, message):
+    with pytest.raises(MeasureError, match=message):
+        make()

@@ -1,0 +1,197 @@
+"""Figures and text of predicted cost: numbers where they belong, and a sentence where there is nothing to show."""
+
+import pytest
+
+from workbench.records import (
+    ChipRecord,
+    ClientCostRecord,
+    CollectiveRecord,
+    CostRecord,
+    MemoryRecord,
+    ModuleRecord,
+    StageCostRecord,
+)
+from workbench.render import collective_bytes, plot_collectives, plot_roofline, plot_timeline, render_cost_text
+
+CHIP = ChipRecord(
+    name="toy",
+    peak_flops_per_second={"bfloat16": 100.0, "int8": 200.0},
+    hbm_bytes=1000,
+    hbm_bytes_per_second=10.0,
+    link_bytes_per_second=1.0,
+    links=2,
+    topology="torus2d",
+    devices_per_chip=2,
+)
+TRAIN = StageCostRecord(
+    stage="1",
+    kind="clients",
+    name="train",
+    flops=400.0,
+    accessed_bytes=20.0,
+    collective_bytes={"model": 3.0},
+    compute_seconds=8.0,
+    memory_seconds=4.0,
+    collective_seconds=2.0,
+    bound="compute",
+)
+MEAN = StageCostRecord(
+    stage="2",
+    kind="reduce",
+    name="mean",
+    flops=5.0,
+    accessed_bytes=10.0,
+    collective_bytes={"clients": 6.0, "model": 1.0},
+    compute_seconds=0.1,
+    memory_seconds=2.0,
+    collective_seconds=6.0,
+    bound="collective",
+)
+COST = CostRecord(
+    stages=(TRAIN, MEAN),
+    chip=CHIP,
+    seconds=18.0,
+    padding_waste=0.25,
+    assumptions=("no overlap",),
+    clients=(
+        ClientCostRecord(client=0, device_id=0, flops=100.0, accessed_bytes=5.0),
+        ClientCostRecord(client=1, device_id=0, flops=300.0, accessed_bytes=5.0),
+    ),
+)
+NOWHERE = CostRecord(stages=(TRAIN.replace(compute_seconds=None, memory_seconds=None),))
+
+
+def all_reduce(axes, stages, times: float | None, wire, **more):
+    return CollectiveRecord(
+        name="a",
+        kind="all-reduce",
+        axes=axes,
+        group_size=2,
+        groups=1,
+        payload_bytes=1,
+        wire_bytes=wire,
+        times=times,
+        stages=stages,
+        **more,
+    )
+
+
+MODULE = ModuleRecord(
+    name="m",
+    platform="cpu",
+    devices=2,
+    instructions=(),
+    flops=1.0,
+    accessed_bytes=1.0,
+    memory=MemoryRecord(),
+    attributed_instructions=1.0,
+    attributed_flops=1.0,
+    attributed_bytes=1.0,
+    collectives=(
+        all_reduce(("model",), ("1",), 4.0, 10.0),
+        all_reduce(("model",), ("1",), 1.0, 2.0),
+        all_reduce(("clients", "model"), ("1", "2"), 1.0, 5.0),
+        all_reduce(("model",), (), 1.0, 1.0),
+        all_reduce((), ("2",), 1.0, 7.0),
+        all_reduce(("model",), ("2",), None, 100.0),
+    ),
+)
+
+
+def said(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_roof_bends_where_peak_meets_bandwidth_of_one_device():
+    (axes,) = plot_roofline(COST).axes
+    xs, ys = axes.lines[0].get_data()
+    # Two devices share a chip: 50 FLOP/s and 5 bytes/s each, the ridge at 10 FLOP per byte.
+    assert (xs[1], ys[1], ys[2]) == (10.0, 50.0, 50.0)
+    assert "bfloat16 peak 50 FLOP/s" in said(axes.figure)
+
+
+def test_roofline_has_the_peak_of_the_asked_dtype():
+    (axes,) = plot_roofline(COST, dtype="int8").axes
+    assert axes.lines[0].get_data()[1][2] == 100.0
+
+
+def test_stages_lie_at_their_intensity_and_predicted_speed():
+    (axes,) = plot_roofline(COST).axes
+    places = [tuple(point) for dots in axes.collections for point in dots.get_offsets()]
+    assert places == [(20.0, 40.0), (0.5, 0.625)]  # 400/20 at 400/(8+2) FLOP/s; 5/10 at 5/(2+6)
+
+
+@pytest.mark.parametrize(
+    ("cost", "why"),
+    [(NOWHERE, "a roofline needs a chip: none was chosen"), (COST.replace(stages=()), "no stage has FLOPs")],
+    ids=["no-chip", "no-stages"],
+)
+def test_roofline_without_data_says_why(cost, why):
+    assert said(plot_roofline(cost)) == [why]
+
+
+def test_time_line_puts_stages_one_after_another():
+    (axes,) = plot_timeline(COST).axes
+    spans = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+    # train: 8 s of compute, 2 s of collective; mean: 2 s of memory, 6 s of collective.
+    assert spans == [(0.0, 8.0), (8.0, 2.0), (10.0, 2.0), (12.0, 6.0)]
+    assert [entry.get_text() for entry in axes.get_legend().get_texts()] == [
+        "compute-bound",
+        "collective",
+        "memory-bound",
+    ]
+    assert axes.get_xlabel() == "predicted time from the start of a call"
+
+
+def test_time_line_without_seconds_asks_for_a_chip():
+    assert said(plot_timeline(NOWHERE)) == ["no stage has predicted seconds: choose a chip"]
+
+
+def test_collective_bytes_add_loop_turns_and_leave_unknown_loops_out():
+    assert collective_bytes(MODULE) == {
+        ("1", "model"): 42.0,
+        ("1+2", "clients+model"): 5.0,
+        ("unknown", "model"): 1.0,
+        ("2", "no product of axes"): 7.0,
+    }
+
+
+def test_combined_collective_is_shared_out_where_the_shares_are_known():
+    combined = all_reduce(("m",), ("1", "2"), 2.0, 10.0, stage_shares={"1": 0.75, "2": 0.25})
+    assert collective_bytes(MODULE.replace(collectives=(combined,))) == {("1", "m"): 15.0, ("2", "m"): 5.0}
+
+
+def test_collective_bytes_of_a_cost_are_its_own():
+    assert collective_bytes(COST) == {("1", "model"): 3.0, ("2", "clients"): 6.0, ("2", "model"): 1.0}
+
+
+def test_collectives_are_stacked_by_axis_per_stage():
+    (axes,) = plot_collectives(COST).axes
+    assert [[bar.get_width() for bar in bars] for bars in axes.containers] == [[0.0, 6.0], [3.0, 1.0]]
+    assert [bars.get_label() for bars in axes.containers] == ["clients", "model"]
+    assert "bytes that one device sends per call" in axes.get_xlabel()
+
+
+def test_program_without_collectives_says_so():
+    assert said(plot_collectives(MODULE.replace(collectives=()))) == ["this program has no collectives"]
+
+
+@pytest.mark.parametrize("plot", [plot_roofline, plot_timeline, plot_collectives], ids=lambda plot: plot.__name__)
+@pytest.mark.parametrize("dark", [None, False, True], ids=["either", "light", "dark"])
+def test_figures_are_drawn_in_every_theme(plot, dark):
+    assert plot(COST, dark=dark).png().startswith(b"\x89PNG")
+
+
+def test_text_says_predicted_bounds_waste_and_assumptions():
+    assert render_cost_text(COST).splitlines() == [
+        "Predicted cost per device on toy: 18 s per call.",
+        "  1 clients train: 400 FLOP, 20 B of HBM, sends 3 B over model, 10 s (compute-bound)",
+        "  2 reduce mean: 5 FLOP, 10 B of HBM, sends 6 B over clients, 1 B over model, 8 s (collective-bound)",
+        "  2 clients: 100 FLOP to 300 FLOP each, 200 FLOP on average",
+        "  wasted by padding: 25.0%",
+        "Assumes: no overlap",
+    ]
+
+
+def test_text_without_a_chip_has_no_seconds():
+    assert render_cost_text(NOWHERE).startswith("Predicted cost per device (no chip chosen, so no seconds).")

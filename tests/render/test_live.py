@@ -1,0 +1,241 @@
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from workbench.records import (
+    ClientOutcomeRecord,
+    CostRecord,
+    DeviceSampleRecord,
+    EventRecord,
+    HostSampleRecord,
+    RunRecord,
+    SampleRecord,
+    SpanRecord,
+    StageCostRecord,
+    StageRunRecord,
+    TimelineRecord,
+)
+from workbench.render import (
+    compare_with_prediction,
+    describe_run,
+    describe_samples,
+    describe_timeline,
+    render_gantt_svg,
+    render_run_svg,
+    render_run_text,
+    render_samples_svg,
+)
+from workbench.render._live import ticks
+from workbench.render._svg import text_width
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(picture):
+    return ET.fromstring(picture)
+
+
+def texts(picture):
+    return [element.text for element in parsed(picture).iter(f"{SVG}text")]
+
+
+def paths(picture, name):
+    return [element for element in parsed(picture).iter(f"{SVG}path") if element.get("class") == f"wb-fill-{name}"]
+
+
+def event(where, kind, start, seconds):
+    return EventRecord(where=where, name="x", start_seconds=start, seconds=seconds, kind=kind)
+
+
+RUN = RunRecord(
+    name="jit_round",
+    engine="cpu x 2",
+    seconds=1.0,
+    events=(
+        event("cpu:10", "compute", 0.0, 0.6),
+        event("cpu:10", "collective", 0.6, 0.4),
+        event("cpu:9", "compute", 0.0, 0.2),
+        event("cpu:9", "wait", 0.2, 0.4),
+        event("cpu:9", "collective", 0.6, 0.4),
+    ),
+    stages=(
+        StageRunRecord(stage="1", where="cpu:9", compute_seconds=0.2, wait_seconds=0.4, collective_seconds=0.4),
+        StageRunRecord(stage="1", where="cpu:10", compute_seconds=0.6, collective_seconds=0.4),
+    ),
+    joined_events=1.0,
+    attributed_seconds=0.975,
+)
+
+
+def test_time_line_has_a_row_per_device_in_the_order_of_their_numbers():
+    names = [text for text in texts(render_run_svg(RUN)) if text.startswith("cpu")]
+    assert names == ["cpu:9", "cpu:10"]
+
+
+def test_time_line_draws_each_kind_of_span_by_itself():
+    picture = render_run_svg(RUN)
+    assert [len(paths(picture, hue)) for hue in ("clients", "collective", "muted")] == [2, 2, 1]
+    assert {"compute", "collective", "waiting for other devices"} <= set(texts(picture))
+
+
+def test_bar_stands_where_its_seconds_are():
+    picture = render_run_svg(RUN, width=1000)
+    starts = [float(path.get("d").split()[0][1:]) for path in paths(picture, "collective")]
+    widths = [float(path.get("d").split("h")[1].split("v")[0]) for path in paths(picture, "clients")]
+    assert starts[0] == starts[1]
+    assert widths[1] == pytest.approx(3 * widths[0], abs=0.02)
+
+
+@pytest.mark.parametrize("end", [0.4, 1.0, 3e-4], ids=["400 ms", "1 s", "300 µs"])
+def test_no_tick_is_cut_at_the_edge(end):
+    picture = parsed(render_run_svg(RUN.replace(events=(event("cpu:0", "compute", 0.0, end),)), width=400))
+    for label in picture.iter(f"{SVG}text"):
+        share = {"wb-middle": 0.5, "wb-end": 0.0}.get(label.get("class").split()[-1], 1.0)
+        assert float(label.get("x")) + share * text_width(label.text, float(label.get("font-size"))) <= 400
+
+
+def test_thousands_of_events_become_few_shapes():
+    events = tuple(event("cpu:0", "compute", index * 1e-3, 0.9e-3) for index in range(10_000))
+    picture = render_run_svg(RUN.replace(events=events))
+    assert len(picture) < 10_000
+
+
+def test_run_in_words_gives_shares_of_the_time():
+    assert describe_run(RUN) == (
+        "Run of jit_round on cpu x 2: 1 call in 1 s. Of the devices' time: 40 % compute, 40 % collective, "
+        "20 % waiting. 100.0 % of the events are instructions of the program, 97.5 % of the time has a stage."
+    )
+
+
+def test_run_as_text_averages_over_the_devices():
+    assert render_run_text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
+
+
+def test_measured_and_predicted_stand_side_by_side_and_gaps_stay_empty():
+    predicted = CostRecord(stages=(cost("1", 0.25), cost("2", None), cost("3", 1.0)))
+    table = compare_with_prediction(RUN, predicted).set_index("stage")
+    assert table.loc["1", "measured_compute_seconds"] == pytest.approx(0.4)
+    assert table.loc["1", "measured_wait_seconds"] == pytest.approx(0.2)
+    assert table.loc["1", "ratio"] == pytest.approx((0.4 + 0.4) / 0.25)
+    assert table.loc["2", ["predicted_seconds", "ratio", "measured_compute_seconds"]].isna().all()
+    assert table.loc["3", "predicted_seconds"] == 1.0
+
+
+def cost(stage, seconds):
+    return StageCostRecord(
+        stage=stage,
+        kind="clients",
+        name="train",
+        flops=0.0,
+        accessed_bytes=0.0,
+        collective_bytes={},
+        compute_seconds=seconds,
+        memory_seconds=seconds,
+    )
+
+
+def test_run_without_events_says_so():
+    assert "No events were recorded in this run." in texts(render_run_svg(RUN.replace(events=())))
+
+
+def span(client, kind, start, seconds):
+    return SpanRecord(client=client, kind=kind, start_seconds=start, seconds=seconds)
+
+
+TIMELINE = TimelineRecord(
+    name="round 4",
+    seconds=4.0,
+    deadline_seconds=4.0,
+    spans=(
+        span(0, "download", 0, 1), span(0, "compute", 1, 1), span(0, "upload", 2, 1), span(5, "download", 0, 1),
+        span(5, "compute", 1, 3), span(7, "download", 0, 1),
+    ),
+    outcomes=(
+        ClientOutcomeRecord(client=0, status="finished"),
+        ClientOutcomeRecord(client=5, status="late"),
+        ClientOutcomeRecord(client=7, status="dropped"),
+    ),
+)  # fmt: skip
+
+
+def test_gantt_has_a_row_and_an_outcome_per_client():
+    shown = texts(render_gantt_svg(TIMELINE))
+    assert {"client 0", "client 5", "client 7", "✓ counts", "✗ late", "✗ dropped out", "deadline, 4 s"} <= set(shown)
+
+
+def test_gantt_draws_each_phase_of_each_client():
+    picture = render_gantt_svg(TIMELINE)
+    assert [len(paths(picture, hue)) for hue in ("broadcast", "clients", "reduce")] == [3, 2, 1]
+
+
+def test_gantt_of_many_clients_shows_the_slowest():
+    outcomes = tuple(
+        ClientOutcomeRecord(client=index, status="finished", needed_seconds=float(index)) for index in range(100)
+    )
+    shown = [text for text in texts(render_gantt_svg(TIMELINE.replace(outcomes=outcomes))) if "client " in text]
+    assert shown == [f"client {index}" for index in range(52, 100)]
+
+
+def test_timeline_in_words_counts_the_outcomes():
+    assert describe_timeline(TIMELINE) == (
+        "Simulated round 4: 4 s, 3 clients: 1 finished, 1 late, 1 dropped. Clients were idle 33 % of the time."
+    )  # 8 s of work in 3 x 4 s
+
+
+def sample(seconds, *held):
+    devices = tuple(
+        DeviceSampleRecord(
+            where=f"cpu:{number}", device_id=number, platform="cpu", present=size is not None, bytes_in_use=size
+        )
+        for number, size in enumerate(held)
+    )
+    return SampleRecord(time_seconds=seconds, unix_seconds=0.0, devices=devices, host=HostSampleRecord())
+
+
+SAMPLES = [sample(1.0, 0, 100, 100, 100), sample(2.0, 2048, 200, 200, None), sample(3.0, 512, 300, 300, None)]
+
+
+def test_devices_with_the_same_memory_share_a_line():
+    picture = render_samples_svg(SAMPLES)
+    lines = [
+        path for path in parsed(picture).iter(f"{SVG}path") if (path.get("class") or "").startswith("wb-stroke-series")
+    ]
+    assert len(lines) == 3
+    assert {"cpu:0", "cpu:1 … cpu:2 (2)", "cpu:3"} <= set(texts(picture))
+
+
+def test_memory_in_words_names_the_peak_and_what_is_gone():
+    assert describe_samples(SAMPLES) == (
+        "Memory of 4 devices, 3 samples: at most 2 KiB on cpu:0. Not readable any more: cpu:3."
+    )
+
+
+@pytest.mark.parametrize("dark", [True, False, None], ids=["dark", "light", "both"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda dark: render_run_svg(RUN, dark=dark),
+        lambda dark: render_gantt_svg(TIMELINE, dark=dark),
+        lambda dark: render_samples_svg(SAMPLES, dark=dark),
+        lambda dark: render_samples_svg([], dark=dark),
+    ],
+    ids=["run", "gantt", "memory", "nothing"],
+)
+def test_picture_is_well_formed_named_and_escaped(draw, dark):
+    picture = parsed(draw(dark))
+    assert picture.get("role") == "img"
+    assert picture.get("aria-label")
+
+
+def test_names_are_escaped():
+    events = (event('<script>"', "compute", 0.0, 1.0),)
+    assert '<script>"' in texts(render_run_svg(RUN.replace(events=events)))
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [(1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]), (0.013, [0, 0.005, 0.01]), (47.0, [0, 10, 20, 30, 40])],
+    ids=["one", "milliseconds", "seconds"],
+)
+def test_ticks_are_round_numbers(end, expected):
+    assert ticks(end, most=5) == expected

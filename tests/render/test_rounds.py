@@ -1,0 +1,158 @@
+"""Rounds of a run as pictures, figures and words; the values of a tapped client."""
+
+import math
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from workbench.records import (
+    ClientOutcomeRecord,
+    RoundRecord,
+    RunRecord,
+    SourceLine,
+    SpanRecord,
+    StageRunRecord,
+    TappedValueRecord,
+    TapRecord,
+    TimelineRecord,
+)
+from workbench.render import (
+    curves,
+    describe_rounds,
+    plot_clients_over_rounds,
+    plot_gantt,
+    plot_rounds,
+    plot_run,
+    render_clients_svg,
+    render_rounds_svg,
+    render_tap_html,
+    render_tap_text,
+    render_text,
+)
+
+HISTORY = [
+    RoundRecord(round=0, seconds=0.5, metrics={"loss": ((4.0, 2.0), (8.0, 6.0)), "accuracy": 0.25}),
+    RoundRecord(round=1, seconds=0.5, metrics={"loss": ((2.0, 1.0), (math.nan, 3.0)), "accuracy": 0.5}),
+]
+
+
+def paths(markup: str, name: str) -> list[ElementTree.Element]:
+    return [each for each in ElementTree.fromstring(markup).iter() if name in each.get("class", "").split()]
+
+
+def test_curves_are_mean_least_and_most_over_clients_and_steps_without_what_is_not_finite():
+    assert curves(HISTORY)["loss"] == [(0, 5.0, 2.0, 8.0), (1, 2.0, 1.0, 3.0)]
+    assert curves(HISTORY)["accuracy"] == [(0, 0.25, 0.25, 0.25), (1, 0.5, 0.5, 0.5)]
+
+
+def test_rounds_are_a_line_per_metric_with_a_band_where_clients_differ():
+    drawn = str(render_rounds_svg(HISTORY))
+    assert len(paths(drawn, "wb-stroke-clients")) == 2
+    assert len(paths(drawn, "wb-fill-clients-soft")) == 1
+
+
+def test_a_metric_that_was_never_finite_says_so():
+    drawn = str(render_rounds_svg([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})]))
+    assert "not finite in any round" in drawn
+    assert "loss: not finite" in describe_rounds([RoundRecord(round=0, seconds=1.0, metrics={"loss": math.inf})])
+
+
+@pytest.mark.parametrize(("clients", "class_"), [(8, "wb-fill-clients"), (4096, "")], ids=["bars", "heat map"])
+def test_clients_are_bars_or_beyond_what_fits_a_heat_map(clients, class_):
+    values = [float(client) for client in range(clients)]
+    drawn = str(render_clients_svg("examples", values))
+    cells = [each for each in ElementTree.fromstring(drawn).iter() if each.tag.endswith("rect")]
+    assert len(cells) == clients + 1  # and the ground
+    assert all(each.get("class", "") == class_ for each in cells[1:])
+    assert f"client {clients - 1}, the most" in drawn
+
+
+def test_rounds_as_a_figure_have_a_panel_per_metric():
+    figure = plot_rounds(HISTORY)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["loss", "accuracy"]
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [5.0, 2.0]
+    assert figure.png().startswith(b"\x89PNG")
+    assert "no round has finished yet" in plot_rounds([]).axes[0].texts[0].get_text()
+
+
+def test_clients_over_rounds_are_rows_of_means_over_local_steps():
+    shown = plot_clients_over_rounds(HISTORY, "loss").axes[0].images[0].get_array()
+    np.testing.assert_allclose(np.ma.filled(shown, np.nan), [[3.0, 1.5], [7.0, np.nan]])
+
+
+def test_a_metric_without_clients_is_an_error_that_names_those_with():
+    with pytest.raises(
+        ValueError, match=r"metric='accuracy', but the metrics with a value per client are loss\. A heat"
+    ):
+        plot_clients_over_rounds(HISTORY, "accuracy")
+
+
+def test_gantt_as_a_figure_has_a_bar_per_span_and_says_who_is_late():
+    spans = (
+        SpanRecord(client=0, kind="download", start_seconds=0.0, seconds=1.0),
+        SpanRecord(client=0, kind="compute", start_seconds=1.0, seconds=1.0),
+        SpanRecord(client=1, kind="download", start_seconds=0.0, seconds=2.0, complete=False),
+    )
+    outcomes = (
+        ClientOutcomeRecord(client=0, status="finished", end_seconds=2.0, needed_seconds=2.0),
+        ClientOutcomeRecord(client=1, status="late", needed_seconds=9.0),
+    )
+    axes = plot_gantt(TimelineRecord(name="round", seconds=2.0, spans=spans, outcomes=outcomes)).axes[0]
+    assert len(axes.patches) == 3
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0 finished", "1 late"]
+    assert axes.get_title(loc="left") == "Simulated round: 1 of 2 clients count"
+
+
+def test_a_measured_run_as_a_figure_adds_the_stages_of_every_device():
+    stages = (
+        StageRunRecord(stage="1", where="cpu:0", compute_seconds=2.0),
+        StageRunRecord(stage="2", where="cpu:0", compute_seconds=1.0, wait_seconds=0.5),
+        StageRunRecord(stage="1", where="cpu:10", compute_seconds=4.0),
+    )
+    axes = plot_run(RunRecord(name="round", engine="cpu x 2", seconds=1.0, stages=stages)).axes[0]
+    assert [patch.get_width() for patch in axes.patches] == [3.0, 4.0, 0.0, 0.0, 0.5, 0.0]
+    assert (
+        "no measured stages" in plot_run(RunRecord(name="round", engine="x", seconds=1.0)).axes[0].texts[0].get_text()
+    )
+
+
+def tapped(**changes) -> TapRecord:
+    line = SourceLine(file="train.py", line=7)
+    base = {"stage": "1", "operation": "mul", "shape": (2,), "dtype": "float32", "source": line}
+    values = (
+        TappedValueRecord(name="x", steps=(0,), value=np.array([1.0, 2.0]), least=1.0, mean=1.5, most=2.0, **base),
+        TappedValueRecord(name="x", steps=(1,), value=np.array([1.0, np.nan]), least=1.0, mean=1.0, most=1.0,
+                          nonfinite=1, **base),
+    )  # fmt: skip
+    return TapRecord(name="round", client=(3,), stages={"1": "train"}, values=values, **changes)
+
+
+def test_values_of_a_client_in_words_name_the_first_that_is_not_finite():
+    assert render_tap_text(tapped()).splitlines() == [
+        "Values of client 3 in round: 2, the first that is not finite is x at train.py:7.",
+        "stage 1: train, step 0",
+        "  x: float32[2] from 1 to 2, mean 1.5",
+        "stage 1: train, step 1",
+        "  x: float32[2] from 1 to 1, mean 1, 1 not finite",
+    ]
+    assert render_text(tapped()) == render_tap_text(tapped())
+
+
+def test_values_of_a_client_are_drawn_by_treescope():
+    page = render_tap_html(tapped())
+    assert "treescope" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_treescope_shows_a_tap_as_its_values(monkeypatch):
+    import treescope
+    from treescope import type_registries
+
+    from workbench.render import register_treescope
+
+    monkeypatch.setattr(type_registries, "TREESCOPE_HANDLER_REGISTRY", {})
+    assert register_treescope()
+    shown = treescope.render_to_text(tapped())
+    assert "'stage 1: train'" in shown
+    assert "'step 1'" in shown

@@ -1,0 +1,89 @@
+"""Every record has a text with units; and heavy libraries wait until they are needed."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from records_examples import fedavg_record, pods_record, rounds_record
+from records_parts import cost_record, mesh_record, module_record, sharding_record
+
+from workbench.records import ChipRecord, ClientRange, PropagationRecord, Record, RunRecord
+from workbench.render import render_text
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HolderRecord(Record):
+    """A record that no view knows."""
+
+    ranges: tuple[ClientRange, ...]
+
+
+CHIP = ChipRecord(
+    name="toy",
+    peak_flops_per_second={"int8": 2e12},
+    hbm_bytes=1024,
+    hbm_bytes_per_second=8e11,
+    link_bytes_per_second=1e9,
+    links=2,
+    topology="switch",
+)
+RECORDS = [
+    fedavg_record(),
+    pods_record(),
+    rounds_record(),
+    fedavg_record().plan,
+    module_record(),
+    module_record().memory,
+    cost_record(),
+    sharding_record(),
+    sharding_record().leaves[0],
+    mesh_record(),
+    PropagationRecord(),
+    CHIP,
+    RunRecord(name="r", engine="mesh", seconds=0.5),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_every_record_has_a_text_of_its_own_words(record):
+    text = render_text(record)
+    assert text.strip()
+    assert "Record(" not in text
+    assert max(map(len, text.splitlines())) < 400
+
+
+def test_module_text_has_totals_collectives_and_memory():
+    module = module_record()
+    first, *rest = render_text(module).splitlines()
+    assert first.startswith(f"Module {module.name} for {module.platform}")
+    assert sum("all-reduce over" in line for line in rest) == sum(c.kind == "all-reduce" for c in module.collectives)
+    assert any(line.startswith("Peak") for line in rest)
+
+
+def test_unknown_totals_are_said_to_be_unknown():
+    assert "unknown and unknown of memory traffic" in render_text(
+        module_record().replace(flops=None, accessed_bytes=None)
+    )
+
+
+def test_other_records_list_their_fields_with_units():
+    assert render_text(CHIP).splitlines()[1:5] == [
+        "  name: toy",
+        "  peak_flops_per_second: int8 2 TFLOP/s",
+        "  hbm_bytes: 1 KiB",
+        "  hbm_bytes_per_second: 800 GB/s",
+    ]
+
+
+def test_long_lists_are_cut_and_counted():
+    held = tuple(ClientRange(placement="clients", device_id=0, start=0, stop=1) for _ in range(14))
+    run = RunRecord(name="r", engine="mesh", seconds=1.0, errors=(), notes=())
+    assert "… and 2 more" in render_text(HolderRecord(ranges=held))
+    assert "seconds: 1 s" in render_text(run)
+
+
+def test_views_load_matplotlib_and_treescope_only_when_asked():
+    code = "import sys, workbench.render; print(*{'matplotlib', 'treescope'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,18 @@
+"""Live views of records for notebooks; every one also has a static picture and a text."""
+
+from workbench_widgets._base import WorkbenchWidget as WorkbenchWidget
+from workbench_widgets._clients import ClientsView as ClientsView
+from workbench_widgets._cost import CostView as CostView
+from workbench_widgets._devices import DevicesView as DevicesView
+from workbench_widgets._explorer import Explorer as Explorer
+from workbench_widgets._export import to_html as to_html
+from workbench_widgets._hlo import HloView as HloView
+from workbench_widgets._launch import LaunchView as LaunchView
+from workbench_widgets._mesh import MeshView as MeshView
+from workbench_widgets._picture import PictureView as PictureView
+from workbench_widgets._playground import Playground as Playground
+from workbench_widgets._program import ProgramView as ProgramView
+from workbench_widgets._propagation import PropagationView as PropagationView
+from workbench_widgets._run import RunView as RunView
+from workbench_widgets._sharding import ShardingView as ShardingView
+from workbench_widgets._show import show_record as show_record

@@ -1,0 +1,173 @@
+"""What every live view has: a static picture for where nothing runs, requests with answers, errors that are seen."""
+
+import traceback
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import traitlets
+
+from workbench.render import Markup, figure
+from workbench_widgets._export import to_html
+from workbench_widgets._lessons import find_lessons
+from workbench_widgets._module import module, stylesheet
+from workbench_widgets._outbox import Outbox
+
+Selection = dict[str, Any]
+SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf", "node")
+
+
+class WorkbenchWidget(anywidget.AnyWidget):
+    """A live view of a record.
+
+    The kernel computes; the browser draws and finds out what was clicked. Subclasses name their ES module and say what
+    stands in for them where nothing runs.
+
+    Attributes:
+        selection: What is chosen, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`, `node`.
+        settings: How the view is set up: the open tab, sorting, filters.
+        problem: The last error of a callback, shown in the view.
+    """
+
+    module_name: ClassVar[str] = ""
+    _outbox: Outbox | None = None
+    requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
+
+    data = traitlets.Dict().tag(sync=True)
+    arrays = traitlets.Dict().tag(sync=True)
+    live = traitlets.Dict().tag(sync=True)
+    label = traitlets.Unicode().tag(sync=True)
+    selection = traitlets.Dict().tag(sync=True)
+    settings = traitlets.Dict().tag(sync=True)
+    problem = traitlets.Dict().tag(sync=True)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if "module_name" in cls.__dict__ and cls.module_name:
+            cls._esm = module(cls.module_name)
+            cls._css = stylesheet()
+        super().__init_subclass__(**kwargs)
+
+    def __init__(self, **values: Any) -> None:
+        self._open_views: int | None = None  # None: shown perhaps, but no page has reported yet
+        me = weakref.ref(self)  # a pending timer must not keep a closed view alive
+
+        def send(values: Mapping[str, Any]) -> None:
+            if (widget := me()) is not None and widget.comm is not None:
+                widget.live = {**widget.live, **values}
+
+        self._outbox = Outbox(send, is_open=lambda: (widget := me()) is not None and widget.is_open)
+        if "glossary" in values.get("data", {}):
+            values["data"] = {**values["data"], "lessons": find_lessons()}
+        super().__init__(**values)
+        self.on_msg(self._receive)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a page may be showing this; a page that never reported counts, since a busy kernel cannot hear it."""
+        return self.comm is not None and (self._open_views is None or self._open_views > 0)
+
+    def describe(self) -> str:
+        """One sentence for screen readers and captions."""
+        return self.label
+
+    def static_svg(self) -> Markup | None:
+        """The picture that stands in for the live view."""
+        return None
+
+    def text(self) -> str:
+        """The view as plain text."""
+        return self.describe()
+
+    def select(self, **chosen: Any) -> None:
+        """Chooses a stage, client, device, axis, line, instruction or leaf, as a click would; `None` clears one."""
+        unknown = sorted(set(chosen) - set(SELECTABLE))
+        if unknown:
+            message = (
+                f"`select` was given {', '.join(unknown)}, which no view can choose. A selection is made of "
+                f"{', '.join(SELECTABLE)}: for example `select(stage='1', client=17)`."
+            )
+            raise ValueError(message)
+        kept = {**self.selection, **chosen}
+        self.selection = {kind: value for kind, value in kept.items() if value is not None}
+
+    def update_live(self, **values: Any) -> None:
+        """Sends values that change often: at most twenty times a second, the newest of each, from any thread."""
+        if self._outbox is not None:
+            self._outbox.put(**values)
+
+    def report(self, error: BaseException) -> None:
+        """Shows an error in the view, with a traceback to copy; the kernel goes on."""
+        self.problem = problem(error)
+
+    def guarded(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """`callback`, with its errors shown in the view instead of lost."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return callback(*args, **kwargs)
+            except Exception as error:
+                self.report(error)
+                return None
+
+        return call
+
+    def to_html(self, file: str | Path | None = None, *, title: str | None = None) -> str:
+        """The view as one page that stays interactive without a kernel and without a network.
+
+        Args:
+            file: Where to write the page; nowhere by default.
+            title: The page's title; by default, what the view describes.
+
+        Returns:
+            The page.
+        """
+        made = to_html([self], title=title or self.describe())
+        if file is not None:
+            Path(file).write_text(made, encoding="utf-8")
+        return made
+
+    def close(self) -> None:
+        """Ends the view; it can then be garbage-collected."""
+        if self._outbox is not None:  # absent where __init__ failed: ipywidgets closes what it collects
+            self._outbox.close()
+        super().close()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        made = super()._repr_mimebundle_(**kwargs)
+        data, metadata = made if made is not None else ({}, {})
+        extra = {"text/plain": self.text()}
+        picture = self.static_svg()
+        if picture is not None:
+            extra["text/html"] = str(figure(picture, self.describe()))
+        return {**data, **extra}, metadata
+
+    def _receive(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
+        kind = content.get("kind")
+        if kind == "view":
+            self._open_views = max(0, (self._open_views or 0) + (1 if content.get("open") else -1))
+            if self._outbox is not None:
+                self._outbox.flush()
+        elif kind == "request":
+            self._answer(content)
+
+    def _answer(self, content: Mapping[str, Any]) -> None:
+        reply: dict[str, Any] = {"kind": "response", "id": content.get("id")}
+        try:
+            name = str(content.get("name"))
+            if name not in self.requests:
+                known = ", ".join(sorted(self.requests)) or "nothing"
+                message = f"the view asked for {name!r}, but {type(self).__name__} answers only {known}"
+                raise ValueError(message)
+            arguments = dict(content.get("args") or {})
+            reply["value"] = getattr(self, self.requests[name])(**arguments)
+        except Exception as error:
+            reply["error"] = problem(error)
+        self.send(reply)
+
+
+def problem(error: BaseException) -> dict[str, str]:
+    """An error as the view shows it."""
+    shown = "".join(traceback.format_exception(error))
+    return {"message": f"{type(error).__name__}: {error}", "traceback": shown}

@@ -1,0 +1,137 @@
+"""The clients view: thousands of clients as a heat map, bars or a table."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from workbench.records import ProgramRecord, RunRecord, TimelineRecord
+from workbench.render import GLOSSARY, Markup, count_text, render_clients_svg, seconds_text
+from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
+from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats
+from workbench_widgets._run_desk import Run, RunDesk
+
+
+class ClientsView(ClientsDesk, RunDesk):
+    """Every client of a program, live: its examples, FLOPs, bytes and seconds; sort, filter, pin, open one.
+
+    Args:
+        record: The program; its cost, where there is one, tells clients apart.
+        run: A measured run of it, which adds measured seconds and steps.
+        rounds: A run of many rounds, whose metrics per client are followed.
+        timeline: A simulated round, which adds the seconds that every client would have needed.
+        tap: Evaluates the program and returns the values of a client; the view can then open clients.
+    """
+
+    module_name = "clients.js"
+    requests: ClassVar[dict[str, str]] = ClientsDesk.requests
+
+    def __init__(
+        self,
+        record: ProgramRecord,
+        run: RunRecord | None = None,
+        *,
+        rounds: Run | None = None,
+        timeline: TimelineRecord | None = None,
+        tap: Tap | None = None,
+        **values: Any,
+    ) -> None:
+        self.record, self.run = record, run
+        data, arrays = clients_view_state(record, run, timeline)
+        label = f"{data['placement'] or 'No clients'} of {record.name}" + (
+            f"; {data['sentence']}" if data["sentence"] else ""
+        )
+        data = {**data, "opens": tap is not None, "glossary": GLOSSARY}
+        super().__init__(tap=tap, data=data, arrays=arrays, label=label, **values)
+        self.courses = ClientCourses(data["count"])
+        if rounds is not None:
+            self.courses.read(rounds.history)
+            self.live = self.courses.state()
+            self.follow(rounds)
+
+    def refresh(self) -> None:
+        """Sends the last round, if a page shows it."""
+        if self.followed is not None:
+            self.courses.read(self.followed.history)
+            if self.is_open:
+                self.update_live(**self.courses.state())
+
+    def static_svg(self) -> Markup | None:
+        """The clients by the first column that tells them apart, as bars."""
+        shown = _telling_column(self.data, self.arrays)
+        if shown is None:
+            return None
+        column, values = shown
+        return render_clients_svg(f"{column['label']}{_kind(column)}", values.tolist(), unit=column["unit"])
+
+    def text(self) -> str:
+        """Least, mean and most of every column."""
+        return clients_text(self.label, self.data, self.arrays)
+
+
+def clients_view_state(
+    record: ProgramRecord, run: RunRecord | None = None, timeline: TimelineRecord | None = None
+) -> tuple[dict[str, Any], Arrays]:
+    """What the clients view draws: the program's columns, then the measured and the simulated ones."""
+    state, arrays = clients_state(record)
+    stage = client_stage(record)
+    state["jaxpr"] = stage.jaxpr[:20_000] if stage is not None else ""
+    state["outcomes"] = {} if timeline is None else {str(each.client): each.status for each in timeline.outcomes}
+    if timeline is not None:
+        needed = {each.client: each.needed_seconds for each in timeline.outcomes}
+        _add(state, arrays, ("needed", "round", "seconds", "simulated"), needed)
+        for phase, label in (("download", "downloading"), ("compute", "computing"), ("upload", "uploading")):
+            spent = {s.client: s.seconds for s in timeline.spans if s.kind == phase and s.complete}
+            _add(state, arrays, (phase, label, "seconds", "simulated"), spent)
+    if run is None:
+        return state, arrays
+    measured = {
+        ("seconds", "time", "seconds"): {c.client: c.seconds for c in run.clients},
+        ("steps", "steps", "count"): {c.client: c.steps for c in run.clients},
+        ("sent", "bytes sent", "bytes"): {c.client: c.sent_bytes for c in run.clients},
+        ("measured_flops", "FLOPs computed", "flops"): {c.client: c.flops for c in run.clients},
+    }
+    for (key, label, unit), by_client in measured.items():
+        _add(state, arrays, (key, label, unit, "measured"), by_client)
+    known = [client.seconds for client in run.clients if client.seconds]
+    if known:
+        middle = float(np.median(known))
+        slowness = {c.client: None if c.seconds is None else c.seconds / middle for c in run.clients}
+        _add(state, arrays, ("slowness", "time over the median", "times", "measured"), slowness)
+    return state, arrays
+
+
+def _add(
+    state: dict[str, Any], arrays: Arrays, column: tuple[str, str, str, str], by_client: Mapping[Any, float | None]
+) -> None:
+    """One more column, unless nothing is known for it."""
+    key, label, unit, kind = column
+    values = [by_client.get(client) for client in range(state["count"])]
+    if all(value is None for value in values):
+        return
+    state["columns"].append({"key": key, "label": label, "unit": unit, "kind": kind})
+    arrays[f"clients.{key}"] = floats([np.nan if value is None else value for value in values])
+
+
+def _telling_column(data: dict[str, Any], arrays: Arrays) -> tuple[dict[str, str], np.ndarray] | None:
+    found = [(column, np.frombuffer(arrays[f"clients.{column['key']}"], "<f4")) for column in data["columns"]]
+    return next(((c, v) for c, v in found if np.nanmax(v) > np.nanmin(v)), found[0] if found else None)
+
+
+def _kind(column: dict[str, str]) -> str:
+    return f" ({column['kind']})" if column["kind"] else ""
+
+
+def clients_text(label: str, data: dict[str, Any], arrays: Arrays) -> str:
+    """The columns in words."""
+    lines = [label + "."]
+    for column in data["columns"]:
+        values = np.frombuffer(arrays[f"clients.{column['key']}"], "<f4")
+        known = values[np.isfinite(values)]
+        show = seconds_text if column["unit"] == "seconds" else count_text
+        parts = [
+            f"{name} {show(float(f(known)))}" for name, f in (("least", np.min), ("mean", np.mean), ("most", np.max))
+        ]
+        which = int(np.nanargmax(values))
+        lines.append(f"  {column['label']}{_kind(column)}: {', '.join(parts)} (client {which})")
+    return "\n".join(lines)

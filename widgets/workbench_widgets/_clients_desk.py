@@ -1,0 +1,150 @@
+"""What the clients view asks of the kernel: one client's course over the rounds, all clients in a round, one opened."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from workbench.records import RoundRecord, TapRecord
+from workbench.render import render_tap_html, render_tap_text
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import floats
+
+MOST_ROUNDS = 200  # whose values per client can be looked at again
+MOST_STEPS = 500
+LONGEST_TEXT = 200_000
+
+Tap = Callable[[int], TapRecord]
+
+
+class ClientsDesk(WorkbenchWidget):
+    """A view that shows what the clients of a run do round by round, and opens one of them.
+
+    Opening evaluates the program once more, in the kernel; whoever made the view gave it the function that does.
+    """
+
+    requests: ClassVar[dict[str, str]] = {
+        "open_client": "open_client",
+        "client_course": "client_course",
+        "clients_in_round": "clients_in_round",
+    }
+    _clients_place = ""  # of the clients view in a widget of several views: "clients/"
+
+    def __init__(self, *, tap: Tap | None = None, **values: Any) -> None:
+        self._tap = tap
+        self.courses = ClientCourses(0)
+        super().__init__(**values)
+
+    def open_client(self, client: int) -> dict[str, str]:
+        """Every value that a client computes, as a page of its own and as text.
+
+        Raises:
+            RuntimeError: if the view shows a record without its program.
+        """
+        if self._tap is None:
+            message = (
+                f"`open_client` was given client={client}, but this view shows a record without its program, so there "
+                "is nothing to evaluate. Open it with the program: `explore(fn, *args)`."
+            )
+            raise RuntimeError(message)
+        tapped = self._tap(client)
+        return {"html": render_tap_html(tapped), "text": render_tap_text(tapped)[:LONGEST_TEXT]}
+
+    def client_course(self, client: int) -> list[dict[str, Any]]:
+        """A client's metrics over the rounds that are kept, and over the local steps of the last one."""
+        return self.courses.of(client)
+
+    def clients_in_round(self, round: int) -> dict[str, list[float | None]]:
+        """Every metric of all clients in one of the rounds that are kept."""
+        return self.courses.at(round)
+
+
+class ClientCourses:
+    """The metrics per client of the last rounds; every round is read once.
+
+    Args:
+        clients: How many there are; metrics of another length belong to somebody else.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self._count = 0
+        self._rounds: dict[str, deque[tuple[int, np.ndarray]]] = {}
+        self._last: dict[str, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def read(self, history: Sequence[RoundRecord]) -> None:
+        """Takes the rounds that are new."""
+        with self._lock:
+            if len(history) < self._count:  # the run was taken up again from an earlier round
+                self._count, self._rounds, self._last = 0, {}, {}
+            # Of a long history only the end can still be asked for.
+            for place in range(max(self._count, len(history) - MOST_ROUNDS), len(history)):
+                self._take(history[place])
+            self._count = len(history)
+
+    def state(self) -> dict[str, Any]:
+        """The last round of every metric, as the view draws it."""
+        with self._lock:
+            latest = {name: course[-1] for name, course in self._rounds.items()}
+        if not latest:
+            return {}
+        return {
+            "metrics": [{"key": name, "round": round} for name, (round, _) in latest.items()],
+            "rounds": [min(course[0][0] for course in self._rounds.values()), max(r for r, _ in latest.values())],
+            "values": floats(np.concatenate([values for _, values in latest.values()])),
+        }
+
+    def of(self, client: int) -> list[dict[str, Any]]:
+        """One client's course."""
+        with self._lock:
+            return [
+                {
+                    "name": name,
+                    "rounds": [round for round, _ in course],
+                    "values": [_plain(values[client]) for _, values in course],
+                    "mean": [_plain(_mean(values)) for _, values in course],
+                    "steps": [_plain(value) for value in self._last[name][client].ravel()[:MOST_STEPS]]
+                    if self._last[name].ndim > 1
+                    else [],
+                }
+                for name, course in self._rounds.items()
+            ]
+
+    def at(self, round: int) -> dict[str, list[float | None]]:
+        """All clients in one round."""
+        with self._lock:
+            return {
+                name: [_plain(value) for value in values]
+                for name, course in self._rounds.items()
+                for number, values in course
+                if number == round
+            }
+
+    def _take(self, record: RoundRecord) -> None:
+        for name, value in record.metrics.items():
+            values = np.asarray(value, dtype=np.float32)
+            if values.ndim and self.clients > 1 and len(values) == self.clients:
+                course = self._rounds.setdefault(name, deque(maxlen=MOST_ROUNDS))
+                course.append((record.round, values if values.ndim == 1 else _over_steps(values)))
+                self._last[name] = values
+
+
+def _over_steps(values: np.ndarray) -> np.ndarray:
+    rows = values.reshape(len(values), -1).astype(np.float64)
+    known = np.isfinite(rows)
+    counts = known.sum(1)
+    sums = np.where(known, rows, 0.0).sum(1)
+    return np.where(counts == rows.shape[1], sums / np.maximum(counts, 1), np.nan).astype(np.float32)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else np.nan
+
+
+def _plain(value: Any) -> float | None:
+    """JSON has no NaN."""
+    return float(value) if np.isfinite(value) else None

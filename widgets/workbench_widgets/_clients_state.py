@@ -1,0 +1,117 @@
+"""What the views know about clients: columns of numbers, the devices that hold them, each one's share of the data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.records import ClientCostRecord, ProgramRecord, StageRecord
+from workbench.render import bytes_text, device_groups, shape_text, walk
+
+Arrays = dict[str, bytes]
+
+
+def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
+    """The clients of the outermost placement, and their numbers as binary columns."""
+    stage = client_stage(record)
+    count = stage.clients if stage is not None else 0
+    placement = stage.placement or "" if stage is not None else ""
+    columns, arrays = _columns(record, stage, count)
+    state = {
+        "count": count,
+        "placement": f"{count:,} {placement}" if placement else "",
+        "columns": columns,
+        "ranges": _ranges(record, placement, count),
+        "neighbours": record.mesh is not None,
+        "shares": _shares(stage),
+        "stage": stage.path if stage is not None else None,
+        "sentence": _waste(record),
+    }
+    return state, arrays
+
+
+def client_stage(record: ProgramRecord) -> StageRecord | None:
+    """The stage in which clients work most."""
+    stages = [stage for stage in walk(record.plan.stages) if stage.kind == "clients"]
+    return max(stages, key=lambda stage: (stage.clients, stage.flops_per_client or 0), default=None)
+
+
+def _columns(record: ProgramRecord, stage: StageRecord | None, count: int) -> tuple[list[dict[str, str]], Arrays]:
+    found: list[tuple[str, str, str, str, Sequence[float | None]]] = []
+    costs = record.cost.clients if record.cost is not None else ()
+    if costs and len(costs) <= count:
+        by_client = {each.client: each for each in costs}
+        held = [by_client.get(client) for client in range(count)]
+        found = [
+            ("examples", "examples", "count", "", [each.examples if each else None for each in held]),
+            ("flops", "FLOPs", "flops", "predicted", [each.flops if each else None for each in held]),
+            ("bytes", "memory traffic", "bytes", "predicted", [each.accessed_bytes if each else None for each in held]),
+        ]
+        padded = [each.padded_examples if each else None for each in held]
+        found.insert(1, ("padded", "examples with padding", "count", "", padded))
+        found.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, held)))
+    elif stage is not None and stage.flops_per_client is not None:
+        found = [("flops", "FLOPs", "flops", "predicted", [stage.flops_per_client] * count)]
+        if stage.bytes_per_client is not None:
+            found.append(("bytes", "memory traffic", "bytes", "predicted", [stage.bytes_per_client] * count))
+    columns, arrays = [], {}
+    for key, label, unit, kind, values in found:
+        if all(value is None for value in values):
+            continue
+        columns.append({"key": key, "label": label, "unit": unit, "kind": kind})
+        arrays[f"clients.{key}"] = floats([np.nan if value is None else value for value in values])
+    return columns, arrays
+
+
+def _estimated(
+    record: ProgramRecord, stage: StageRecord | None, clients: Sequence[ClientCostRecord | None]
+) -> list[float | None]:
+    """Seconds of each client at the rates that its stage has on the chip: those of its slower part."""
+    priced = None
+    if record.cost is not None and stage is not None:
+        priced = next((each for each in record.cost.stages if each.stage == stage.path), None)
+    if priced is None or priced.compute_seconds is None or priced.memory_seconds is None:
+        return [None] * len(clients)
+    per_flop = priced.compute_seconds / priced.flops if priced.flops else 0.0
+    per_byte = priced.memory_seconds / priced.accessed_bytes if priced.accessed_bytes else 0.0
+    return [max(each.flops * per_flop, each.accessed_bytes * per_byte) if each else None for each in clients]
+
+
+def floats(values: Sequence[float] | np.ndarray) -> bytes:
+    """Numbers as the browser reads them: 32-bit, little-endian."""
+    return np.asarray(values, dtype="<f4").tobytes()
+
+
+def _ranges(record: ProgramRecord, placement: str, count: int) -> list[list[Any]]:
+    names = (
+        {device.id: f"{device.platform or 'device'}:{device.id}" for device in record.mesh.devices}
+        if record.mesh
+        else {}
+    )
+    groups = device_groups(record.mesh, placement, count)
+    return [
+        [start, stop, list(devices), [names.get(device, f"device {device}") for device in devices]]
+        for start, stop, devices in groups
+        if devices
+    ]
+
+
+def _shares(stage: StageRecord | None) -> list[list[str]]:
+    if stage is None:
+        return []
+    return [
+        [value.name, shape_text(value.dtype, value.shape[1:]), bytes_text(value.size_bytes // max(stage.clients, 1))]
+        for value in stage.inputs
+        if value.shape and value.shape[0] == stage.clients
+    ]
+
+
+def _waste(record: ProgramRecord) -> str:
+    parts = []
+    if record.cost is not None and record.cost.padding_waste:
+        parts.append(f"{record.cost.padding_waste:.0%} of the clients' work is padding")
+    if record.cost is not None and record.cost.lockstep_waste:
+        parts.append(
+            f"the longest of the clients that run together takes {record.cost.lockstep_waste:.0%} more than the mean"
+        )
+    return "; ".join(parts)

@@ -1,0 +1,54 @@
+"""The cost view: a roofline, time per stage, bytes per mesh axis, memory; targets side by side, here and elsewhere."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.records import ProgramRecord
+from workbench.render import GLOSSARY, Markup, bytes_text, flops_text, render_roofline_svg, seconds_text
+from workbench_widgets._cost_desk import CompileFor, CostDesk
+from workbench_widgets._cost_state import cost_state
+
+
+class CostView(CostDesk):
+    """What a program costs, predicted, live: choose a stage in the roofline or in the bars.
+
+    Args:
+        record: The program with its cost.
+        others: The same program for other targets, to stand beside it.
+        compile_for: Compiles the program for a target that is chosen in the view.
+    """
+
+    module_name = "cost.js"
+
+    def __init__(
+        self,
+        record: ProgramRecord,
+        others: Sequence[ProgramRecord] = (),
+        *,
+        compile_for: CompileFor | None = None,
+        **values: Any,
+    ) -> None:
+        self.records = (record, *others)
+        data = cost_state(record, others, can_compile=compile_for is not None)
+        data = {**data, "glossary": GLOSSARY}
+        super().__init__(programs=self.records, compile_for=compile_for, data=data, label=data["sentence"], **values)
+
+    def static_svg(self) -> Markup | None:
+        """The roofline, where the cost is for a chip."""
+        cost = self.records[0].cost
+        return None if cost is None else render_roofline_svg(cost)
+
+    def text(self) -> str:
+        """One line per stage and target."""
+        lines = [self.label + "."]
+        for target in self.data["targets"]:
+            lines.append(f"{target['target']} ({target['chip']}), predicted:")
+            for stage in target["stages"]:
+                times = (
+                    f", {seconds_text(stage['seconds'])}, bound by {stage['bound']}"
+                    if stage["seconds"] is not None
+                    else ""
+                )
+                flops, moved = flops_text(stage["flops"]), bytes_text(stage["accessed"])
+                lines.append(f"  {stage['stage']}. {stage['name']}: {flops}, {moved} of memory traffic{times}")
+        return "\n".join(lines)

@@ -1,0 +1,168 @@
+"""What the cost view asks of the kernel: compile for hardware that is not here, stop that, forget what came of it."""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+from workbench.cost import CHIPS, estimate_scaled
+from workbench.records import ProgramRecord
+from workbench_widgets._base import WorkbenchWidget, problem
+from workbench_widgets._cost_state import stage_rows, target_state
+from workbench_widgets._scaling_state import scaled_state
+
+
+class CompileFor(Protocol):
+    """Compiles the program that is shown for another machine; stops once `cancel` is set."""
+
+    def __call__(
+        self, target: str, *, order: Any, progress: Callable[[str, float], None], cancel: threading.Event
+    ) -> ProgramRecord:
+        """The program as the compiler of `target` makes it."""
+        ...
+
+
+class CostDesk(WorkbenchWidget):
+    """A view that compiles for hardware that is not here while the kernel stays free.
+
+    One compilation at a time runs in a thread; it ends with the view. What came of it stands beside the program's own
+    cost, and in `compiled`.
+
+    Attributes:
+        compiled: The program by the name of each target that it was compiled for here.
+    """
+
+    requests: ClassVar[dict[str, str]] = {
+        "compile": "start_compiling",
+        "stop": "stop_compiling",
+        "forget": "forget_target",
+        "scale": "scale",
+    }
+    _place = ""  # of the cost view in a widget of several views: "cost/"
+
+    def __init__(
+        self, *, programs: Sequence[ProgramRecord] = (), compile_for: CompileFor | None = None, **values: Any
+    ) -> None:
+        self._programs = {record.target: record for record in programs}
+        self.compiled: dict[str, ProgramRecord] = {}
+        self._compile_for = compile_for
+        self._job: _Job | None = None
+        super().__init__(**values)
+
+    def start_compiling(self, target: str, order: str = "topology") -> None:
+        """Begins to compile for `target`, in the background.
+
+        Raises:
+            RuntimeError: if a compilation is running, or the view shows a record without its program.
+        """
+        if self._compile_for is None:
+            message = (
+                f"`start_compiling` was given target={target!r}, but this view shows a record without its program, so "
+                "there is nothing to compile. Open it with the program: `explore(fn, *args)`."
+            )
+            raise RuntimeError(message)
+        if self._job is not None and self._job.is_running:
+            message = (
+                f"`start_compiling` was given target={target!r} while {self._job.target} is being compiled. A view "
+                "compiles one thing at a time: wait, or `stop_compiling()` first."
+            )
+            raise RuntimeError(message)
+        self._job = _Job(self, self._compile_for, target, order)
+        self._job.start()
+
+    def stop_compiling(self) -> None:
+        """Ends the compilation in progress, if there is one; its process is gone a moment later."""
+        if self._job is not None:
+            self._job.cancel.set()
+
+    def scale(
+        self,
+        target: str,
+        *,
+        clients: int | None = None,
+        model: float = 1.0,
+        chunk_size: int | None = None,
+        devices: int | None = None,
+        chip: str | None = None,
+    ) -> dict[str, Any]:
+        """What the program on `target` would cost at another size, as the view draws it; see `estimate_scaled`."""
+        record = {**self._programs, **self.compiled}[target]
+        priced_on = CHIPS.get(chip or "")
+        scaled = estimate_scaled(
+            record,
+            clients=clients,
+            model=model,
+            chunk_size=chunk_size,
+            devices=devices,
+            chip=priced_on,
+        )
+        as_is = estimate_scaled(record, chip=priced_on)
+        return {**scaled_state(record, scaled, as_is), "stages": stage_rows(scaled.cost)}
+
+    def wait_for_compiling(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until nothing is being compiled; False where the time was over before."""
+        over = self._job is None or self._job.wait(timeout_seconds)
+        if over and self._outbox is not None:
+            self._outbox.flush()
+        return over
+
+    def forget_target(self, target: str) -> None:
+        """Takes a compiled target out of the view."""
+        self.compiled.pop(target, None)
+        self._show_compiled()
+
+    def close(self) -> None:
+        """Ends the view, and with it the compilation that it started."""
+        if getattr(self, "_job", None) is not None:  # ipywidgets closes also what failed to start
+            self.stop_compiling()
+        super().close()
+
+    def _took(self, record: ProgramRecord) -> None:
+        self.compiled = {**self.compiled, record.target: record}
+        self._show_compiled()
+
+    def _show_compiled(self) -> None:
+        made = [target_state(record, record.cost) for record in self.compiled.values() if record.cost is not None]
+        self.update_live(**{f"{self._place}compiled": made})
+
+    def _tell(self, **job: Any) -> None:
+        self.update_live(**{f"{self._place}job": job})
+
+
+class _Job:
+    """One compilation in a thread; holds the view weakly, so that a forgotten view stops what it started."""
+
+    def __init__(self, view: CostDesk, compile_for: CompileFor, target: str, order: str) -> None:
+        self.target, self.cancel = target, threading.Event()
+        self._order, self._compile_for = order, compile_for
+        self._view = weakref.ref(view, lambda _: self.cancel.set())
+        self._thread = threading.Thread(target=self._work, name=f"workbench-compile-{target}", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._tell("running", phase="reading the program", seconds=0.0)
+        self._thread.start()
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        self._thread.join(timeout_seconds)
+        return not self.is_running
+
+    def _work(self) -> None:
+        def progress(phase: str, seconds: float) -> None:
+            self._tell("running", phase=phase, seconds=seconds)
+
+        try:
+            record = self._compile_for(self.target, order=self._order, progress=progress, cancel=self.cancel)
+        except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
+            self._tell("stopped" if self.cancel.is_set() else "failed", error=problem(error))
+            return
+        if (view := self._view()) is not None:
+            view._took(record)
+        self._tell("done")
+
+    def _tell(self, status: str, **more: Any) -> None:
+        if (view := self._view()) is not None:
+            view._tell(target=self.target, status=status, **more)

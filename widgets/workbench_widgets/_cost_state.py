@@ -1,0 +1,136 @@
+"""What the cost view draws of each program: stages with their times and bytes, the roofline, memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.aot import targets_for
+from workbench.records import CostRecord, MemoryRecord, ProgramRecord
+from workbench.render import (
+    bytes_text,
+    render_roofline_svg,
+    render_schedule_memory_svg,
+    seconds_text,
+    source_text,
+)
+from workbench_widgets._scaling_state import scaling_choices
+
+
+def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, can_compile: bool = False) -> dict:
+    """Everything that the cost view draws.
+
+    Args:
+        record: The program.
+        others: The same for other targets.
+        can_compile: Whether the view can compile for more of them.
+    """
+    memory = record.module.memory if record.module is not None else None
+    picture = render_schedule_memory_svg(memory, live=True) if memory is not None else None
+    return {
+        "targets": [target_state(each, each.cost) for each in (record, *others) if each.cost is not None],
+        "memory": None if memory is None else _memory_rows(memory),
+        "memory_svg": None if picture is None else str(picture),
+        "buffers": [] if memory is None else _buffer_rows(memory),
+        "elsewhere": _elsewhere(record) if can_compile else [],
+        "sentence": _sentence(record),
+    }
+
+
+def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
+    """One program on one target."""
+    picture = render_roofline_svg(cost, live=True)
+    memory = record.module.memory if record.module is not None else None
+    return {
+        "target": record.target,
+        "chip": cost.chip.name if cost.chip is not None else "no chip",
+        "seconds": cost.seconds,
+        "roofline": None if picture is None else str(picture),
+        "assumptions": list(cost.assumptions),
+        "notes": list(record.notes),
+        "flops": None if record.module is None else record.module.flops,
+        "peak": None if memory is None else memory.peak_bytes,
+        "available": None if memory is None else memory.available_bytes,
+        "fits": None if memory is None else memory.fits,
+        "mesh": "" if record.mesh is None else " × ".join(f"{axis.name} {axis.size}" for axis in record.mesh.axes),
+        "strategies": _strategies(record),
+        "buffers": _buffer_rows(memory)[:5] if memory is not None and memory.fits is False else [],
+        "stages": stage_rows(cost),
+        "scaling": scaling_choices(record),
+    }
+
+
+def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
+    """What one stage after the other costs."""
+    return [
+        {
+            "stage": each.stage,
+            "kind": each.kind,
+            "name": each.name,
+            "flops": each.flops,
+            "accessed": each.accessed_bytes,
+            "wire": dict(each.collective_bytes),
+            "wire_seconds": dict(each.collective_seconds_by_axis),
+            "compute": each.compute_seconds,
+            "memory": each.memory_seconds,
+            "collective": each.collective_seconds,
+            "seconds": each.seconds,
+            "bound": each.bound,
+        }
+        for each in cost.stages
+    ]
+
+
+def _strategies(record: ProgramRecord) -> dict[str, str]:
+    """How the compiler carries out the collectives of every axis, where it says so."""
+    found: dict[str, set[str]] = {}
+    for each in record.module.collectives if record.module is not None else ():
+        if each.algorithm:
+            found.setdefault("+".join(each.axes) or "no product of axes", set()).add(each.algorithm)
+    return {axis: ", ".join(sorted(names)) for axis, names in found.items()}
+
+
+def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
+    """The machines to compile for: chips, with the topologies that the program's mesh fits."""
+    axes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
+    return [
+        {
+            "chip": chip.chip,
+            "description": chip.description,
+            "targets": list(fitting),
+            "install": chip.install,
+            "terms": chip.terms,
+        }
+        for chip, fitting in targets_for(axes)
+    ]
+
+
+def _memory_rows(memory: MemoryRecord) -> list[list[str]]:
+    rows = [
+        ["peak memory", memory.peak_bytes],
+        ["arguments", memory.argument_bytes],
+        ["outputs", memory.output_bytes],
+        ["temporaries", memory.temporary_bytes],
+        ["available", memory.available_bytes],
+    ]
+    shown = [[name, bytes_text(value)] for name, value in rows if isinstance(value, int)]
+    if memory.padding_bytes:
+        shown.append(["layout padding", f"{bytes_text(memory.padding_bytes)} of the buffers alive at the peak"])
+    if memory.fits is not None:
+        shown.append(["fits", "yes" if memory.fits else "NO: the program needs more than a device has"])
+    return shown
+
+
+def _buffer_rows(memory: MemoryRecord) -> list[list[str]]:
+    rows = []
+    for each in memory.largest:
+        padding = f" ({bytes_text(each.padding_bytes)} padding)" if each.padding_bytes else ""
+        source = "" if each.source is None else source_text(each.source.file, each.source.line)
+        rows.append([each.name, bytes_text(each.size_bytes) + padding, each.shape, source])
+    return rows
+
+
+def _sentence(record: ProgramRecord) -> str:
+    if record.cost is None:
+        return f"No cost was predicted for {record.name}"
+    chip = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
+    time = f": {seconds_text(record.cost.seconds)} per call" if record.cost.seconds is not None else ""
+    return f"Predicted cost of {record.name}{chip}{time}"

@@ -1,0 +1,166 @@
+"""The devices view: memory, utilisation, power and temperature as they change, and where the last round's time went."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from workbench.records import RunRecord, SampleRecord
+from workbench.render import (
+    GLOSSARY,
+    Markup,
+    bytes_text,
+    describe_samples,
+    render_run_svg,
+    render_samples_svg,
+    shape_text,
+    source_text,
+)
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import floats
+from workbench_widgets._picture import for_both_widths
+
+MOST_DEVICES = 256
+MOST_SAMPLES = 300
+
+
+class Monitor(Protocol):
+    """What the view needs of a monitor, such as `workbench.measurement.watch_devices()` gives."""
+
+    def history(self) -> Sequence[SampleRecord]:
+        """All samples, oldest first."""
+        ...
+
+    def subscribe(self, callback: Callable[[SampleRecord], Any]) -> Callable[[], None]:
+        """Calls back with every new sample; returns what ends this."""
+        ...
+
+
+class DevicesView(WorkbenchWidget):
+    """The devices, live, for as long as a page shows them.
+
+    Args:
+        monitor: Takes the samples, in a thread of its own.
+        run: A measured run, whose time line per device is shown below.
+    """
+
+    module_name = "devices.js"
+
+    def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: Any) -> None:
+        self.monitor = monitor
+        timeline = None if run is None or not run.events else for_both_widths(render_run_svg, run)
+        data = {"timeline": timeline, "glossary": GLOSSARY}
+        history = tuple(monitor.history())
+        super().__init__(data=data, label=describe_samples(history), live=devices_state(history), **values)
+        me = weakref.ref(self)  # the monitor outlives the view and must not keep it
+
+        def arrived(_sample: SampleRecord) -> None:
+            if (view := me()) is not None and view.is_open:
+                view.update_live(**devices_state(tuple(view.monitor.history())))
+
+        self._unsubscribe = monitor.subscribe(arrived)
+
+    def static_svg(self) -> Markup:
+        """Memory over time."""
+        return render_samples_svg(tuple(self.monitor.history()))
+
+    def text(self) -> str:
+        """The last sample in words."""
+        return describe_samples(tuple(self.monitor.history()))
+
+    def close(self) -> None:
+        """Ends the view and its subscription; the monitor goes on."""
+        end, self._unsubscribe = (
+            getattr(self, "_unsubscribe", None),
+            None,
+        )  # ipywidgets closes once more when collecting
+        if end is not None:
+            end()
+        super().close()
+
+
+def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
+    """The last sample, and the memory of every device over the samples that are kept."""
+    if not history:
+        return {
+            "devices": [],
+            "seconds": b"",
+            "memory": b"",
+            "courses": {},
+            "host_courses": {},
+            "arrays": [],
+            "host": [],
+        }
+    kept, last = history[-MOST_SAMPLES:], history[-1]
+    devices = last.devices[:MOST_DEVICES]
+    courses = _courses(kept, [device.where for device in devices])
+    host = last.host
+    return {
+        "devices": [
+            {
+                "where": d.where,
+                "kind": d.kind or d.platform,
+                "id": d.device_id,
+                "present": d.present,
+                "bytes": d.bytes_in_use,
+                "peak": d.peak_bytes,
+                "limit": d.limit_bytes,
+                "source": d.memory_source,
+                "utilisation": d.utilisation_percent,
+                "power": d.power_watts,
+                "temperature": d.temperature_celsius,
+            }
+            for d in devices
+        ],
+        "left_out": len(last.devices) - len(devices),
+        "seconds": floats([sample.time_seconds for sample in kept]),
+        "memory": floats(courses.pop("bytes_in_use")),
+        "courses": {name: floats(values) for name, values in courses.items() if np.isfinite(values).any()},
+        "host_courses": {
+            "processor": floats([_number(sample.host.cpu_percent) for sample in kept]),
+            "memory of this process": floats([_number(sample.host.process_bytes) for sample in kept]),
+        },
+        "arrays": [
+            [
+                shape_text(a.dtype, a.shape),
+                bytes_text(a.size_bytes),
+                a.sharding,
+                "unknown" if a.made_at is None else source_text(a.made_at.file, a.made_at.line),
+            ]
+            for a in last.arrays
+        ],
+        "live_arrays": last.live_arrays,
+        "host": [
+            ["processor", "unknown" if host.cpu_percent is None else f"{host.cpu_percent:.0f} % of all cores"],
+            [
+                "memory of the computer",
+                f"{bytes_text(host.memory_used_bytes)} of {bytes_text(host.memory_total_bytes)}",
+            ],
+            ["memory of this process", bytes_text(host.process_bytes)],
+        ],
+    }
+
+
+_COURSES = {  # what is drawn over time -> where a sample holds it
+    "bytes_in_use": "bytes_in_use",
+    "utilisation": "utilisation_percent",
+    "power": "power_watts",
+    "temperature": "temperature_celsius",
+}
+
+
+def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Every figure over the samples, devices one after the other; NaN where it is not known."""
+    rows = {where: row for row, where in enumerate(names)}
+    found = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
+    for column, sample in enumerate(samples):
+        for device in sample.devices:
+            if device.where in rows:
+                for name, field in _COURSES.items():
+                    found[name][rows[device.where], column] = _number(getattr(device, field))
+    return {name: values.ravel() for name, values in found.items()}
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value

@@ -1,0 +1,200 @@
+"""The explorer: every view of one program as tabs of one widget, with one selection."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from workbench.records import ProgramRecord, RunRecord, TimelineRecord
+from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text, render_run_svg
+from workbench_widgets._clients import clients_view_state
+from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
+from workbench_widgets._clients_state import Arrays
+from workbench_widgets._cost_desk import CompileFor, CostDesk
+from workbench_widgets._cost_state import cost_state
+from workbench_widgets._devices import Monitor, devices_state
+from workbench_widgets._hlo import hlo_state
+from workbench_widgets._mesh import mesh_state
+from workbench_widgets._picture import for_both_widths
+from workbench_widgets._program import program_state
+from workbench_widgets._run import RunDigest, run_state
+from workbench_widgets._run_desk import Run, RunDesk
+from workbench_widgets._sharding import ShardingDesk, sharding_state
+from workbench_widgets._trial_desk import TriesSpecs
+
+TITLES = {
+    "program": ("Program", "Stages as data flowing between a server and its clients"),
+    "clients": ("Clients", "Every client: examples, FLOPs, bytes, seconds"),
+    "mesh": ("Mesh", "Devices, mesh axes, and which clients live where"),
+    "sharding": ("Sharding", "How every input is cut over the devices"),
+    "hlo": ("HLO", "Your source, StableHLO and the compiled module, linked by line"),
+    "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis, memory"),
+    "devices": ("Devices", "What the devices do now"),
+    "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
+}
+
+
+class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
+    """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
+
+    Args:
+        record: The program.
+        gradient: A second program to show beside it, for example the same one after `jax.grad`.
+        others: The same program for other targets, whose costs stand beside its own.
+        run: A measured run, which adds measured seconds per client and a time line per device.
+        monitor: Samples of the devices, such as `workbench.measurement.watch_devices()` takes.
+        rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
+        timeline: A simulated round, with its stragglers.
+        tap: Evaluates the program and returns the values of a client; clients can then be opened.
+        view: The tab to open first.
+        compile_for: Compiles the program for a target that is chosen in the cost view.
+        what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
+    """
+
+    module_name = "explorer.js"
+    requests: ClassVar[dict[str, str]] = (
+        CostDesk.requests | ClientsDesk.requests | RunDesk.requests | ShardingDesk.requests
+    )
+    _place = "cost/"
+    _trial_place = "sharding/"
+
+    def __init__(
+        self,
+        record: ProgramRecord,
+        *,
+        gradient: ProgramRecord | None = None,
+        others: Sequence[ProgramRecord] = (),
+        run: RunRecord | None = None,
+        monitor: Monitor | None = None,
+        rounds: Run | None = None,
+        timeline: TimelineRecord | None = None,
+        tap: Tap | None = None,
+        view: str | None = None,
+        compile_for: CompileFor | None = None,
+        what_if: TriesSpecs | None = None,
+    ) -> None:
+        self.record, self.gradient, self.monitor = record, gradient, monitor
+        parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
+        if "clients" in parts or rounds is not None:
+            made, columns = clients_view_state(record, run, timeline)
+            parts["clients"] = {**made, "opens": tap is not None}
+            arrays |= {f"clients/{name}": value for name, value in columns.items()}
+        if rounds is not None or timeline is not None:
+            parts["run"] = run_state(timeline)
+        if "sharding" in parts:
+            parts["sharding"]["can_try"] = what_if is not None
+        live: dict[str, Any] = {}
+        if monitor is not None:
+            measured = None if run is None or not run.events else for_both_widths(render_run_svg, run)
+            parts["devices"] = {"timeline": measured}
+            live = _prefixed(devices_state(tuple(monitor.history())))
+        if view is not None and view not in parts:
+            message = (
+                f"`Explorer` was given view={view!r}, but its record of {record.name} has the views "
+                f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
+            )
+            raise ValueError(message)
+        views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in TITLES if key in parts]
+        settings = {} if view is None else {"view": view}
+        data = {**parts, "views": views, "glossary": GLOSSARY}
+        label = describe_program(record)
+        super().__init__(
+            programs=(record, *others),
+            compile_for=compile_for,
+            what_if=what_if,
+            propagation=record.propagation,
+            tap=tap,
+            data=data,
+            arrays=arrays,
+            label=label,
+            live=live,
+            settings=settings,
+        )
+        self._unsubscribe = None if monitor is None else self._listen(monitor)
+        self._digest = RunDigest()
+        self.courses = ClientCourses(parts["clients"]["count"] if "clients" in parts else 0)
+        if rounds is not None:
+            self.follow(rounds)
+            self.live = live | self._rounds_state()
+            self.observe(self._turned, "settings")
+
+    def refresh(self) -> None:
+        """Sends how the run stands, if a page shows it and one of its tabs is open."""
+        if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients"):
+            self.update_live(**self._rounds_state())
+
+    def _rounds_state(self) -> dict[str, Any]:
+        assert self.followed is not None
+        self.courses.read(self.followed.history)
+        digest = self._digest.state(self.followed)
+        state: dict[str, Any] = {f"run/{name}": value for name, value in digest.items()}
+        state.update((f"clients/{name}", value) for name, value in self.courses.state().items())
+        return state
+
+    def _turned(self, change: Any) -> None:
+        """Another tab is open, which may have missed rounds."""
+        if change["new"].get("view") != change["old"].get("view"):
+            self.refresh()
+
+    def _listen(self, monitor: Monitor) -> Any:
+        me = weakref.ref(self)
+
+        def arrived(_sample: Any) -> None:
+            if (explorer := me()) is not None and explorer.is_open and explorer.monitor is not None:
+                explorer.update_live(**_prefixed(devices_state(tuple(explorer.monitor.history()))))
+
+        return monitor.subscribe(arrived)
+
+    def static_svg(self) -> Markup:
+        """The stages as a picture."""
+        return render_program_svg(self.record)
+
+    def text(self) -> str:
+        """The stages as indented lines."""
+        return render_program_text(self.record)
+
+    def close(self) -> None:
+        """Ends the explorer; a monitor goes on."""
+        end, self._unsubscribe = (
+            getattr(self, "_unsubscribe", None),
+            None,
+        )  # ipywidgets closes once more when collecting
+        if end is not None:
+            end()
+        super().close()
+
+
+def _parts(
+    record: ProgramRecord,
+    gradient: ProgramRecord | None,
+    others: Sequence[ProgramRecord],
+    run: RunRecord | None,
+    can_compile: bool,
+) -> tuple[dict[str, Any], Arrays]:
+    """The state of every view that the record has something for."""
+    parts: dict[str, Any] = {}
+    arrays: Arrays = {}
+
+    def add(key: str, made: tuple[dict[str, Any], Arrays]) -> None:
+        parts[key] = made[0]
+        arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
+
+    add("program", program_state(record, gradient))
+    clients = clients_view_state(record, run)
+    if clients[0]["columns"]:
+        add("clients", clients)
+    if record.mesh is not None and record.mesh.devices:
+        names = [value.name for value in record.plan.inputs]
+        add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names))
+    if record.inputs is not None and record.inputs.leaves:
+        # Arrays that were not placed yet do not know their mesh, but the program does.
+        known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
+        add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))
+    if record.module is not None or record.stablehlo:
+        add("hlo", hlo_state(record))
+    if record.cost is not None or record.module is not None:
+        parts["cost"] = cost_state(record, others, can_compile=can_compile)
+    return parts, arrays
+
+
+def _prefixed(live: dict[str, Any]) -> dict[str, Any]:
+    return {f"devices/{name}": value for name, value in live.items()}

@@ -1,0 +1,45 @@
+"""Views as one page that needs neither a kernel nor a network."""
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench_widgets._module import STATIC, stylesheet
+
+if TYPE_CHECKING:
+    from workbench_widgets._base import WorkbenchWidget
+
+SHARED = ("data", "arrays", "live", "label", "selection", "settings")
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>{css}body{{margin:0}}.wb-page{{background:var(--wb-bg);min-height:100vh;padding:16px;box-sizing:border-box}}</style>
+</head><body class="wb-exported"><main class="wb wb-page"></main>
+<script type="application/json" id="wb-state">{state}</script>
+<script type="module">{script}</script></body></html>
+"""
+
+
+def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench") -> str:
+    """The widgets below one another in one self-contained page; choosing, sorting and searching work in it."""
+    state = [
+        {"esm": widget._esm, "state": _plain({name: getattr(widget, name) for name in SHARED})} for widget in widgets
+    ]
+    return _PAGE.format(
+        title=html.escape(title),
+        css=stylesheet(),
+        # A "<" could end the script early or open a comment in it; as an escape it cannot.
+        state=json.dumps(state).replace("<", "\\u003c"),
+        script=(STATIC / "offline.js").read_text(encoding="utf-8"),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"wb-base64": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

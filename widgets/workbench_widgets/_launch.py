@@ -1,0 +1,241 @@
+"""The launch view: a program of nodes drawn before launch, and what every node does after it."""
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from workbench.records import LaunchedRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.render import (
+    GLOSSARY,
+    NODE_KINDS,
+    STATE_HUES,
+    STATE_SIGNS,
+    Markup,
+    count_states,
+    count_text,
+    describe_graph,
+    describe_launched,
+    groups_of,
+    load_text,
+    node_glyph,
+    render_graph_svg,
+    render_graph_text,
+    render_launched_text,
+    worst_hue,
+)
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import floats
+
+LOOK_SECONDS = 0.5
+MOST_SAMPLES = 240  # of one node's history: two minutes
+MOST_LINES = 200  # of a log
+
+
+class Launched(Protocol):
+    """What the view needs of a launched program, such as `workbench.launch.launch` returns."""
+
+    @property
+    def record(self) -> LaunchedRecord:
+        """The graph and what each node does now."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it still runs."""
+        ...
+
+    def logs(self, node: str) -> Sequence[str]:
+        """The lines of a node's log."""
+        ...
+
+    def stop(self) -> Any:
+        """Ends all nodes."""
+        ...
+
+
+class LaunchView(WorkbenchWidget):
+    """A program of nodes: its graph before launch, and live after it, with logs and a button that stops it.
+
+    The view looks twice a second, in a thread of its own and while a page shows it, also while a cell waits for the
+    program. Choose a node to see its history and its log.
+
+    Args:
+        source: A launched program, a record of one, or the graph of a program that is not launched yet.
+    """
+
+    module_name = "launch.js"
+    requests: ClassVar[dict[str, str]] = {"stop": "stop", "log": "log"}
+
+    def __init__(self, source: "Launched | LaunchedRecord | ProgramGraphRecord", **values: Any) -> None:
+        self.launched: Launched | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
+        record = source if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source.record
+        self.graph = record if isinstance(record, ProgramGraphRecord) else record.graph
+        self._record = record
+        self._history = _History()
+        live = {} if isinstance(record, ProgramGraphRecord) else self._state(record)
+        label = describe_graph(self.graph) if isinstance(record, ProgramGraphRecord) else describe_launched(record)
+        super().__init__(data=graph_state(self.graph, self._states()), label=label, live=live, **values)
+        if self.launched is not None:
+            self.observe(self._chosen, "selection")
+            threading.Thread(
+                target=_follow, args=(weakref.ref(self),), name="workbench-launch-view", daemon=True
+            ).start()
+
+    def refresh(self) -> None:
+        """Sends what the nodes do now, if a page shows it."""
+        if self.launched is not None and self.is_open:
+            self._record = self.launched.record
+            self.update_live(**self._state(self._record))
+
+    def stop(self) -> str:
+        """Stops the program, without waiting for its end."""
+        if self.launched is None:
+            message = f"program {self.graph.name!r} is shown as a record: there is nothing here that could be stopped"
+            raise ValueError(message)
+        threading.Thread(target=self.guarded(self.launched.stop), name=f"stop {self.graph.name}", daemon=True).start()
+        return "stopping"
+
+    def log(self, node: str) -> list[str]:
+        """All lines of a node's log that are kept."""
+        if self.launched is None:
+            return [line for state in self._states() if state.label == node for line in state.log_tail]
+        return list(self.launched.logs(node))
+
+    def static_svg(self) -> Markup:
+        """The graph, with the states that were seen last."""
+        return render_graph_svg(self.graph, states=self._states())
+
+    def text(self) -> str:
+        """The program in words, group by group."""
+        made = self._record
+        return render_graph_text(made) if isinstance(made, ProgramGraphRecord) else render_launched_text(made)
+
+    def _states(self) -> tuple[NodeStateRecord, ...]:
+        return () if isinstance(self._record, ProgramGraphRecord) else self._record.states
+
+    def _chosen(self, _change: Any) -> None:
+        if isinstance(self._record, LaunchedRecord):
+            self.update_live(chosen=self._of_chosen(self._record))
+
+    def _state(self, record: LaunchedRecord) -> dict[str, Any]:
+        self._history.add(record)
+        by_label = {state.label: state for state in record.states}
+        answering = {node.label for node in record.graph.nodes if node.methods}
+        groups = {}
+        for label, nodes in groups_of(record.graph).items():
+            mine = [by_label[node.label] for node in nodes if node.label in by_label]
+            groups[label] = {"said": count_states(mine), "hue": worst_hue(mine), "load": load_text(mine)}
+        return {
+            "status": record.status,
+            "engine": record.engine,
+            "elapsed": record.elapsed_seconds,
+            "load": load_text(record.states),
+            "said": count_states(record.states),
+            "groups": groups,
+            "nodes": [_node_state(state, answering) for state in record.states],
+            "chosen": self._of_chosen(record),
+        }
+
+    def _of_chosen(self, record: LaunchedRecord) -> dict[str, Any] | None:
+        label = self.selection.get("node")
+        state = next((state for state in record.states if state.label == label), None)
+        if label is None or state is None:
+            return None
+        lines = list(state.log_tail if self.launched is None else tuple(self.launched.logs(label))[-MOST_LINES:])
+        error = (state.error or "").rstrip().splitlines()
+        if error and lines[-len(error) :] == error:  # it is shown above the log already
+            lines = lines[: -len(error)]
+        return {"label": label, "log": lines, "error": state.error, "history": self._history.of(label)}
+
+
+class _History:
+    """What each node did over the last looks."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[float, ...]]] = {}
+
+    def add(self, record: LaunchedRecord) -> None:
+        for state in record.states:
+            known = (state.calls_per_second, state.queue_length, state.cpu_cores, state.memory_bytes)
+            sample = (record.elapsed_seconds, *(float("nan") if value is None else float(value) for value in known))
+            self._samples.setdefault(state.label, deque(maxlen=MOST_SAMPLES)).append(sample)
+
+    def of(self, label: str) -> dict[str, bytes]:
+        columns = zip(*tuple(self._samples.get(label, ())), strict=True)
+        names = ("seconds", "calls", "queue", "cpu", "memory")
+        return {name: floats(list(column)) for name, column in zip(names, columns, strict=False)}
+
+
+def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = ()) -> dict[str, Any]:
+    """What the view draws of the program itself."""
+    svg = render_graph_svg(graph, states=states, live=True)
+    calls: dict[str, list[str]] = {}
+    callers: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        calls.setdefault(edge.source, []).append(edge.target)
+        callers.setdefault(edge.target, []).append(edge.source)
+    shared: dict[int, list[str]] = {}
+    for node in graph.nodes:
+        shared.setdefault(node.host, []).append(node.label)
+    nodes = {
+        node.label: {
+            "group": node.group,
+            "kind": NODE_KINDS[node.kind],
+            "hue": "server" if node.kind == "service" else "clients",
+            "target": node.target,
+            "methods": list(node.methods),
+            "calls": calls.get(node.label, []),
+            "callers": callers.get(node.label, []),
+            "concurrency": node.concurrency,
+            "restarts": node.restart_limit,
+            "resources": [f"{name} {count_text(need)}" for name, need in node.resources.items()],
+            "shares": [label for label in shared[node.host] if label != node.label],
+        }
+        for node in graph.nodes
+    }
+    return {
+        "name": graph.name,
+        "svg": str(svg),
+        "nodes": nodes,
+        "groups": list(groups_of(graph)),
+        "glyphs": {state: node_glyph(state) for state in STATE_SIGNS},
+        "signs": STATE_SIGNS,
+        "hues": STATE_HUES,
+        "glossary": GLOSSARY,
+    }
+
+
+def _node_state(state: NodeStateRecord, answering: set[str]) -> dict[str, Any]:
+    answers = state.label in answering
+    return {
+        "label": state.label,
+        "state": state.state,
+        "where": state.where,
+        "beat": state.heartbeat_age_seconds,
+        "uptime": state.uptime_seconds,
+        "calls": state.calls,
+        "rate": state.calls_per_second if answers else None,
+        "errors": state.call_errors,
+        "active": state.active_calls,
+        "queue": state.queue_length if answers else None,
+        "cpu": state.cpu_cores,
+        "memory": state.memory_bytes,
+        "restarts": state.restarts,
+        "code": state.exit_code,
+        "failed": state.error is not None,
+        "last": (state.error or "").strip().splitlines()[-1:] or list(state.log_tail[-1:]),
+    }
+
+
+def _follow(reference: "weakref.ref[LaunchView]") -> None:
+    while (view := reference()) is not None and view.comm is not None:
+        over = view.launched is None or not view.launched.alive
+        view.guarded(view.refresh)()
+        shown = view.is_open
+        del view
+        if over and shown:
+            return
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,180 @@
+"""The mesh view: which device is where, and which clients live on it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.records import AxisRecord, CostRecord, DeviceRecord, LeafShardingRecord, MeshRecord, ShardingRecord
+from workbench.render import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_mesh_text, shape_text, spec_text
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._mesh_layout import FEW, arrangements
+
+MOST_CORNERS = 1_000_000  # numbers that say which device holds which shard
+
+
+class MeshView(WorkbenchWidget):
+    """A mesh of up to thousands of devices, live: by mesh axis, on the torus or by host, and who holds what.
+
+    Args:
+        record: The mesh.
+        cost: A prediction whose clients say how much work each device has.
+        sharding: Arrays that lie on it.
+        names: What to call these arrays; by default their paths in the tree.
+    """
+
+    module_name = "mesh.js"
+
+    def __init__(
+        self,
+        record: MeshRecord,
+        cost: CostRecord | None = None,
+        *,
+        sharding: ShardingRecord | None = None,
+        names: Sequence[str] = (),
+        **values: Any,
+    ) -> None:
+        self.record = record
+        data, arrays = mesh_state(record, cost, sharding, names=names)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_mesh(record), **values)
+
+    def static_svg(self) -> Markup:
+        """The devices as a picture."""
+        return render_mesh_svg(self.record)
+
+    def text(self) -> str:
+        """The devices as lines."""
+        return render_mesh_text(self.record)
+
+
+def mesh_state(
+    record: MeshRecord,
+    cost: CostRecord | None = None,
+    sharding: ShardingRecord | None = None,
+    *,
+    names: Sequence[str] = (),
+) -> tuple[dict[str, Any], Arrays]:
+    """What the mesh view draws: places for every device, what it is called, a few numbers, and what it holds."""
+    devices = record.devices
+    held = _held(record)
+    choices: list[dict[str, str]] = []
+    arrays: Arrays = {"mesh.id": floats([device.id for device in devices])}
+
+    def choice(key: str, label: str, unit: str, values: Sequence[float], kind: str = "number") -> None:
+        choices.append({"key": key, "label": label, "unit": unit, "kind": kind})
+        arrays[f"mesh.{key}"] = floats(values)
+
+    for index, axis in enumerate(record.axes):
+        choice(f"axis{index}", f"place along {axis.name}", "count", [d.position[index] for d in devices], "group")
+    if len({device.host for device in devices}) > 1:
+        choice("host", "host", "count", [device.host for device in devices], "group")
+    if len({device.slice_index for device in devices}) > 1:
+        choice("slice", "slice", "count", [device.slice_index or 0 for device in devices], "group")
+    if held:
+        choice("clients", "clients held", "count", [_count(held.get(d.id, ())) for d in devices])
+    load = _load(record, cost)
+    if load:
+        choice("load", "FLOPs of its clients (predicted)", "flops", [load.get(device.id, 0.0) for device in devices])
+    layouts = arrangements(record) if devices else []
+    for layout in layouts:
+        arrays[f"mesh.places.{layout.key}"] = floats(layout.places.ravel())
+    leaves, corners = _leaves(record, sharding, names)
+    arrays |= corners
+    coords = len(devices[0].coords or ()) if devices and all(d.coords is not None for d in devices) else 0
+    if coords:
+        arrays["mesh.coords"] = floats([at for device in devices for at in device.coords or ()])
+        arrays["mesh.core"] = floats([device.core_on_chip or 0 for device in devices])
+    state = {
+        "layouts": [
+            {"key": each.key, "label": each.label, "columns": each.columns, "rows": each.rows,
+             "panels": [list(panel) for panel in each.panels], "reading": each.reading}
+            for each in layouts
+        ],
+        "count": len(devices),
+        "few": len(devices) <= FEW,
+        "axes": [_axis(axis) for axis in record.axes],
+        "abstract": record.abstract,
+        "choices": choices,
+        "names": _names(devices),
+        "kinds": sorted({device.kind for device in devices if device.kind}),
+        "hosts": len({device.host for device in devices}),
+        "coords": coords,
+        "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in held.items()},
+        "leaves": leaves,
+        "sentence": describe_mesh(record),
+    }  # fmt: skip
+    return state, arrays
+
+
+def _axis(axis: AxisRecord) -> dict[str, Any]:
+    hops = None if axis.mean_hops is None else f"{axis.mean_hops:.3g} on average, {axis.max_hops} at most"
+    return {"name": axis.name, "size": axis.size, "type": axis.type, "hops": hops}
+
+
+def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
+    """How to call device `id`: one word before all ids, or a word for each."""
+    words = [device.platform or "device" for device in devices]
+    if len(set(words)) == 1:
+        return {"all": words[0]}
+    return {"each": words}
+
+
+def _leaves(
+    record: MeshRecord, sharding: ShardingRecord | None, names: Sequence[str]
+) -> tuple[list[dict[str, Any]], Arrays]:
+    """The arrays on the mesh, and for each the corner of every device's shard (-1: it holds none)."""
+    if sharding is None:
+        return [], {}
+    place = {device.id: number for number, device in enumerate(record.devices)}
+    known = names if len(names) == len(sharding.leaves) else [leaf.path for leaf in sharding.leaves]
+    leaves, arrays, room = [], {}, MOST_CORNERS
+    for name, leaf in zip(known, sharding.leaves, strict=True):
+        room -= (len(leaf.shape) or 1) * len(place)
+        if not leaf.shards or room < 0:
+            continue
+        arrays[f"mesh.shards.{len(leaves)}"] = floats(_corners(leaf, place))
+        leaves.append(
+            {
+                "name": name or "array",
+                "type": shape_text(leaf.dtype, leaf.shape),
+                "spec": spec_text(leaf.spec),
+                "shape": list(leaf.shape),
+                "shard_shape": list(leaf.shard_shape),
+                "bytes": leaf.bytes_per_device,
+            }
+        )
+    return leaves, arrays
+
+
+def _corners(leaf: LeafShardingRecord, place: dict[int, int]) -> np.ndarray:
+    rank = len(leaf.shape)
+    corners = np.full((len(place), max(rank, 1)), -1.0)
+    for shard in leaf.shards:
+        if shard.device_id in place:
+            corners[place[shard.device_id]] = [
+                start // max(part, 1) for start, part in zip(shard.start, leaf.shard_shape, strict=True)
+            ] or 0.0
+    return corners.ravel()
+
+
+def _held(record: MeshRecord) -> dict[int, list[tuple[str, int, int, int]]]:
+    held: dict[int, list[tuple[str, int, int, int]]] = {}
+    for each in record.clients:
+        held.setdefault(each.device_id, []).append((each.placement, each.start, each.stop, each.padding))
+    return held
+
+
+def _count(ranges: Sequence[tuple[str, int, int, int]]) -> int:
+    return sum(stop - start for _, start, stop, _ in ranges)
+
+
+def _load(record: MeshRecord, cost: CostRecord | None) -> dict[int, float]:
+    if cost is None or not cost.clients:
+        return {}
+    flops = {each.client: each.flops for each in cost.clients}
+    load = {}
+    for each in record.clients:
+        work = sum(flops.get(client, 0.0) for client in range(each.start, each.stop))
+        load[each.device_id] = load.get(each.device_id, 0.0) + work
+    return load

@@ -1,0 +1,115 @@
+"""Where devices stand in the mesh view: by their place in the mesh, on the torus, or by host."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.records import DeviceRecord, MeshRecord
+from workbench.render import arrange_devices
+
+FEW = 128  # devices that are drawn as cards with words on them
+WIDEST = 160  # cells in one row
+CARDS = 12  # cards in one row, panels and their gaps counted
+TITLE_ROWS, MOST_TITLES = 4, 40
+LONG = 24  # rows that are folded into bands side by side beyond
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A cell (column, row) for every device, in the order of the mesh; panels are titled groups of cells."""
+
+    key: str
+    label: str
+    places: np.ndarray  # [devices, 2]
+    columns: int
+    rows: int
+    panels: tuple[tuple[str, int, int, int, int], ...]  # title, column, row, columns, rows
+    reading: str
+
+
+def arrangements(record: MeshRecord) -> list[Arrangement]:
+    """Every way in which the devices of this mesh can be laid out."""
+    devices = record.devices
+    index = {device.id: number for number, device in enumerate(devices)}
+    axes, order, _ = arrange_devices(record, "mesh")
+    found = [_arrange("mesh", "mesh axes", axes, [index[device.id] for device in order])]
+    axes, order, became = arrange_devices(record, "torus")
+    if became == "torus":
+        found.append(_arrange("torus", "torus coordinates", axes, [index[device.id] for device in order]))
+    by_host = _hosts(devices)
+    if by_host is not None:
+        found.append(_arrange("hosts", "hosts", by_host[0], by_host[1]))
+    return found
+
+
+def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list[int]] | None:
+    hosts: dict[int, list[int]] = {}
+    for number, device in enumerate(devices):
+        hosts.setdefault(device.host, []).append(number)
+    sizes = {len(held) for held in hosts.values()}
+    if len(hosts) < 2 or len(sizes) != 1:
+        return None
+    return [("host", len(hosts)), ("its device", sizes.pop())], [n for host in sorted(hosts) for n in hosts[host]]
+
+
+def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Sequence[int]) -> Arrangement:
+    """The last two long axes span a panel, further ones make panels; long panels are folded into bands."""
+    sizes = [size for _, size in axes] or [1]
+    names = [name for name, _ in axes] or [""]
+    long = [axis for axis, size in enumerate(sizes) if size > 1]
+    column = long[-1] if long else None
+    row = long[-2] if len(long) > 1 else None
+    outer = [axis for axis in long if axis not in (row, column)]
+    wide, tall = (1 if axis is None else sizes[axis] for axis in (column, row))
+    position = np.indices(sizes).reshape(len(sizes), -1)
+    across = position[column] if column is not None else np.zeros(len(order), dtype=int)
+    down = position[row] if row is not None else np.zeros(len(order), dtype=int)
+    if wide > WIDEST or (row is None and wide > 16):  # long rows are written like text, a blank line between two
+        line = 16 if wide <= FEW else min(128, 2 ** math.ceil(math.log2(math.sqrt(wide)) + 0.5))
+        lines = -(-wide // line)
+        across, down, wide, tall = across % line, down * (lines + 1) + across // line, line, tall * (lines + 1) - 1
+    panel = np.zeros(len(order), dtype=int)
+    for axis in outer:
+        panel = panel * sizes[axis] + position[axis]
+    bands = _bands(wide, tall)
+    height = -(-tall // bands)
+    across, down = across + down // height * (wide + 1), down % height
+    block = (bands * (wide + 1) - 1, height)
+    count = math.prod(sizes[axis] for axis in outer)
+    gap = TITLE_ROWS if len(order) > FEW and 1 < count <= MOST_TITLES else 1  # room for the titles of panels of pixels
+    room = (CARDS if len(order) <= FEW else WIDEST) // (block[0] + 1)
+    side = max(1, min(count, round(math.sqrt(count * 1.8 * (block[1] + 1) / (block[0] + 1))), room))
+    x = panel % side * (block[0] + 1) + across
+    y = panel // side * (block[1] + gap) + down
+    places = np.zeros((len(order), 2), dtype=int)
+    places[list(order)] = np.column_stack([x, y])
+    panels = tuple(
+        (
+            ", ".join(f"{names[axis]} {at}" for axis, at in zip(outer, where, strict=True)),
+            number % side * (block[0] + 1),
+            number // side * (block[1] + gap),
+            *block,
+        )
+        for number, where in enumerate(np.ndindex(*[sizes[axis] for axis in outer]))
+    )
+    reading = _reading(axes, row, column, outer)
+    return Arrangement(key, label, places, int(x.max()) + 1, int(y.max()) + 1, panels, reading)
+
+
+def _bands(wide: int, tall: int) -> int:
+    if tall <= LONG or tall <= 2 * wide:
+        return 1
+    return max(1, min(round(math.sqrt(1.6 * tall / (wide + 1))), WIDEST // (wide + 1)))
+
+
+def _reading(axes: Sequence[tuple[str, int]], row: int | None, column: int | None, outer: Sequence[int]) -> str:
+    words = []
+    if row is not None:
+        words.append(f"rows: {axes[row][0]} ({axes[row][1]:,})")
+    if column is not None:
+        words.append(f"columns: {axes[column][0]} ({axes[column][1]:,})")
+    if outer:
+        words.append("panels: " + " × ".join(f"{axes[axis][0]} ({axes[axis][1]:,})" for axis in outer))
+    return " · ".join(words) or "one device"

@@ -1,0 +1,172 @@
+"""The playground: an experiment in federated learning without writing code, and the code that does the same."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from workbench.federated.experiments import ALGORITHMS, COMPRESSIONS, Experiment, Settings, write_code
+from workbench.render import GLOSSARY, Markup, bytes_text, describe_rounds, render_rounds_svg
+from workbench_widgets._run import RunDigest, run_state
+from workbench_widgets._run_desk import OVER, RunDesk
+
+MOST_KEPT = 8  # earlier runs that stay in the comparison
+
+# name, label, what it is; the range of a slider, and whether its steps are factors
+_FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("algorithm", "algorithm", "How clients train and what the server does with it.", {"choices": ALGORITHMS}),
+    ("clients", "clients", "How many hold data.", {"low": 4, "high": 256, "factor": 2}),
+    ("alpha", "skew of labels (α)", "Dirichlet α: 0.05 is one or two digits per client, the right end is no skew.",
+     {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
+    ("participation", "participation", "Chance of each client to be asked in a round.",
+     {"low": 0.05, "high": 1.0, "step": 0.05}),
+    ("local_steps", "local steps", "Steps of 16 examples that a client takes before it reports.",
+     {"low": 1, "high": 64, "factor": 2}),
+    ("learning_rate", "client learning rate", "Size of a client's steps.", {"low": 0.0125, "high": 3.2, "factor": 2}),
+    ("server_learning_rate", "server learning rate", "How far the server follows; FedAdam wants about 0.03.",
+     {"low": 0.015625, "high": 4.0, "factor": 2}),
+    ("dropout", "dropout", "Chance that a client that was asked does not answer.",
+     {"low": 0.0, "high": 0.95, "step": 0.05}),
+    ("noise", "privacy noise (z)", "Noise on the sum over the clip; 0 for none. ε says what it is worth.",
+     {"low": 0.0, "high": 4.0, "step": 0.1}),
+    ("clip", "privacy clip", "The largest movement of one client, where there is noise.",
+     {"low": 0.0625, "high": 16.0, "factor": 2}),
+    ("compression", "compression", "What clients send of their movement.", {"choices": COMPRESSIONS}),
+    ("rounds", "rounds", "How many.", {"low": 5, "high": 320, "factor": 2}),
+    ("seed", "seed", "Decides everything that is drawn.", {"low": 0, "high": 20, "step": 1}),
+)  # fmt: skip
+
+
+class Playground(RunDesk):
+    """An experiment on real handwritten digits: choose, run, compare, and take the code along.
+
+    Args:
+        settings: What to start with.
+
+    Attributes:
+        experiment: The one that was started last.
+    """
+
+    module_name = "playground.js"
+    requests: ClassVar[dict[str, str]] = RunDesk.requests | {"start": "start", "code": "code", "forget": "forget"}
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.experiment: Experiment | None = None
+        self._digest = RunDigest()
+        self._earlier: list[dict[str, Any]] = []
+        self._number = 0
+        given = dataclasses.asdict(settings or Settings())
+        given["alpha"] = min(given["alpha"], 12.8)
+        data = {
+            "fields": [{"name": name, "label": label, "help": text, **form} for name, label, text, form in _FIELDS],
+            "usual": given,
+            "run": run_state(None),
+            "glossary": GLOSSARY,
+        }
+        super().__init__(data=data, label="A playground of federated learning on handwritten digits")
+
+    def start(self, **chosen: Any) -> None:
+        """Begins an experiment in the background.
+
+        Args:
+            **chosen: Settings; those that are left out are the usual ones.
+
+        Raises:
+            RuntimeError: if one is running.
+            ProgramError: for settings that no experiment can be made of.
+        """
+        if self.followed is not None and self.followed.status not in OVER:
+            message = (
+                f"`start` was asked while an experiment is {self.followed.status}. The playground runs one at a time: "
+                "stop it, or wait until its rounds are over."
+            )
+            raise RuntimeError(message)
+        experiment = Experiment(_settings(chosen))
+        self._keep()
+        self.experiment, self._digest = experiment, RunDigest()
+        self._number += 1
+        if self._leave is not None:
+            self._leave()
+        self.follow(experiment.run)
+        self.refresh()
+        experiment.run.start(background=True)
+
+    def code(self, **chosen: Any) -> str:
+        """The notebook cell that does what these settings do."""
+        return write_code(_settings(chosen))
+
+    def forget(self, number: int) -> None:
+        """Takes an earlier experiment out of the comparison."""
+        self._earlier = [each for each in self._earlier if each["number"] != number]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Sends how the experiment stands, if a page shows it."""
+        if self.is_open and self.experiment is not None:
+            run = {f"run/{name}": value for name, value in self._digest.state(self.experiment.run).items()}
+            self.update_live(**run, told=self._told(), runs=[*self._earlier, self._summary()])
+
+    def static_svg(self) -> Markup | None:
+        """The curves of the last experiment."""
+        return None if self.experiment is None else render_rounds_svg(self.experiment.run.history)
+
+    def text(self) -> str:
+        """What was chosen and what came of it."""
+        if self.experiment is None:
+            return f"{self.label}: nothing has run."
+        run = self.experiment.run
+        rounds = describe_rounds(run.history, run.rounds)
+        return f"{self.label}: {_name(self.experiment.settings)}, {run.status}: {rounds}"
+
+    def _keep(self) -> None:
+        if self.experiment is not None and len(self.experiment.run.history):
+            self._earlier = [*self._earlier, self._summary()][-MOST_KEPT:]
+
+    def _summary(self) -> dict[str, Any]:
+        assert self.experiment is not None
+        history = self.experiment.run.history
+        accuracies = [_number(record.metrics["test accuracy"]) for record in history]
+        return {
+            "number": self._number,
+            "name": _name(self.experiment.settings),
+            "accuracies": accuracies,
+            "sent": _number(history[-1].metrics["sent up (MiB)"]) * 2**20 if accuracies else 0.0,
+        }
+
+    def _told(self) -> list[str]:
+        assert self.experiment is not None
+        made = self.experiment
+        down, up = bytes_text(made.sent_down_bytes), bytes_text(made.sent_up_bytes)
+        told = [f"A client that is asked receives {down} and sends {up} in a round."]
+        if made.settings.noise and made.run.status == "finished":
+            try:
+                epsilon = made.epsilon()
+            except ImportError as error:
+                return [*told, str(error)]
+            told.append(f"The noise makes this (ε = {epsilon:.3g}, δ = 1e-5)-differentially private for whole clients.")
+        return told
+
+    def close(self) -> None:
+        """Ends the view, and the experiment that it started."""
+        experiment = getattr(self, "experiment", None)  # ipywidgets closes also what failed to start
+        if experiment is not None:
+            experiment.run.stop()
+        super().close()
+
+
+def _settings(chosen: dict[str, Any]) -> Settings:
+    alpha = chosen.get("alpha")
+    return Settings(**{**chosen, **({"alpha": float("inf")} if alpha is not None and alpha > 12 else {})})
+
+
+def _number(value: Any) -> float:
+    return float(value)
+
+
+def _name(settings: Settings) -> str:
+    changed = {name: value for name, value in settings.changed().items() if name != "algorithm"}
+    labels = {name: label.split(" (")[0] for name, label, _, _ in _FIELDS}
+    if changed.pop("alpha", None) == float("inf"):
+        changed["skew"] = "no skew"
+    elif settings.alpha != Settings().alpha:
+        changed["alpha"] = settings.alpha
+    parts = [f"{labels[name]} {value:g}" if not isinstance(value, str) else value for name, value in changed.items()]
+    return ", ".join([settings.algorithm, *parts])

@@ -1,0 +1,104 @@
+"""The program view: stages as a picture, and a panel for the stage or client that was chosen."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.records import ProgramRecord
+from workbench.render import (
+    GLOSSARY,
+    Markup,
+    bytes_text,
+    collectives_block,
+    describe_program,
+    facts,
+    flops_text,
+    leaving_blocks,
+    render_program_svg,
+    render_program_text,
+    seconds_text,
+    stage_details,
+    walk,
+)
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import Arrays, clients_state
+from workbench_widgets._source import read_source
+
+WIDTH, NARROW_WIDTH = 620, 500
+
+
+class ProgramView(WorkbenchWidget):
+    """A program's stages, live: choose one to see its shapes, cost and code; choose a client to see its share.
+
+    Args:
+        record: The program.
+        gradient: A second program to show beside it, for example the same one after `jax.grad`.
+    """
+
+    module_name = "program.js"
+
+    def __init__(self, record: ProgramRecord, gradient: ProgramRecord | None = None, **values: Any) -> None:
+        self.record, self.gradient = record, gradient
+        data, arrays = program_state(record, gradient)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_program(record), **values)
+
+    def static_svg(self) -> Markup:
+        """The stages as a picture."""
+        return render_program_svg(self.record)
+
+    def text(self) -> str:
+        """The stages as indented lines."""
+        both = [self.record] if self.gradient is None else [self.record, self.gradient]
+        return "\n\n".join(render_program_text(record) for record in both)
+
+
+def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) -> tuple[dict[str, Any], Arrays]:
+    """What the program view draws."""
+    pictures, stages, lines = [], {}, {}
+    records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
+    for prefix, each in records.items():
+        width = WIDTH if gradient is None else NARROW_WIDTH
+        svg = str(render_program_svg(each, width=width, live=True))
+        pictures.append({"svg": svg, "width": width, "name": each.name, "prefix": prefix})
+        stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}
+        found = {prefix + stage.path: stage.source for stage in walk(each.plan.stages)}
+        lines |= {path: f"{source.file}:{source.line}" for path, source in found.items() if source is not None}
+    clients, arrays = clients_state(record)
+    state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": clients, "overview": overview(record)}
+    return state, arrays
+
+
+def overview(record: ProgramRecord) -> Mapping[str, Any]:
+    """The panel before anything is chosen: the program as a whole."""
+    stages = walk(record.plan.stages)
+    rows = [("target", record.target), ("stages", str(len(stages)))]
+    rows += [(f"placement {p.name}", f"{p.size:,} clients{_over(p.mesh_axes)}") for p in record.plan.placements]
+    if record.mesh is not None:
+        axes = " × ".join(f"{axis.name} {axis.size}" for axis in record.mesh.axes)
+        rows.append(("mesh", f"{axes}{' (no devices behind it)' if record.mesh.abstract else ''}"))
+    if record.plan.chunk_size is not None:
+        rows.append(("clients at once", f"{record.plan.chunk_size:,} per device"))
+    if record.module is not None:
+        rows.append(("FLOPs per device", f"{flops_text(record.module.flops)} (predicted)"))
+        if record.module.memory.peak_bytes is not None:
+            rows.append(("peak memory", f"{bytes_text(record.module.memory.peak_bytes)} per device"))
+    if record.cost is not None and record.cost.seconds is not None:
+        chip = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
+        rows.append(("time of one call", f"{seconds_text(record.cost.seconds)}{chip} (predicted)"))
+    notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
+    blocks = [
+        facts(rows),
+        *leaving_blocks(record.plan),
+        collectives_block(record.module.collectives) if record.module is not None else None,
+        {"form": "note", "title": "The cost assumes", "text": "; ".join(record.cost.assumptions)}
+        if record.cost is not None and record.cost.assumptions
+        else None,
+        {"form": "note", "title": "Notes", "text": " ".join(notes)} if notes else None,
+        {"form": "note", "title": "Look closer", "text": "Choose a stage or a client in the picture: with the mouse, "
+         "or with the arrow keys and Enter."},
+    ]  # fmt: skip
+    kept = [block for block in blocks if block is not None]
+    return {"title": record.name, "kind": "server", "subtitle": "the whole program", "blocks": kept}
+
+
+def _over(axes: tuple[str, ...]) -> str:
+    return f" over mesh axis {' × '.join(axes)}" if axes else ", on every device"

@@ -1,0 +1,110 @@
+"""The propagation view: why each axis of each value is sharded, step by step, as Shardy decided it."""
+
+from typing import Any, ClassVar
+
+from workbench.inspection import trace_axes
+from workbench.records import PlannedValueRecord, PropagationRecord
+from workbench.render import (
+    GLOSSARY,
+    ROWS_AT_MOST as PAGE,
+    Markup,
+    Playback,
+    describe_propagation,
+    play_back,
+    render_propagation_steps,
+    render_propagation_svg,
+    shape_text,
+    source_text,
+    spec_text,
+)
+from workbench_widgets._base import WorkbenchWidget
+
+
+class PropagationView(WorkbenchWidget):
+    """How shardings spread from a program's inputs to every value: play it, step through it, ask any value why.
+
+    Args:
+        record: From `propagate_shardings`, or the `propagation` of a program's record.
+    """
+
+    module_name = "propagation.js"
+    requests: ClassVar[dict[str, str]] = {"propagation_page": "page"}
+
+    def __init__(self, record: PropagationRecord, **values: Any) -> None:
+        self.record = record
+        self._playback = play_back(record, trace_axes(record))
+        data = {**propagation_state(record, self._playback), "glossary": GLOSSARY}
+        super().__init__(data=data, label=describe_propagation(self._playback), **values)
+
+    def page(self, first: int) -> str:
+        """The picture of the values from number `first` on."""
+        return propagation_page(self._playback, first)
+
+    def static_svg(self) -> Markup:
+        """All arrows and tags of the first values at once."""
+        return render_propagation_svg(self._playback, rows_at_most=40)
+
+    def text(self) -> str:
+        """The steps in words."""
+        return render_propagation_steps(self._playback)
+
+
+def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> dict[str, Any]:
+    """What the propagation view draws: the first page, every sharded value's facts, and where each axis came from."""
+    playback = playback or play_back(record, trace_axes(record))
+    place = {value.name: index for index, value in enumerate(playback.values)}
+    why: dict[str, list[Any]] = {}
+    for arrival in playback.arrivals:
+        frame = playback.frame_of(arrival)
+        why.setdefault(arrival.value, []).append(
+            [arrival.axis, list(arrival.dimensions), frame, arrival.from_value, arrival.sentence]
+        )
+    return {
+        "svg": propagation_page(playback, 0),
+        "page": PAGE,
+        "values": [_value(value) for value in playback.values],
+        "place": place,
+        "why": why,
+        "axes": list(playback.axes),
+        "steps": list(playback.steps),
+        "sentence": describe_propagation(playback),
+        "engine": record.engine,
+        "notes": [*record.notes, *_left_out(record, playback)],
+    }
+
+
+def _left_out(record: PropagationRecord, playback: Playback) -> list[str]:
+    sharded = sum(any(value.spec) for value in record.values)
+    shown = len(playback.values)
+    return [f"The first {shown:,} of {sharded:,} sharded values are shown."] if shown < sharded else []
+
+
+def propagation_page(playback: Playback, first: int) -> str:
+    """One page of values as a picture in the colours of the host."""
+    return str(render_propagation_svg(playback, first=first, live=True))
+
+
+def _value(value: PlannedValueRecord) -> dict[str, Any]:
+    ends = value.operation in ("input", "output")
+    operation = value.operation.replace("manual_computation", "shard_map")
+    rows = [
+        ["operation", operation],
+        ["type", shape_text(value.dtype, value.shape)],
+        ["sharding", spec_text(value.spec)],
+    ]
+    if value.rule:
+        rows.append(["sharding rule", value.rule])
+    if value.stage:
+        rows.append(["stage", value.stage])
+    if value.source:
+        rows.append(["source", source_text(value.source.file, value.source.line)])
+    if value.op_name and not ends:
+        rows.append(["scope", value.op_name])
+    return {
+        "name": value.name,
+        "title": value.op_name if ends and value.op_name else f"{operation} {value.name}",
+        "leaf": value.op_name if value.operation == "input" else "",
+        "stage": value.stage,
+        "line": None if value.source is None else f"{value.source.file}:{value.source.line}",
+        "rows": rows,
+    }

@@ -1,0 +1,114 @@
+"""What a view of a run asks of it, and how it hears of the rounds."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+from workbench.records import ProblemRecord, RoundRecord
+from workbench_widgets._base import WorkbenchWidget
+
+LOOK_SECONDS = 0.25
+OVER = ("finished", "stopped", "interrupted", "failed")
+
+
+class Run(Protocol):
+    """What a view needs of a run, such as `workbench.measurement.Run`."""
+
+    rounds: int
+
+    @property
+    def status(self) -> str:
+        """How the run stands."""
+        ...
+
+    @property
+    def history(self) -> Sequence[RoundRecord]:
+        """The finished rounds."""
+        ...
+
+    @property
+    def problems(self) -> Sequence[ProblemRecord]:
+        """What went wrong without ending the run."""
+        ...
+
+    def pause(self) -> None:
+        """Holds the run before its next round."""
+        ...
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it after the round in progress."""
+        ...
+
+    def subscribe(self, callback: Callable[[Any, RoundRecord], Any]) -> Callable[[], None]:
+        """Calls back after every round; returns what ends this."""
+        ...
+
+
+class RunDesk(WorkbenchWidget):
+    """A view that follows a run and can hold or end it."""
+
+    requests: ClassVar[dict[str, str]] = {"pause_run": "pause", "resume_run": "resume", "stop_run": "stop"}
+    followed: Run | None = None
+    _leave: Callable[[], None] | None = None
+
+    def follow(self, run: Run) -> None:
+        """Hears of every round from now on, until the view is closed; the run knows only a weak reference."""
+        self.followed = run
+        me = weakref.ref(self)
+
+        def finished(_run: Any, _record: RoundRecord) -> None:
+            if (view := me()) is not None:
+                view.refresh()
+
+        self._leave = run.subscribe(finished)
+        threading.Thread(target=_follow, args=(me,), name="workbench-run-view", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Sends how the run stands, if a page shows it."""
+
+    def pause(self) -> str:
+        """Holds the run before its next round."""
+        return self._tell_run("pause")
+
+    def resume(self) -> str:
+        """Lets a paused run go on."""
+        return self._tell_run("resume")
+
+    def stop(self) -> str:
+        """Ends the run after the round that is in progress."""
+        return self._tell_run("stop")
+
+    def _tell_run(self, what: str) -> str:
+        if self.followed is None:
+            message = f"`{what}` was asked of a view without a run. Give it one: `Explorer(record, rounds=run)`."
+            raise RuntimeError(message)
+        getattr(self.followed, what)()
+        return self.followed.status
+
+    def close(self) -> None:
+        """Ends the view; the run goes on."""
+        leave, self._leave = self._leave, None  # ipywidgets closes once more when collecting
+        if leave is not None:
+            leave()
+        super().close()
+
+
+def _follow(reference: "weakref.ref[RunDesk]") -> None:
+    # A paused run finishes no round, so nobody would tell the view that it is paused.
+    last = ""
+    while (view := reference()) is not None and view.comm is not None and view.followed is not None:
+        status = view.followed.status
+        if status != last:
+            view.refresh()
+        last = status
+        over = status in OVER
+        del view
+        if over:
+            return
+        time.sleep(LOOK_SECONDS)

@@ -1,0 +1,77 @@
+"""What the cost view says about a program at another size."""
+
+import math
+from typing import Any
+
+from workbench.cost import CHIPS
+from workbench.records import ProgramRecord, ScaledCostRecord
+from workbench.render import render_roofline_svg
+
+MODEL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+MOST_DEVICES = 16384
+
+
+def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
+    """The sizes that the sliders offer, and where they stand; None for a program without clients."""
+    if not record.plan.placements:
+        return None
+    placement = record.plan.placements[0]
+    axes = record.mesh.axes if record.mesh is not None else ()
+    devices = math.prod(axis.size for axis in axes)
+    shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
+    others = devices // shares
+    at_once = record.plan.chunk_size
+    return {
+        "placement": placement.name,
+        "axes": " × ".join(placement.mesh_axes),
+        "clients": _doublings(placement.size, 1, placement.size * 256),
+        "clients_now": placement.size,
+        "model": list(MODEL),
+        "devices": _doublings(devices, others, MOST_DEVICES) if placement.mesh_axes else [devices],
+        "devices_now": devices,
+        "at_once": ["as it is", *_doublings(1, 1, placement.size)],
+        "at_once_now": "every client" if at_once is None else at_once,
+        "chips": list(CHIPS),
+        "chip_now": record.cost.chip.name if record.cost is not None and record.cost.chip is not None else "",
+    }
+
+
+def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> dict[str, Any]:
+    """The estimate, as the view draws it, with the amounts of the program as it is."""
+    picture = render_roofline_svg(scaled.cost, live=True)
+    return {
+        **_amounts(scaled),
+        "as_is": _amounts(as_is),
+        "target": f"{record.name}, estimated",
+        "chip": scaled.cost.chip.name if scaled.cost.chip is not None else "no chip",
+        "roofline": None if picture is None else str(picture),
+        "assumptions": list(scaled.cost.assumptions),
+        "available": None if scaled.memory is None else scaled.memory.available_bytes,
+        "fits": None if scaled.memory is None else scaled.memory.fits,
+        "clients": scaled.clients,
+        "per_device": scaled.clients_per_device,
+        "at_once": scaled.chunk_size,
+        "devices": scaled.devices,
+        "idle": scaled.idle_devices,
+    }
+
+
+def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
+    """Of one device and one call, all stages together."""
+    flops = [stage.flops for stage in scaled.cost.stages]
+    return {
+        "seconds": scaled.cost.seconds,
+        "flops": None if None in flops else sum(each or 0.0 for each in flops),
+        "peak": None if scaled.memory is None else scaled.memory.peak_bytes,
+        "sent": sum(sum(stage.collective_bytes.values()) for stage in scaled.cost.stages),
+    }
+
+
+def _doublings(middle: int, least: int, most: int) -> list[int]:
+    """`middle`, halved while it stays whole and above `least`, and doubled up to `most`."""
+    found = [middle]
+    while found[0] % 2 == 0 and found[0] // 2 >= least and found[0] // 2 % least == 0:
+        found.insert(0, found[0] // 2)
+    while found[-1] * 2 <= most:
+        found.append(found[-1] * 2)
+    return found

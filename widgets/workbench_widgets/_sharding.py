@@ -1,0 +1,158 @@
+"""The sharding view: how every array of a tree is cut, and what another PartitionSpec would make of it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from workbench.inspection import trace_axes
+from workbench.records import LeafShardingRecord, PropagationRecord, ShardingRecord
+from workbench.render import (
+    GLOSSARY,
+    Markup,
+    bytes_text,
+    count_text,
+    describe_leaf,
+    describe_sharding,
+    play_back,
+    render_sharding_svg,
+    render_sharding_text,
+    shape_text,
+    spec_text,
+)
+from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._propagation import propagation_page, propagation_state
+from workbench_widgets._trial_desk import TrialDesk, TriesSpecs, tried_propagation
+
+MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
+
+
+class ShardingDesk(TrialDesk):
+    """A view that has a sharding view in it: tries specs, and turns the pages of a propagation."""
+
+    requests: ClassVar[dict[str, str]] = {
+        **TrialDesk.requests,
+        "propagation_page": "propagation_page",
+        "tried_propagation": "tried_propagation",
+    }
+
+    def __init__(self, *, propagation: PropagationRecord | None = None, **values: Any) -> None:
+        self._propagation = propagation
+        super().__init__(**values)
+
+    def tried_propagation(self) -> dict[str, Any] | None:
+        """Why the values of the program that was tried last are sharded."""
+        return tried_propagation(self.tried)
+
+    def propagation_page(self, first: int) -> str:
+        """The picture of the propagation's values from number `first` on."""
+        tried = None if self.tried is None else self.tried.after.propagation
+        record = tried or self._propagation or PropagationRecord()
+        return propagation_page(play_back(record, trace_axes(record)), first)
+
+
+class ShardingView(ShardingDesk):
+    """Arrays cut over devices, live: any rank by slices, each shard with its devices, other specs tried from menus.
+
+    Args:
+        record: The shardings of a tree.
+        propagation: Why each value of the program is sharded, to be played step by step.
+        what_if: The program, to try other specs of its arguments: a `workbench.inspection.what_if.WhatIf`.
+        names: What to call the arrays; by default their paths in the tree.
+    """
+
+    module_name = "sharding.js"
+
+    def __init__(
+        self,
+        record: ShardingRecord,
+        *,
+        propagation: PropagationRecord | None = None,
+        what_if: TriesSpecs | None = None,
+        names: Sequence[str] = (),
+        **values: Any,
+    ) -> None:
+        self.record = record
+        data, arrays = sharding_state(record, propagation, can_try=what_if is not None, names=names)
+        data = {**data, "glossary": GLOSSARY}
+        super().__init__(
+            propagation=propagation,
+            what_if=what_if,
+            data=data,
+            arrays=arrays,
+            label=describe_sharding(record),
+            **values,
+        )
+
+    def static_svg(self) -> Markup:
+        """The shards as small pictures."""
+        return render_sharding_svg(self.record)
+
+    def text(self) -> str:
+        """One line per array."""
+        return render_sharding_text(self.record)
+
+
+def sharding_state(
+    record: ShardingRecord,
+    propagation: PropagationRecord | None = None,
+    *,
+    can_try: bool = False,
+    names: Sequence[str] = (),
+) -> tuple[dict[str, Any], Arrays]:
+    """What the sharding view draws: per leaf its facts, and the corner of every shard."""
+    leaves, arrays = [], {}
+    known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
+    for index, (leaf, name) in enumerate(zip(record.leaves, known, strict=True)):
+        shards = leaf.shards[:MOST_SHARDS]
+        blocks = [math.ceil(size / max(part, 1)) for size, part in zip(leaf.shape, leaf.shard_shape, strict=True)]
+        leaves.append(
+            {
+                "path": name or "array",
+                "shape": list(leaf.shape),
+                "shard_shape": list(leaf.shard_shape),
+                "blocks": blocks,
+                "spec": [list(axes) for axes in leaf.spec],
+                "itemsize": leaf.size_bytes / max(math.prod(leaf.shape), 1),
+                "type": shape_text(leaf.dtype, leaf.shape),
+                "spec_text": spec_text(leaf.spec),
+                "devices": [shard.device_id for shard in shards],
+                "rows": _facts(leaf),
+                "notes": list(leaf.notes),
+                "left_out": len(leaf.shards) - len(shards),
+                "sentence": describe_leaf(leaf),
+            }
+        )
+        corners = [
+            start // max(part, 1) for shard in shards for start, part in zip(shard.start, leaf.shard_shape, strict=True)
+        ]
+        arrays[f"sharding.{index}"] = floats(corners)
+    mesh = record.mesh
+    state = {
+        "leaves": leaves,
+        "axes": [] if mesh is None else [[axis.name, axis.size] for axis in mesh.axes],
+        "names": {} if mesh is None else {str(d.id): f"{d.platform or 'device'}:{d.id}" for d in mesh.devices},
+        "device_count": 0 if mesh is None else len(mesh.devices),
+        "total": bytes_text(record.total_bytes),
+        "fullest": bytes_text(record.bytes_per_device),
+        "notes": list(record.notes),
+        "can_try": can_try,
+        "propagation": propagation_state(propagation) if propagation is not None and propagation.values else None,
+        "sentence": describe_sharding(record),
+    }
+    return state, arrays
+
+
+def _facts(leaf: LeafShardingRecord) -> list[list[str]]:
+    rows = [
+        ["spec", spec_text(leaf.spec)],
+        ["shard", shape_text(leaf.dtype, leaf.shard_shape)],
+        ["bytes in all", bytes_text(leaf.size_bytes)],
+        ["bytes per device", bytes_text(leaf.bytes_per_device)],
+        ["replication", f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"],
+        ["kind", leaf.kind],
+    ]
+    if leaf.padding_bytes:
+        rows.append(["padding", bytes_text(leaf.padding_bytes)])
+    if leaf.memory_kind:
+        rows.append(["memory", leaf.memory_kind])
+    return rows

@@ -1,0 +1,159 @@
+"""From a record to the live view that shows it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.records import (
+    LaunchedRecord,
+    LeafShardingRecord,
+    MeshRecord,
+    PlanRecord,
+    ProgramGraphRecord,
+    ProgramRecord,
+    PropagationRecord,
+    Record,
+    RunRecord,
+    ShardingRecord,
+    TimelineRecord,
+    WhatIfRecord,
+)
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients import ClientsView
+from workbench_widgets._clients_desk import Tap
+from workbench_widgets._cost import CostView
+from workbench_widgets._cost_desk import CompileFor
+from workbench_widgets._explorer import Explorer
+from workbench_widgets._hlo import HloView
+from workbench_widgets._launch import LaunchView
+from workbench_widgets._mesh import MeshView
+from workbench_widgets._picture import PictureView
+from workbench_widgets._program import ProgramView
+from workbench_widgets._propagation import PropagationView
+from workbench_widgets._sharding import ShardingView
+from workbench_widgets._trial_desk import TriesSpecs, trial_state
+
+_PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
+    "explorer": Explorer,
+    "program": ProgramView,
+    "clients": ClientsView,
+    "hlo": HloView,
+    "cost": CostView,
+    "mesh": lambda record: MeshView(
+        _part(record, "mesh"), record.cost, sharding=record.inputs, names=[value.name for value in record.plan.inputs]
+    ),
+    "sharding": lambda record, **options: _sharding_of(record, **options),
+}
+
+# What a view of a program can be given to ask the kernel for.
+_ASKING = {
+    "explorer": ("compile_for", "what_if", "tap"),
+    "clients": ("tap",),
+    "cost": ("compile_for",),
+    "sharding": ("what_if",),
+}
+
+
+def show_record(
+    record: Record,
+    view: str | None = None,
+    *,
+    compile_for: CompileFor | None = None,
+    what_if: TriesSpecs | None = None,
+    tap: Tap | None = None,
+) -> WorkbenchWidget:
+    """The live view of a record.
+
+    Args:
+        record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
+        view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo` or
+            `cost`.
+        compile_for: Compiles the program for a target that is chosen in the view.
+        what_if: Tries other shardings of the program's arguments that are chosen in the view.
+        tap: Evaluates the program and returns the values of a client that is opened in the view.
+
+    Returns:
+        A widget; the last value of a cell shows it.
+
+    Raises:
+        TypeError: there is no live view of such a record.
+        ValueError: there is no such view of it, or the record lacks what the view would show.
+
+    Example:
+        >>> from workbench.records import AxisRecord, DeviceRecord, MeshRecord
+        >>> device = DeviceRecord(id=0, position=(0,), platform="cpu")
+        >>> show_record(MeshRecord(axes=(AxisRecord(name="clients", size=1),), devices=(device,))).close()
+    """
+    if isinstance(record, PlanRecord):
+        record = ProgramRecord(name=record.name, target="not compiled", plan=record)
+    views, default = _views_of(record)
+    wanted = default if view is None else view
+    if wanted not in views:
+        message = (
+            f"`show_record` was given view={view!r}, but a {type(record).__name__} has the views {', '.join(views)}. "
+            "Pass one of these, or leave `view` out."
+        )
+        raise ValueError(message)
+    if isinstance(record, ProgramRecord):
+        given = {"compile_for": compile_for, "what_if": what_if, "tap": tap}
+        return _PROGRAM[wanted](record, **{name: given[name] for name in _ASKING.get(wanted, ())})
+    return views[wanted](record)
+
+
+def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
+    """What a record can be shown as, and what it is shown as by default."""
+    if isinstance(record, ProgramRecord):
+        return _PROGRAM, "explorer"
+    if isinstance(record, MeshRecord):
+        return {"mesh": MeshView}, "mesh"
+    if isinstance(record, ShardingRecord | LeafShardingRecord):
+        return {"sharding": lambda each: ShardingView(_tree(each))}, "sharding"
+    if isinstance(record, WhatIfRecord):
+        return {"sharding": _trial_of}, "sharding"
+    if isinstance(record, PropagationRecord):
+        return {"propagation": PropagationView}, "propagation"
+    if isinstance(record, ProgramGraphRecord | LaunchedRecord):
+        return {"launch": LaunchView}, "launch"
+    if isinstance(record, RunRecord | TimelineRecord):
+        return {"run": PictureView}, "run"
+    message = (
+        f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
+        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, WhatIfRecord, RunRecord, "
+        "TimelineRecord, ProgramGraphRecord or LaunchedRecord; `workbench.render` draws the others."
+    )
+    raise TypeError(message)
+
+
+def _sharding_of(record: ProgramRecord, *, what_if: TriesSpecs | None = None) -> WorkbenchWidget:
+    names = [value.name for value in record.plan.inputs]
+    known = _part(record, "inputs")
+    inputs = known if known.mesh is not None else known.replace(mesh=record.mesh)
+    return ShardingView(inputs, propagation=record.propagation, what_if=what_if, names=names)
+
+
+def _trial_of(record: WhatIfRecord) -> WorkbenchWidget:
+    """The arguments as they are, with the specs that were tried and what came of them."""
+    before = record.before
+    return ShardingView(
+        _part(before, "inputs"),
+        propagation=record.after.propagation,
+        names=[value.name for value in before.plan.inputs],
+        live={"trial": {"status": "done", **trial_state(record)}},
+        settings={"specs": {leaf: [list(axes) for axes in spec] for leaf, spec in record.specs.items()}},
+    )
+
+
+def _part(record: ProgramRecord, name: str) -> Any:
+    part = getattr(record, name)
+    if part is None:
+        message = (
+            f"the record of {record.name} holds no `{name}`, so that there is nothing for this view to show. Inspect "
+            "the program under a mesh, with `jax.set_mesh(mesh)`."
+        )
+        raise ValueError(message)
+    return part
+
+
+def _tree(record: ShardingRecord | LeafShardingRecord) -> ShardingRecord:
+    if isinstance(record, ShardingRecord):
+        return record
+    return ShardingRecord(leaves=(record,), total_bytes=record.size_bytes, bytes_per_device=record.bytes_per_device)

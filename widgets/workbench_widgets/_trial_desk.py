@@ -1,0 +1,191 @@
+"""What the sharding view asks of the kernel: try other PartitionSpecs, stop that."""
+
+import contextvars
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from workbench.records import TrafficRecord, WhatIfRecord
+from workbench.render import (
+    bytes_text,
+    change_sign,
+    count_text,
+    describe_what_if,
+    shape_text,
+    source_text,
+    spec_text,
+    what_if_amounts,
+)
+from workbench_widgets._base import WorkbenchWidget, problem
+from workbench_widgets._propagation import propagation_state
+
+Specs = Mapping[str, Sequence[Sequence[str]]]
+
+
+class TriesSpecs(Protocol):
+    """What the view needs to try other shardings, such as `workbench.inspection.what_if.WhatIf`."""
+
+    def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
+        """What is planned with other specs."""
+        ...
+
+    def compile(
+        self, tried: WhatIfRecord, *, progress: Callable[[str, float], None], cancel: threading.Event
+    ) -> WhatIfRecord:
+        """The same with what the compiler makes of it."""
+        ...
+
+
+class TrialDesk(WorkbenchWidget):
+    """A view that tries other shardings of a program while the kernel stays free.
+
+    One trial at a time runs in a thread; a new one, and the end of the view, stop it.
+
+    Attributes:
+        tried: What came of the last finished trial.
+    """
+
+    requests: ClassVar[dict[str, str]] = {"try_specs": "start_trial", "stop_trial": "stop_trial"}
+    _trial_place = ""  # of the sharding view in a widget of several views: "sharding/"
+
+    def __init__(self, *, what_if: TriesSpecs | None = None, **values: Any) -> None:
+        self.tried: WhatIfRecord | None = None
+        self._what_if = what_if
+        self._trial: _Trial | None = None
+        self._trials = 0
+        super().__init__(**values)
+
+    def start_trial(self, specs: Specs, compiled: bool = True) -> None:
+        """Begins to try other specs, in the background; the one in progress is stopped.
+
+        Args:
+            specs: Mesh axes per dimension, by leaf.
+            compiled: Whether to compile, or only to plan.
+
+        Raises:
+            RuntimeError: if the view shows a record without its program.
+        """
+        if self._what_if is None:
+            message = (
+                f"`start_trial` was given specs of {', '.join(specs) or 'no leaf'}, but this view shows a record "
+                "without its program, so that nothing can be lowered again. Open it with the program: `show(fn, "
+                "*args, view='sharding')` or `explore(fn, *args)`."
+            )
+            raise RuntimeError(message)
+        self.stop_trial()
+        self._trial = _Trial(self, self._what_if, specs, compiled)
+        self._trial.start()
+
+    def stop_trial(self) -> None:
+        """Ends the trial in progress, if there is one."""
+        if self._trial is not None:
+            self._trial.cancel.set()
+
+    def wait_for_trial(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until nothing is being tried; False where the time was over before."""
+        return self._trial is None or self._trial.wait(timeout_seconds)
+
+    def close(self) -> None:
+        """Ends the view, and with it its trial."""
+        if getattr(self, "_trial", None) is not None:  # ipywidgets closes also what failed to start
+            self.stop_trial()
+        super().close()
+
+
+class _Trial:
+    """One attempt in a thread; holds the view weakly, so that a forgotten view stops what it started."""
+
+    def __init__(self, view: TrialDesk, what_if: TriesSpecs, specs: Specs, compiled: bool) -> None:
+        self.cancel = threading.Event()
+        self._what_if, self._specs, self._compiled = what_if, specs, compiled
+        self._state: dict[str, Any] = {}
+        self._view = weakref.ref(view, lambda _: self.cancel.set())
+        run = contextvars.copy_context().run  # placements and meshes of the cell that opened the view
+        self._thread = threading.Thread(target=run, args=(self._work,), name="workbench-trial", daemon=True)
+
+    def start(self) -> None:
+        self._tell(status="planning", phase="tracing and planning", seconds=0.0)
+        self._thread.start()
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            tried = self._what_if.plan(self._specs)
+            if self._compiled and not self.cancel.is_set():
+                self._tell(status="compiling", phase="waiting for the compiler", seconds=0.0, **trial_state(tried))
+                tried = self._what_if.compile(tried, progress=self._progress, cancel=self.cancel)
+        except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
+            self._tell(status="stopped" if self.cancel.is_set() else "failed", error=problem(error))
+            return
+        if self.cancel.is_set():
+            self._tell(status="stopped")
+            return
+        if (view := self._view()) is not None:
+            view.tried, view._trials = tried, view._trials + 1
+            self._state["number"] = view._trials
+        self._tell(status="done", **trial_state(tried))
+
+    def _progress(self, phase: str, seconds: float) -> None:
+        self._tell(status="compiling", phase=phase, seconds=seconds)
+
+    def _tell(self, **news: Any) -> None:
+        view = self._view()
+        if view is None or view._trial is not self:  # a newer trial has the word
+            return
+        kept = {name: value for name, value in self._state.items() if name != "error"}
+        self._state = {**kept, **news}
+        view.update_live(**{f"{view._trial_place}trial": self._state})
+
+
+def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
+    """Why the values of the tried program are sharded; nothing where none is."""
+    record = None if tried is None else tried.after.propagation
+    if record is None or not any(any(value.spec) for value in record.values):
+        return None
+    state = propagation_state(record)
+    return {**state, "sentence": f"As tried. {state['sentence']}"}
+
+
+def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
+    """What the view draws of a trial."""
+    after = () if tried.after.inputs is None else tried.after.inputs.leaves
+    return {
+        "sentence": describe_what_if(tried),
+        "specs": {leaf: spec_text(spec) for leaf, spec in tried.specs.items()},
+        "how": "planned" if tried.compiled is None else "compiled",
+        "amounts": [list(row) for row in what_if_amounts(tried)],
+        "rows": [_row(row) for row in tried.traffic],
+        "leaves": [
+            [
+                leaf.path,
+                spec_text(leaf.spec),
+                shape_text(leaf.dtype, leaf.shard_shape),
+                bytes_text(leaf.bytes_per_device),
+            ]
+            for leaf in after
+        ],
+        "notes": list(tried.notes),
+    }
+
+
+def _row(row: TrafficRecord) -> dict[str, Any]:
+    return {
+        "change": row.change,
+        "sign": change_sign(row),
+        "kind": row.kind,
+        "axes": list(row.axes),
+        "stage": row.stage,
+        "stage_name": row.stage_name,
+        "runs": [_count(row.runs_before), _count(row.runs_after)],
+        "bytes": [bytes_text(row.before_bytes), bytes_text(row.after_bytes)],
+        "line": None if row.source is None else f"{row.source.file}:{row.source.line}",
+        "source": "" if row.source is None else source_text(row.source.file, row.source.line),
+    }
+
+
+def _count(runs: float | None) -> str:
+    return "unknown" if runs is None else count_text(runs)

@@ -1,0 +1,53 @@
+from . import (
+    aot as aot,
+    api as api,
+    cli as cli,
+    cost as cost,
+    distributed as distributed,
+    engines as engines,
+    errors as errors,
+    federated as federated,
+    inspection as inspection,
+    launch as launch,
+    measurement as measurement,
+    mesh as mesh,
+    plan as plan,
+    primitives as primitives,
+    records as records,
+    render as render,
+    replicate as replicate,
+)
+from ._version import __version__ as __version__
+from .aot import list_targets as list_targets
+from .api import (
+    Traced as Traced,
+    explore as explore,
+    export as export,
+    inspect as inspect,
+    load as load,
+    measure as measure,
+    playground as playground,
+    show as show,
+    tap as tap,
+    trace as trace,
+    try_specs as try_specs,
+)
+from .federated import algorithms as algorithms, data as data, experiments as experiments
+from .inspection import compare as compare
+from .measurement import Run as Run, run_rounds as run_rounds, watch_devices as watch_devices
+from .mesh import make_mesh as make_mesh, simulate_devices as simulate_devices
+from .plan import jit as jit, listen as listen
+from .primitives import (
+    broadcast as broadcast,
+    emit as emit,
+    map_fn as map_fn,
+    program as program,
+    reduce_by_key as reduce_by_key,
+    reduce_max as reduce_max,
+    reduce_mean as reduce_mean,
+    reduce_min as reduce_min,
+    reduce_sum as reduce_sum,
+    reduce_weighted_mean as reduce_weighted_mean,
+    sample as sample,
+    select as select,
+)

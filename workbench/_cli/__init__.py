@@ -1,3 +1,0 @@
-"""The `workbench` command: `lab` opens the notebooks, `demo` writes a report, `doctor` says what is installed."""
-
-from workbench._cli._main import main as main

@@ -1,0 +1,170 @@
+"""The door to MLIR and Shardy inside jaxlib: parse StableHLO, run Shardy's passes, read what they decided.
+
+Pass names and option names are not a promise of jaxlib (written against 0.10.2): callers catch `ShardyError` and fall
+back to the compiler's own dump files, which this module reads with the same reader.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import compiler as _compiler
+from jax._src.interpreters import mlir as _mlir
+from jaxlib import _jax as _jaxlib  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
+from jaxlib.mlir import ir as _ir, passmanager as _passmanager
+
+from workbench._jax_compat.shardy_read import ShardyProgram as ShardyProgram, op_name, read_module
+
+WHY_PASSES = (
+    "symbol-dce,sdy-import-pipeline,sdy-user-priority-propagate{debug-sharding-origins=true "
+    "debug-propagation-edge-sharding=true keep-sharding-rules=true}"
+)
+COLLECTIVE_PASSES = (
+    "symbol-dce,sdy-propagation-pipeline,func.func(sdy-insert-explicit-reshards{enable-full-version=true},"
+    "canonicalize,sdy-reshard-to-collectives,canonicalize)"
+)
+_DUMP_OPTIONS = {"xla_dump_hlo_pass_re": ".*shardy.*"}
+
+
+class ShardyError(Exception):
+    """jaxlib's MLIR or Shardy refused; the text is its own."""
+
+
+def stablehlo_text(program: Any) -> str:
+    """StableHLO with locations, of a `jax.stages.Lowered`, an MLIR module or text."""
+    if isinstance(program, str):
+        return program
+    if isinstance(program, jax.stages.Lowered):
+        program = program.compiler_ir("stablehlo")
+    return program.operation.get_asm(enable_debug_info=True)
+
+
+def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram:
+    """Inlines the calls of a StableHLO module, runs `passes` on it and reads the result."""
+    with _errors(), _mlir.make_ir_context():
+        module = _ir.Module.parse(text)
+        _inline_calls(module)
+        manager = _passmanager.PassManager.parse(f"builtin.module({passes})")
+        manager.enable_verifier(False)  # 0.10.2's verifier rejects Shardy's own debug edges on loops
+        manager.run(module.operation)
+        return read_module(module, reasons=reasons)
+
+
+def read_dumped(text: str) -> ShardyProgram:
+    """Reads a module that the compiler dumped after propagation."""
+    with _errors(), _mlir.make_ir_context():
+        module = _ir.Module.parse(text)
+        _inline_calls(module)
+        return read_module(module)
+
+
+def compile_with_dump(program: Any, directory: Path) -> None:
+    """Compiles, for present devices, letting the compiler write its Shardy stages under `directory`."""
+    options: dict[str, Any] = {"xla_dump_to": str(directory), **_DUMP_OPTIONS}
+    if not isinstance(program, jax.stages.Lowered):
+        with _errors():
+            _compile_text(stablehlo_text(program), options)
+        return
+    with _errors():
+        program.compile(compiler_options=options)
+
+
+def _compile_text(text: str, options: dict[str, Any]) -> None:
+    """Compiles StableHLO text for as many present devices as it has partitions."""
+    found = re.search(r"mhlo\.num_partitions = (\d+)", text)
+    count = int(found[1]) if found else 1
+    devices = jax.devices()
+    if len(devices) < count:
+        message = f"the program has {count} partitions and here are {len(devices)} devices"
+        raise ShardyError(message)
+    assignment = np.array([device.id for device in devices[:count]]).reshape(1, count)
+    compile_options = _compiler.get_compile_options(1, count, assignment, env_options_overrides=options)
+    compile_options.executable_build_options.use_spmd_partitioning = True
+    compile_options.executable_build_options.use_shardy_partitioner = True
+    with _mlir.make_ir_context():
+        module = _ir.Module.parse(text)
+        client: Any = devices[0].client
+        client.compile_and_load(module, _jaxlib.DeviceList(tuple(devices[:count])), compile_options)
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except ShardyError:
+        raise
+    except Exception as error:  # MLIR raises its own types, which differ between versions
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ShardyError(first[0] if len(first) == 1 else f"{first[0]} {first[1]}"[:600]) from error
+
+
+def _inline_calls(module: Any) -> None:
+    """Puts every called function in place of its call: jaxlib lacks MLIR's inliner for `func.call`."""
+    functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
+    main = functions.get("main")
+    if main is None:
+        message = "the module has no function `main`"
+        raise ShardyError(message)
+    pending = _calls(main.operation)
+    while pending:
+        call = pending.pop()
+        callee = functions.get(_ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
+        if callee is not None:
+            pending.extend(_inline(module, call, callee))
+    for name, function in functions.items():
+        if name != "main":
+            function.operation.erase()
+
+
+def _symbol(function: Any) -> str:
+    return _ir.StringAttr(function.operation.attributes["sym_name"]).value
+
+
+def _calls(root: Any) -> list[Any]:
+    found = []
+
+    def visit(op: Any) -> Any:
+        if op.name in ("func.call", "call"):
+            found.append(op)
+        return _ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+    return found
+
+
+def _inline(module: Any, call: Any, callee: Any) -> list[Any]:
+    """Moves a copy of the callee's operations before the call; returns the calls that came with it."""
+    copy = callee.operation.clone(_ir.InsertionPoint(module.body))
+    block = copy.regions[0].blocks[0]
+    for argument, operand in zip(list(block.arguments), list(call.operands), strict=True):
+        argument.replace_all_uses_with(operand)
+    prefix, caller = op_name(call.location), call.location
+    operations = list(block.operations)
+    calls = []
+    for op in operations[:-1]:
+
+        def visit(inner: Any) -> Any:
+            inner.location = _prefixed(prefix, inner.location, caller)
+            return _ir.WalkResult.ADVANCE
+
+        op.operation.walk(visit)
+        calls.extend(_calls(op.operation))
+        op.operation.move_before(call)
+    for result, returned in zip(list(call.results), list(operations[-1].operands), strict=True):
+        result.replace_all_uses_with(returned)
+    call.erase()
+    copy.erase()
+    return calls
+
+
+def _prefixed(prefix: str, location: Any, caller: Any) -> Any:
+    """The location of an inlined operation: scope of the call, then its own; the call's lines where it has none."""
+    lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
+    if not isinstance(location, _ir.NameLoc):
+        return _ir.Location.name(prefix, childLoc=lines)
+    known = not isinstance(location.child_loc, _ir.UnknownLoc)
+    return _ir.Location.name(f"{prefix}/{location.name_str}", childLoc=location.child_loc if known else lines)

@@ -1,0 +1,10 @@
+"""Ahead-of-time compilation for hardware that is not attached: TPUs and GPUs, in a worker process.
+
+Its names are looked up when they are first used: the worker process starts without importing JAX through this package.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+del lazy_loader

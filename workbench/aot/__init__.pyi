@@ -1,0 +1,12 @@
+from ._availability import list_targets as list_targets, targets_for as targets_for
+from ._cache import CompilationCache as CompilationCache
+from ._compile import compile_for_target as compile_for_target
+from ._cpu import compile_for_cpu as compile_for_cpu
+from ._lower import (
+    TargetMesh as TargetMesh,
+    fit_axes as fit_axes,
+    lower_for_target as lower_for_target,
+    target_mesh as target_mesh,
+)
+from ._parse import parse_target as parse_target
+from ._process import Worker as Worker, stop_workers as stop_workers

@@ -1,0 +1,188 @@
+"""Compiles StableHLO for hardware that is not here, in a worker process, with a cache."""
+
+import importlib.metadata
+import math
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from workbench.aot._availability import require_compiler
+from workbench.aot._cache import CompilationCache, cache_key
+from workbench.aot._chips import FAMILIES, gpu_target_config
+from workbench.aot._hops import mesh_axes, torus_wraps
+from workbench.aot._locations import hide_cells, show_cells
+from workbench.aot._memory import memory_record
+from workbench.aot._parse import parse_target
+from workbench.aot._process import Worker, shared_worker
+from workbench.errors import MeshError
+from workbench.records import DeviceRecord, MeshRecord, TargetCompilation, TargetRecord
+
+Order = Literal["topology", "naive"]
+Option = bool | int | float | str
+
+
+def compile_for_target(
+    stablehlo: str,
+    target: str | TargetRecord,
+    *,
+    mesh_axes: Mapping[str, int],
+    order: Order = "topology",
+    options: Mapping[str, Option] | None = None,
+    timeout_seconds: float | None = None,
+    progress: Callable[[str, float], None] | None = None,
+    cancel: threading.Event | None = None,
+    cache: CompilationCache | None = None,
+    worker: Worker | None = None,
+) -> TargetCompilation:
+    """The program as the compiler of absent hardware makes it: optimised HLO, memory, where each device sits.
+
+    Runs in a worker process (0.4 to 0.7 GB of memory while it lives), since the compiler of an unlucky topology dies
+    instead of raising. A second
+    call with the same arguments is answered from disk.
+
+    Args:
+        stablehlo: The program, from `lower_for_target`: one module for all devices, sharded over `mesh_axes`.
+        target: The machine: `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for a topology that
+        was
+            not seen working).
+        mesh_axes: Axes of the program's mesh in order; the product of the sizes is the target's number of devices.
+        order: `topology` makes neighbours in the mesh neighbours on the torus; `naive` takes the compiler's list of
+        devices
+            as it comes.
+        options: XLA options of this compilation by name (`XLA_FLAGS` of this process are not passed on).
+        timeout_seconds: Ends the worker after so long; None: no limit.
+        progress: Called about ten times a second with what is being done and the seconds since the call.
+        cancel: Ends the compilation once it is set, from any thread; Ctrl-C does the same.
+        cache: Where compilations are kept; None: the user's cache directory.
+        worker: A worker of one's own (to compile two programs at once); None: this kernel's.
+
+    Returns:
+        The compilation. A program that does not fit is one too: `memory.fits` is False, `needed_bytes` and
+        `memory.largest` say by
+        how much and because of what.
+
+    Raises:
+        MeshError: if the mesh has not the target's number of devices, or the target does not exist.
+        MissingDependencyError: if the target's compiler is not installed.
+        EngineError: if the compiler dies or refuses, the time is over, or `cancel` is set.
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    axes = {name: int(size) for name, size in mesh_axes.items()}
+    _check_axes(axes, target)
+    compiler = (worker.compiler if worker is not None else None) or require_compiler(target)
+    plain, cell = hide_cells(stablehlo)
+    request = _request(plain, target, axes, order, options or {})
+    cache = cache or CompilationCache()
+    key = cache_key(request, compiler=f"{compiler}, jaxlib {importlib.metadata.version('jaxlib')}")
+    dumps = "xla_dump_to" in (options or {})  # wanted for its files, which a cached answer would not write
+    reply = None if dumps else cache.load(key)
+    cached = reply is not None
+    notes: tuple[str, ...] = ()
+    if reply is None:
+        reply = (worker or shared_worker(target.platform)).ask(
+            request,
+            what=f"Compiling for target {target.name!r}",
+            timeout_seconds=timeout_seconds,
+            progress=progress,
+            cancel=cancel,
+        )
+        note = "" if dumps else cache.store(key, reply)
+        notes = (note,) if note else ()
+    reply = {**reply, "hlo": show_cells(reply["hlo"], cell)}
+    return _record(reply, target, axes, compiler).replace(cached=cached, notes=_notes(reply, target) + notes)
+
+
+def _check_axes(axes: dict[str, int], target: TargetRecord) -> None:
+    devices = math.prod(axes.values())
+    if devices == target.devices and all(size > 0 for size in axes.values()):
+        return
+    described = " x ".join(f"{name}={size}" for name, size in axes.items()) or "no axes"
+    message = (
+        f"`compile_for_target` was given a mesh of {described} = {devices} devices for target {target.name!r}, which "
+        f"has {target.devices} ({target.chips} chips). Every device of a target has one place in the mesh: use axes "
+        f"whose product is {target.devices} (`fit_axes` grows the first one), or another topology of {target.chip}."
+    )
+    raise MeshError(message)
+
+
+def _request(
+    stablehlo: str, target: TargetRecord, axes: dict[str, int], order: Order, options: Mapping[str, Option]
+) -> dict[str, Any]:
+    if order not in ("topology", "naive"):
+        message = (
+            f"`compile_for_target` was given `order={order!r}`. Devices are put into the mesh in one of two orders: "
+            "use 'topology' (neighbours stay neighbours) or 'naive' (the compiler's list, reshaped)."
+        )
+        raise MeshError(message)
+    family = FAMILIES[target.chip]
+    arguments: dict[str, Any] = dict(family.plugin_arguments)
+    if target.platform == "cuda":
+        name = ""
+        arguments |= {"target_config": gpu_target_config(family), "topology": f"1x{target.topology}"}
+    else:
+        name = f"{target.chip}:{target.topology}"
+        wraps = torus_wraps(target)
+        arguments |= {"wrap": [*wraps, *(False,) * (3 - len(wraps))]} if any(wraps) else {}
+        arguments |= {"chips_per_host_bounds": [1, 1, 1]} if target.topology == "1x1" else {}
+        arguments |= {"num_slices": target.slices} if target.slices > 1 else {}
+    return {
+        "stablehlo": stablehlo,
+        "platform": target.platform,
+        "topology_name": name,
+        "arguments": arguments,
+        "slices": target.slices,
+        "axes": list(axes.items()),
+        "order": order,
+        "options": dict(sorted(options.items())),
+    }
+
+
+def _record(reply: dict[str, Any], target: TargetRecord, axes: dict[str, int], compiler: str) -> TargetCompilation:
+    devices = _devices(reply["devices"], tuple(axes.values()))
+    memory = memory_record(reply, target.available_bytes)
+    return TargetCompilation(
+        target=target,
+        hlo=reply["hlo"],
+        memory=memory,
+        mesh=MeshRecord(axes=mesh_axes(target, axes, devices), devices=devices),
+        order=reply["order"],
+        seconds=reply["seconds"],
+        cached=False,
+        cost_analysis=reply["cost"],
+        needed_bytes=None if memory.fits else memory.peak_bytes,
+        error=reply["error"],
+        versions={"compiler": compiler, **reply["versions"]},
+    )
+
+
+def _devices(devices: list[dict[str, Any]], sizes: tuple[int, ...]) -> tuple[DeviceRecord, ...]:
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    return tuple(
+        DeviceRecord(
+            id=device["id"],
+            position=tuple(place // stride % size for stride, size in zip(strides, sizes, strict=True)),
+            platform=device["platform"],
+            kind=device["kind"],
+            host=device["host"],
+            coords=None if device["coords"] is None else tuple(device["coords"]),
+            core_on_chip=device["core_on_chip"],
+            slice_index=device["slice_index"],
+        )
+        for place, device in enumerate(devices)
+    )
+
+
+def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
+    found = [*target.notes, *reply["notes"]]
+    if reply["error"] and reply["hlo"]:
+        found.append("the HLO is that of a program which does not fit: as the compiler had it when it gave up")
+    if reply.get("said"):
+        found.append(f"the compiler's own words on memory: {reply['said']}")
+    if target.platform == "cuda":
+        found.append(
+            "compiled without a GPU: no autotuning, so kernels and their tiles may differ from those of a real run"
+        )
+        found.append(
+            "whether it fits compares the compiler's peak with the GPU's memory; CUDA and NCCL need some for themselves"
+        )
+    return tuple(found)

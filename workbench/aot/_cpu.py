@@ -1,0 +1,58 @@
+"""Programs compiled for any number of CPU devices, which need not exist, in a process that can be stopped."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workbench.aot._locations import hide_cells, show_cells
+from workbench.aot._process import shared_worker
+from workbench.records import MemoryRecord
+
+
+def compile_for_cpu(
+    stablehlo: str,
+    devices: int,
+    *,
+    what: str = "Compiling for CPU devices",
+    progress: Callable[[str, float], None] | None = None,
+    cancel: threading.Event | None = None,
+    timeout_seconds: float | None = None,
+) -> tuple[str, MemoryRecord]:
+    """The optimised HLO of one device, and its memory, as jaxlib's CPU compiler makes them.
+
+    The partitioner is that of every backend, so an abstract mesh's program gets real collectives; what is fused, and
+    how large temporaries are, is the CPU's own. Runs in a worker process, since nothing else can stop a compilation.
+
+    Args:
+        stablehlo: One module for all devices, lowered for `cpu`.
+        devices: How many the program is partitioned over; this machine needs to have none of them.
+        what: Names the request in errors.
+        progress: Called about ten times a second with what is being done and the seconds since the call.
+        cancel: Ends the compilation once it is set, from any thread.
+        timeout_seconds: Ends it after so long; None: no limit.
+
+    Returns:
+        The text of the module, and the compiler's figures of memory.
+
+    Raises:
+        EngineError: if the compiler dies or refuses, the time is over, or `cancel` is set.
+    """
+    plain, cell = hide_cells(stablehlo)
+    request: dict[str, Any] = {
+        "stablehlo": plain,
+        "platform": "cpu",
+        "topology_name": "",
+        "arguments": {"devices": devices},
+        "slices": 1,
+        "axes": [["devices", devices]],
+        "order": "naive",
+        "options": {},
+    }
+    reply = shared_worker("cpu").ask(
+        request, what=what, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
+    )
+    told = reply["memory"]
+    parts = [told.get(f"{name}_bytes") for name in ("argument", "output", "temporary")]
+    peak = max(told.get("peak_bytes") or 0, sum(part or 0 for part in parts) - (told.get("alias_bytes") or 0))
+    memory = MemoryRecord(**{**told, "peak_bytes": peak})
+    return show_cells(reply["hlo"], cell), memory

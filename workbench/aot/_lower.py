@@ -1,0 +1,203 @@
+"""Lowers a program for a machine that is not here: an abstract mesh, a platform, StableHLO text."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+from workbench.aot._locations import drop_callers
+from workbench.aot._parse import parse_target
+from workbench.errors import MeshError, ProgramError
+from workbench.records import TargetRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMesh:
+    """A mesh over the devices of a target; which device sits where is for the worker to say."""
+
+    target: TargetRecord
+    abstract: AbstractMesh
+    order: Literal["topology", "naive"]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Sizes of the axes by name, in order."""
+        return dict(zip(self.abstract.axis_names, self.abstract.axis_sizes, strict=True))
+
+
+def target_mesh(
+    target: str | TargetRecord,
+    axis_shapes: Sequence[int],
+    axis_names: Sequence[str],
+    order: Literal["topology", "naive"] = "topology",
+    *,
+    axis_types: Sequence[AxisType] | None = None,
+) -> TargetMesh:
+    """A mesh over the devices of a machine that is not here.
+
+    Args:
+        target: `"v5e:16x16"`, or a `TargetRecord`.
+        axis_shapes: Sizes of the axes; their product is the target's number of devices.
+        axis_names: One name per axis.
+        order: How devices are put into the mesh: `topology` keeps neighbours next to each other, `naive` does not care.
+        axis_types: One per axis; None: all Auto.
+
+    Returns:
+        The mesh; `.abstract` goes into shardings and `lower_for_target`, `.axes` and `.order` into
+        `compile_for_target`.
+
+    Raises:
+        MeshError: if the sizes do not multiply to the number of devices, or names and sizes differ in number.
+
+    Example:
+        >>> target_mesh("v5e:4x4", (8, 2), ("clients", "model")).axes
+        {'clients': 8, 'model': 2}
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    shapes, names = tuple(axis_shapes), tuple(axis_names)
+    if len(shapes) != len(names) or math.prod(shapes) != target.devices:
+        message = (
+            f"`target_mesh` was given sizes {shapes} and names {names} for target {target.name!r}: {math.prod(shapes)} "
+            f"places for {target.devices} devices ({target.chips} chips). Every axis has a size and a name, and the "
+            f"sizes multiply to the number of devices: for example ({target.devices // 2 or 1}, "
+            f"{2 if target.devices > 1 else 1})."
+        )
+        raise MeshError(message)
+    types = tuple(axis_types) if axis_types is not None else (AxisType.Auto,) * len(shapes)
+    return TargetMesh(target=target, abstract=AbstractMesh(shapes, names, axis_types=types), order=order)
+
+
+def fit_axes(
+    target: str | TargetRecord, axes: Mapping[str, int], clients: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The axes of a mesh grown or shrunk to the devices of a target: the first one changes, the others stay.
+
+    A first axis that clients are spread over is not grown beyond what divides them, where another axis can take the
+    rest: the last one does.
+
+    Args:
+        target: `"v5e:16x16"`, or a `TargetRecord`.
+        axes: Sizes by name, in order.
+        clients: How many clients are spread over an axis, by its name.
+
+    Returns:
+        The sizes; their product is the target's number of devices.
+
+    Raises:
+        MeshError: if the other axes do not divide the target's devices.
+
+    Example:
+        >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2})
+        {'clients': 128, 'model': 2}
+        >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2}, {"clients": 16})
+        {'clients': 16, 'model': 16}
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    names = list(axes)
+    others = math.prod(axes[name] for name in names[1:])
+    if not names or target.devices % others:
+        message = (
+            f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
+            f"{others} devices, which does not divide its {target.devices}. The first axis takes what the others "
+            f"leave: use sizes for {names[1:]} that divide {target.devices}."
+        )
+        raise MeshError(message)
+    fitted = {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
+    members = (clients or {}).get(names[0])
+    if members and members % fitted[names[0]] and len(names) > 1:
+        share = math.gcd(fitted[names[0]], members)
+        fitted[names[-1]] *= fitted[names[0]] // share
+        fitted[names[0]] = share
+    return fitted
+
+
+def lower_for_target(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    mesh: TargetMesh | AbstractMesh,
+    *,
+    platform: Literal["tpu", "cuda"] | None = None,
+) -> str:
+    """StableHLO of `fn(*args)` for a platform that is not here, with the user's source lines in it.
+
+    Nothing runs and no device of the platform is needed. `fn` is traced with `mesh` as the current mesh.
+
+    Args:
+        fn: A function of arrays; jitted or not.
+        args: Arrays or `jax.ShapeDtypeStruct`s, in any pytrees. Named shardings are moved to `mesh` by their axis
+        names; leaves without one
+            are left to the compiler.
+        mesh: From `target_mesh`, or an abstract mesh.
+        platform: `tpu` or `cuda`; None: that of the target.
+
+    Returns:
+        The text of one module, for `compile_for_target`.
+
+    Raises:
+        MeshError: if a sharding names axes that `mesh` has not.
+        ProgramError: if `mesh` is abstract and no platform is given.
+    """
+    abstract = mesh.abstract if isinstance(mesh, TargetMesh) else mesh
+    if platform is None:
+        if not isinstance(mesh, TargetMesh):
+            message = (
+                f"`lower_for_target` was given an abstract mesh of axes {abstract.axis_names} and no `platform`. "
+                "Operations lower differently per platform: pass `platform='tpu'` or 'cuda', or a mesh from "
+                "`target_mesh`, which knows it."
+            )
+            raise ProgramError(message)
+        platform = mesh.target.platform
+    moved = _on_mesh(args, abstract)
+    jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
+    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # whatever the size of the mesh that is set
+        lowered = jitted.trace(*moved).lower(lowering_platforms=(platform,))
+    return drop_callers(lowered.as_text(debug_info=True))
+
+
+def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
+    """Shapes of all leaves, their named shardings moved to `mesh`."""
+    strange: dict[str, str] = {}
+    uneven: dict[str, str] = {}
+
+    def moved(path: tuple[Any, ...], leaf: Any) -> Any:
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding):
+            return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf))
+        named = {
+            name
+            for part in sharding.spec
+            if part is not None
+            for name in (part if isinstance(part, tuple) else (part,))
+        }
+        if missing := named.difference(mesh.axis_names):
+            strange[jax.tree_util.keystr(path)] = f"{sharding.spec} names {', '.join(sorted(map(repr, missing)))}"
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for size, part in zip(leaf.shape, sharding.spec, strict=False):
+            parts = math.prod(mesh.shape[name] for name in ((part,) if isinstance(part, str) else part or ()))
+            if size % parts:
+                uneven[jax.tree_util.keystr(path)] = f"{parts} parts of a dimension of {size}, by {sharding.spec}"
+                return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, sharding.spec))
+
+    shapes = jax.tree_util.tree_map_with_path(moved, tuple(args))
+    if strange:
+        listed = "; ".join(f"args{where}: {what}" for where, what in strange.items())
+        message = (
+            "`lower_for_target` was given shardings over axes that the mesh "
+            f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. Shardings are moved to the "
+            "target's mesh by the names of their axes: name the axes alike, or shard these arguments over others."
+        )
+        raise MeshError(message)
+    if uneven:
+        sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+        listed = "; ".join(f"args{where}: {what}" for where, what in uneven.items())
+        message = (
+            f"`lower_for_target` was given shardings that the mesh {sizes} cannot cut evenly: {listed}. An argument "
+            "with a sharding is cut into equal parts: give `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes "
+            "that divide, take a smaller target, or pass these arguments without a sharding."
+        )
+        raise MeshError(message)
+    return shapes

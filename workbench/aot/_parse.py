@@ -1,0 +1,154 @@
+"""Names of machines that are not here: `v5e:16x16*4` to a `TargetRecord`."""
+
+import difflib
+import math
+import re
+
+from workbench.aot._chips import ALIASES, FAMILIES, ChipFamily
+from workbench.errors import MeshError
+from workbench.records import TargetRecord
+
+_SHAPE = re.compile(r"(?P<chip>[^:]+):(?P<topology>\d+(?:x\d+)*)(?:\*(?P<slices>\d+))?")
+_SLICES_SEEN = 8
+_DEVICES_SEEN = 8192
+_CHIPS_PER_HOST = 4
+_GPUS_PER_HOST = 8
+
+
+def parse_target(target: str, *, force: bool = False) -> TargetRecord:
+    """Reads the name of a machine that is not here.
+
+    Args:
+        target: `chip:topology`, with `*slices` for several slices over the data-centre network. The topology of a TPU
+            is its torus in chips (`"v5e:16x16"`, `"v5p:8x8x16"`, `"v5e:16x16*4"`), of GPUs hosts x GPUs per host
+            (`"b200:4x8"`) or the GPUs of one host (`"h100:8"`).
+        force: Accept a topology that was not seen working. The compiler of some of them does not raise: it dies, and
+            the next compilation starts another one.
+
+    Returns:
+        The target, with its number of hosts, chips and JAX devices over all slices.
+
+    Raises:
+        MeshError: if there is no such chip, the topology has not its form, or was not seen working and `force` is
+        False.
+
+    Example:
+        >>> parse_target("tpu7x:4x4x4").devices
+        128
+        >>> parse_target("b200:4x8").hosts
+        4
+    """
+    chip, topology, slices = _split(target)
+    family = _family(chip, target)
+    sizes = _sizes(family, topology, slices, target)
+    if slices < 1 or min(sizes) < 1:
+        message = (
+            f"`parse_target` was given {target!r}, which has no devices: a size of 0. Every size of a topology and the "
+            f"number of slices are at least 1: write, for example, {_example(family)!r}."
+        )
+        raise MeshError(message)
+    topology = "x".join(map(str, sizes))
+    chips = math.prod(sizes) * slices
+    devices = chips * family.devices_per_chip
+    seen = topology in family.topologies and slices <= _SLICES_SEEN and devices <= _DEVICES_SEEN
+    if not (seen or force):
+        raise MeshError(_not_seen(family, sizes, slices, target))
+    short = str(sizes[1]) if family.platform == "cuda" and sizes[0] == 1 else topology
+    return TargetRecord(
+        name=f"{family.name}:{short}" + (f"*{slices}" if slices > 1 else ""),
+        chip=family.name,
+        platform=family.platform,
+        topology=topology,
+        slices=slices,
+        hosts=slices * (sizes[0] if family.platform == "cuda" else max(1, math.prod(sizes) // _CHIPS_PER_HOST)),
+        chips=chips,
+        devices=devices,
+        available_bytes=family.available_bytes,
+        seen=seen,
+        notes=() if seen else ("this topology was not seen working: its compiler may die instead of raising an error",),
+    )
+
+
+def _split(target: str) -> tuple[str, str, int]:
+    text = target.strip().lower().replace(" ", "") if isinstance(target, str) else ""
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        message = (
+            f"`parse_target` was given {target!r}, which is not of the form chip:topology. A target names a chip and "
+            f"its topology, with *slices where there are several: {_near_form(text)}."
+        )
+        raise MeshError(message)
+    return match["chip"], match["topology"], int(match["slices"] or 1)
+
+
+def _near_form(text: str) -> str:
+    """Examples, beginning with the Cloud name (`v5litepod-16`: chips counted) put into our form where it is one."""
+    examples = "'v5e:16x16', 'v5p:4x4x4', 'v5e:16x16*4' or 'h100:8'"
+    chip, _, count = text.partition("-")
+    family = FAMILIES.get(ALIASES.get(chip, chip))
+    if family is None:
+        return f"write {examples}"
+    near = [shape for shape in family.topologies if count == str(math.prod(map(int, shape.split("x"))))]
+    return (
+        f"write {f'{family.name}:{near[-1] if near else family.topologies[0]}'!r}, or, for other machines, {examples}"
+    )
+
+
+def _family(chip: str, target: str) -> ChipFamily:
+    if chip in FAMILIES:
+        return FAMILIES[chip]
+    near = ALIASES.get(chip) or next(
+        iter(difflib.get_close_matches(chip, [*FAMILIES, *ALIASES], n=1, cutoff=0.5)), None
+    )
+    near = ALIASES.get(near, near) if near else None
+    hint = f"did you mean {target.strip().lower().replace(chip, near, 1)!r}? " if near else ""
+    message = (
+        f"`parse_target` was given {target!r}, but there is no chip {chip!r} to compile for: {hint}The chips are named "
+        f"as their compilers name them: {', '.join(FAMILIES)}."
+    )
+    raise MeshError(message)
+
+
+def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple[int, ...]:
+    sizes = tuple(map(int, topology.split("x")))
+    if family.platform == "cuda" and len(sizes) == 1:
+        sizes = (1, *sizes)
+    if len(sizes) != family.dimensions:
+        form = "GPUs or hosts x GPUs per host" if family.platform == "cuda" else f"{family.dimensions} sizes in chips"
+        message = (
+            f"`parse_target` was given {target!r} with {len(sizes)} sizes, but a topology of {family.name} "
+            f"({family.description}) is {form}: write, for example, {_example(family)!r}."
+        )
+        raise MeshError(message)
+    if family.platform == "cuda" and slices != 1:
+        message = (
+            f"`parse_target` was given {target!r} with {slices} slices, but only TPUs come in slices: GPU hosts are "
+            "joined by one network. Write hosts x GPUs per host: "
+            f"'{family.name}:{sizes[0] * max(slices, 1)}x{sizes[1]}'."
+        )
+        raise MeshError(message)
+    if family.platform == "cuda" and sizes[1] > _GPUS_PER_HOST:
+        message = (
+            f"`parse_target` was given {target!r} with {sizes[1]} GPUs in one host, but a host holds up to "
+            f"{_GPUS_PER_HOST}. Write hosts x GPUs per host, for example "
+            f"'{family.name}:{-(-sizes[0] * sizes[1] // _GPUS_PER_HOST)}x{_GPUS_PER_HOST}'."
+        )
+        raise MeshError(message)
+    return sizes
+
+
+def _example(family: ChipFamily) -> str:
+    return f"{family.name}:{family.topologies[min(4, len(family.topologies) - 1)]}"
+
+
+def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: str) -> str:
+    chips = math.prod(sizes)
+    nearest = sorted(family.topologies, key=lambda shape: abs(math.prod(map(int, shape.split("x"))) - chips))[:3]
+    several = f" in up to {_SLICES_SEEN} slices and {_DEVICES_SEEN} devices"
+    return (
+        f"`parse_target` was given {target!r}, a topology that was not seen working; on some of those the compiler "
+        f"dies without an error. Seen for {family.name}{several if slices > 1 else ''}: "
+        f"{', '.join(family.topologies)}. Take one of them (nearest: "
+        f"{', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: a worker process "
+        "that dies is replaced by the next request."
+    )

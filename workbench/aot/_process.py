@@ -1,0 +1,337 @@
+"""The kernel's end of a worker process: started when needed, asked one thing at a time, ended in every case."""
+
+import atexit
+import contextlib
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from workbench.aot._frames import FrameError, read_frame, write_frame
+from workbench.errors import EngineError, MeshError
+
+Progress = Callable[[str, float], None]
+
+_TICK_SECONDS = 0.1
+_COMMAND = (sys.executable, "-P", "-m", "workbench.aot.worker")
+# What is left of a user's XLA_FLAGS would change results behind the cache's back, and libtpu aborts on flags that it
+# does not know: options are given per compilation.
+_DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORM_NAME", "PYTHONSTARTUP")
+_SET = {
+    "JAX_PLATFORMS": "cpu",  # else the CUDA plugin is skipped where no GPU is visible
+    "CUDA_VISIBLE_DEVICES": "",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # of no effect on a named topology; libtpu warns without it
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks a metadata server over the network
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "1",  # warnings: the GPU compiler's only word on a program that does not fit
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else the second notebook fails on libtpu's lock file
+}
+_NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING|[IW]\d{4} )|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
+_SIGNALS = {
+    "SIGFPE": "the compiler divided by zero",
+    "SIGABRT": "the compiler gave up on a check of its own",
+    "SIGSEGV": "the compiler read memory that is not its own",
+    "SIGKILL": "it was killed from outside: by `stop_workers`, or because memory ran out",
+}
+
+
+class Worker:
+    """A process that compiles, one request at a time; started by the first request, and again after it died.
+
+    Any thread may ask; a second one waits for its turn. The process is in a group of its own (Ctrl-C reaches the
+    kernel alone) and ends with the kernel, however that ends.
+
+    Args:
+        command: What to start instead of the real worker; gets the worker's directory as its last argument.
+        compiler: Its name and version, part of the cache key; None: the installed plugin's.
+    """
+
+    def __init__(self, command: Sequence[str] = _COMMAND, *, compiler: str | None = None) -> None:
+        self.command = tuple(command)
+        self.compiler = compiler
+        self._turn = threading.Lock()
+        self._started: _Started | None = None
+        self._requests = 0
+        _workers.add(self)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running worker; None where there is none."""
+        started = self._started
+        return started.process.pid if started is not None and started.process.poll() is None else None
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the running worker writes; None where there is none. It is removed with the worker."""
+        return self._started.directory if self._started is not None else None
+
+    def close(self) -> None:
+        """Ends the process; the next request starts another one."""
+        started, self._started = self._started, None
+        if started is not None:
+            started.end()
+
+    def ask(
+        self,
+        message: dict[str, Any],
+        *,
+        what: str,
+        timeout_seconds: float | None = None,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> dict[str, Any]:
+        """Sends one request and waits for its result; `what` names it in errors.
+
+        Raises:
+            EngineError: if the process dies, the time is over, `cancel` is set, or the compiler refuses.
+            MeshError: if the compiler does not know the topology.
+        """
+        watch = _Watch(what, timeout_seconds, progress, cancel)
+        with self._take_turn(watch):
+            for last in (False, True):
+                try:
+                    return self._ask(message, watch, last=last)
+                except _IdleEndError:
+                    continue  # it ended from idleness just when it was asked
+                except _RefusedError as refused:
+                    raise refused.error from None
+                except BaseException:
+                    self.close()  # also on KeyboardInterrupt: a compilation cannot be stopped in any other way
+                    raise
+        raise AssertionError  # the last attempt returns or raises
+
+    def _ask(self, message: dict[str, Any], watch: "_Watch", *, last: bool) -> dict[str, Any]:
+        if self._started is None or self._started.process.poll() is not None:
+            self.close()
+            watch.phase = "starting the compiler"
+            self._started = _Started(self.command)
+            watch.look()
+        started = self._started
+        self._requests += 1
+        number = self._requests
+        try:
+            write_frame(started.stdin, {"id": number, **message})
+        except OSError:
+            self._died(started, watch, last=last)
+        while True:
+            watch.look()
+            try:
+                frame = started.frames.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                continue
+            if frame is None:
+                self._died(started, watch, last=last)
+            if frame.get("id") != number:
+                continue
+            if frame["kind"] == "progress":
+                watch.phase = frame["phase"]
+            elif frame["kind"] == "result":
+                return frame["value"]
+            else:
+                raise _RefusedError(_refused(frame, watch.what))
+
+    @contextlib.contextmanager
+    def _take_turn(self, watch: "_Watch") -> Iterator[None]:
+        while not self._turn.acquire(timeout=_TICK_SECONDS):
+            watch.look()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _died(self, started: "_Started", watch: "_Watch", *, last: bool) -> NoReturn:
+        code = started.wait()
+        words = started.last_words()
+        self.close()
+        if code == 0 and not last:
+            raise _IdleEndError
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            why = f"was ended by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
+        else:
+            why = f"ended with exit code {code}"
+        said = f" It last wrote: {words!r}." if words else ""
+        message = (
+            f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} A "
+            "compiler that dies raises no error, which is why it runs in a process of its own: this kernel is "
+            "unharmed, and the next request starts a new worker. Take a topology from `list_targets()`, a smaller program, "
+            "or other options."
+        )
+        raise EngineError(message, stage=watch.phase)
+
+
+class _IdleEndError(Exception):
+    """The worker ended by itself, before it had read the request."""
+
+
+class _RefusedError(Exception):
+    """The worker lives and answered with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Watch:
+    """Time, stop button and progress of one request."""
+
+    def __init__(
+        self, what: str, timeout: float | None, progress: Progress | None, cancel: threading.Event | None
+    ) -> None:
+        self.what, self.phase = what, "waiting for the worker"
+        self._timeout, self._progress, self._cancel = timeout, progress, cancel
+        self._start = time.monotonic()
+
+    def look(self) -> None:
+        seconds = time.monotonic() - self._start
+        if self._cancel is not None and self._cancel.is_set():
+            message = (
+                f"{self.what} was stopped after {seconds:.1f} s while {self.phase}, as its `cancel` event was set. "
+                "Nothing is left running and nothing was cached: call it again to start over."
+            )
+            raise EngineError(message, stage=self.phase)
+        if self._timeout is not None and seconds > self._timeout:
+            message = (
+                f"{self.what} took longer than `timeout_seconds={self._timeout:g}` while {self.phase}. Compile time "
+                "grows with the program, not with the number of chips, so the worker was ended: pass more seconds "
+                "(None: no limit), or a smaller program (fewer layers, a scan over equal layers)."
+            )
+            raise EngineError(message, stage=self.phase)
+        if self._progress is not None:
+            self._progress(self.phase, seconds)
+
+
+class _Started:
+    """One running process with its pipes, its reader thread and its directory."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="workbench-targets-"))
+        self._stderr = self.directory / "stderr.txt"
+        environment = {key: value for key, value in os.environ.items() if key not in _DROPPED} | _SET
+        with self._stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [*command, str(self.directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                start_new_session=True,
+            )
+        self.stdin = cast(BinaryIO, self.process.stdin)
+        self.frames: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=_read_all, args=(self.process.stdout, self.frames), daemon=True).start()
+        self._end = weakref.finalize(self, _end, self.process, self.directory)
+
+    def wait(self) -> int | None:
+        """The exit code, once the pipe was closed from the other side."""
+        try:
+            return self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def last_words(self) -> str:
+        """The line of standard error that says most about a death."""
+        try:
+            lines = self._stderr.read_text(errors="replace")[-20_000:].splitlines()
+        except OSError:
+            return ""
+        lines = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
+        telling = [line for line in lines if "Check failed" in line or line.startswith("F")]
+        return (telling or lines or [""])[-1][:300]
+
+    def end(self) -> None:
+        self._end()
+
+    def forget_in_child(self) -> None:
+        """Closes this copy of the pipe: an open one in a forked child would keep the worker alive after the kernel."""
+        self._end.detach()
+        with contextlib.suppress(OSError):
+            os.close(self.stdin.fileno())
+
+
+def _end(process: subprocess.Popen, directory: Path) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # its own session, so the group has its number
+    except (AttributeError, OSError):
+        process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # type: ignore[union-attr]
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_all(stream: Any, frames: "queue.Queue[dict[str, Any] | None]") -> None:
+    with contextlib.suppress(FrameError, OSError, ValueError), stream:
+        while (frame := read_frame(stream)) is not None:
+            frames.put(frame)
+    frames.put(None)
+
+
+def _refused(frame: dict[str, Any], what: str) -> Exception:
+    said = " ".join(str(frame["message"]).split())[:1500]
+    if frame["type"] == "NoSuchTopologyError":
+        message = (
+            f"{what} failed: the compiler does not know this topology. It said: {said!r}. A topology has to be one "
+            "that its chips can be wired to: take one from `list_targets()`."
+        )
+        return MeshError(message)
+    message = (
+        f"{what} failed: the compiler refused with {frame['type']}: {said!r}. What is compiled is valid StableHLO that "
+        "fits the target's compiler, with options that it knows: check `options`, the dtypes and the custom calls of "
+        "the program."
+    )
+    return EngineError(message, stage="compiling")
+
+
+_workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+_shared: dict[str, Worker] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_worker(platform: str) -> Worker:
+    """This kernel's worker for one platform; libtpu and CUDA get one each, so that one's death leaves the other."""
+    with _shared_lock:
+        return _shared.setdefault(platform, Worker())
+
+
+def stop_workers() -> int:
+    """Ends every worker process of this kernel and gives back their memory (0.4 to 0.7 GB each).
+
+    Returns:
+        How many were running. The next compilation starts one again.
+
+    Example:
+        >>> stop_workers()
+        0
+    """
+    running = [worker for worker in list(_workers) if worker.pid is not None]
+    for worker in list(_workers):
+        worker.close()
+    return len(running)
+
+
+def _forget_after_fork() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for worker in list(_workers):
+        started, worker._started = worker._started, None
+        worker._turn = threading.Lock()
+        if started is not None:
+            started.forget_in_child()
+
+
+atexit.register(stop_workers)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

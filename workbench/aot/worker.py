@@ -1,0 +1,165 @@
+"""The process that holds libtpu or the CUDA plugin: `python -m workbench.aot.worker DIRECTORY`.
+
+It reads requests from its standard input and answers on its standard output, one at a time. It ends when its input
+ends (so also when the kernel is killed), and after some idle time. DIRECTORY is its own: removed when it ends.
+"""
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from workbench.aot._frames import FrameError, read_frame, write_frame
+
+Report = Callable[[str], None]
+Compile = Callable[[dict[str, Any], Report, Path], dict[str, Any]]
+
+IDLE_SECONDS = 900.0
+
+
+def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = IDLE_SECONDS) -> NoReturn:
+    """Answers requests until the kernel is gone or nothing was asked for some time.
+
+    Args:
+        compile_request: Answers one request: `(request, report, scratch directory) -> reply`. What it raises is sent
+            to the kernel as an error with the name of its class.
+        directory: Where the worker may write; removed at the end.
+        idle_seconds: After so long without a request the worker ends, to give back its memory.
+    """
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # compilers print on stdout
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read, args=(requests, directory), daemon=True).start()
+    with contextlib.suppress(BrokenPipeError):  # the kernel is gone
+        while True:
+            try:
+                request = requests.get(timeout=idle_seconds)
+            except queue.Empty:
+                break
+            write_frame(answers, _answer(compile_request, request, answers, directory))
+    _leave(directory)
+
+
+def _answer(compile_request: Compile, request: dict[str, Any], answers: Any, directory: Path) -> dict[str, Any]:
+    def report(phase: str) -> None:
+        write_frame(answers, {"id": request["id"], "kind": "progress", "phase": phase})
+
+    scratch = Path(tempfile.mkdtemp(dir=directory))
+    try:
+        reply = compile_request(request, report, scratch)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return {"id": request["id"], "kind": "error", "type": type(error).__name__, "message": str(error)}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return {"id": request["id"], "kind": "result", "value": reply}
+
+
+def _read(requests: "queue.Queue[dict[str, Any]]", directory: Path) -> None:
+    """Ends the process with its input: a compilation in progress cannot be interrupted otherwise."""
+    try:
+        while (request := read_frame(sys.stdin.buffer)) is not None:
+            requests.put(request)
+    except (FrameError, OSError) as error:
+        print(f"workbench.aot.worker: {error}", file=sys.stderr, flush=True)
+    _leave(directory)
+
+
+def _leave(directory: Path) -> NoReturn:
+    """Ends at once: Python's own end would abort over the thread that still reads the input."""
+    shutil.rmtree(directory, ignore_errors=True)
+    os._exit(0)
+
+
+def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> dict[str, Any]:
+    """Compiles one program with the real compiler: what `main` serves.
+
+    The compiler writes its buffer assignment into `scratch`, since its Python interface does not tell the largest
+    buffers, and nothing at all once a program does not fit.
+    """
+    from workbench._jax_compat import aot  # here: loads JAX, and with it the plugins
+
+    report("describing the devices")
+    devices = aot.absent_devices(request["platform"], request["topology_name"], request["arguments"])
+    sizes = [size for _, size in request["axes"]]
+    ordered, order, notes = aot.order_devices(devices, sizes, request["slices"], request["order"])
+    options = {"xla_dump_to": str(scratch), **request["options"]}
+    log = scratch.parent / "stderr.txt"
+    written = log.stat().st_size if log.exists() else 0
+    report("compiling")
+    started = time.monotonic()
+    error = ""
+    try:
+        hlo, memory, cost = aot.compile_for_devices(request["stablehlo"], ordered, list(options.items()))
+    except aot.OutOfMemoryError as out_of_memory:
+        error, memory, cost = str(out_of_memory), {}, {}
+        hlo = _dumped(options["xla_dump_to"], "after_optimizations.txt")
+    seconds = time.monotonic() - started
+    report("reading the result")
+    live = _dumped(options["xla_dump_to"], "after_optimizations-live-range.txt")
+    usage = _dumped(options["xla_dump_to"], "after_optimizations-memory-usage-report.txt")
+    return {
+        "hlo": hlo,
+        "memory": memory,
+        "cost": cost,
+        "error": error,
+        "seconds": seconds,
+        "order": order,
+        "notes": notes,
+        "devices": [_device(device) for device in ordered],
+        "peak": live.partition("(peak):\n")[2][:20_000],
+        "usage": usage[:200],
+        "said": memory_warning(log, written),
+        "versions": {"jaxlib": aot.jaxlib_version(), "python": sys.version.split()[0]},
+    }
+
+
+def memory_warning(log: Path, start: int) -> str:
+    """What the compiler wrote about memory that it could not save; "" if nothing.
+
+    XLA's GPU compiler raises nothing for a program that does not fit, but it warns when rematerialization cannot bring
+    it under the memory of the device. A TPU's raises.
+    """
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(start)
+        found = re.findall(r"Can't reduce memory use below .*", file.read().decode(errors="replace"))
+    return found[-1].strip() if found else ""
+
+
+def _dumped(directory: str, ending: str) -> str:
+    """The newest of the compiler's files that end so; "" where it wrote none."""
+    found = sorted(Path(directory).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
+    return found[-1].read_text(errors="replace") if found else ""
+
+
+def _device(device: Any) -> dict[str, Any]:
+    coords = getattr(device, "coords", None) if device.platform == "tpu" else None  # a GPU's are always zeros
+    return {
+        "id": int(device.id),
+        "platform": str(device.platform),
+        "kind": str(device.device_kind),
+        "host": int(device.process_index),
+        "coords": None if coords is None else [int(coordinate) for coordinate in coords],
+        "core_on_chip": getattr(device, "core_on_chip", None),
+        "slice_index": getattr(device, "slice_index", None),
+    }
+
+
+def main() -> NoReturn:
+    """Serves the real compiler in the directory named on the command line."""
+    serve(compile_request, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""What users call first: one trace of a program, and everything that can be asked of it."""
+
+from workbench.api._export import ExportedProgram as ExportedProgram, LoadedProgram as LoadedProgram, load as load
+from workbench.api._show import in_notebook as in_notebook, playground as playground
+from workbench.api._traced import (
+    Traced as Traced,
+    explore as explore,
+    export as export,
+    inspect as inspect,
+    measure as measure,
+    show as show,
+    tap as tap,
+    trace as trace,
+    try_specs as try_specs,
+)

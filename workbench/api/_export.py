@@ -1,0 +1,116 @@
+"""`export` and `load`: a program as StableHLO, for serving or for another machine."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+
+from workbench.engines import pack, read_header, unpack
+from workbench.errors import InspectionError
+from workbench.inspection import unwrap_jitted
+from workbench.plan import ChunkSize, call_staged
+
+
+class ExportedProgram(bytes):
+    """A program as bytes: StableHLO behind a header that says who made it, for what, and its SHA-256.
+
+    The digest tells damage, not an attacker who makes a new one: load only what you trust.
+    """
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What is known without running it: name, JAX version, platforms, devices, inputs, outputs."""
+        return read_header(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the bytes to a file."""
+        Path(path).write_bytes(self)
+
+    def __repr__(self) -> str:
+        header = self.header
+        return f"<exported program {header['name']}, {len(self)} bytes, for {', '.join(header['platforms'])}>"
+
+
+def export_program(
+    fn: Callable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    platforms: Sequence[str] | None,
+    chunk_size: tuple[ChunkSize] | None,
+    derivatives: int,
+) -> ExportedProgram:
+    """Writes one call of a function as StableHLO; see `Traced.export`."""
+    fn, given = unwrap_jitted(fn)
+    size = given if chunk_size is None else chunk_size[0]
+    name = getattr(fn, "__name__", type(fn).__name__)
+
+    def staged(*args: Any, **kwargs: Any) -> Any:
+        return call_staged(fn, args, kwargs, size)
+
+    staged.__name__ = name
+    try:
+        module = jax.export.export(jax.jit(staged), platforms=platforms)(*args, **kwargs)
+        return ExportedProgram(pack(module, name=name, vjp_order=derivatives))
+    except (ValueError, NotImplementedError, TypeError) as error:
+        message = (
+            f"`export` could not write `{name}` for {platforms or 'this platform'}: {type(error).__name__}: "
+            f"{str(error)[:500]}. An exported program holds no Python: leave callbacks (`jax.debug.print`, "
+            "`pure_callback`) out, use platforms that JAX knows, and register pytree classes with "
+            "`jax.export.register_pytree_node_serialization`."
+        )
+        raise InspectionError(message) from error
+
+
+class LoadedProgram:
+    """An exported program as a function; `header` says what it is. Differentiable as often as it was exported for."""
+
+    def __init__(self, header: dict[str, Any], module: jax.export.Exported) -> None:
+        self.header, self.module = header, module
+        self.__name__ = header["name"]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs it.
+
+        Raises:
+            InspectionError: for another platform, number of devices, or other arguments than it was exported for.
+        """
+        try:
+            return self.module.call(*args, **kwargs)
+        except ValueError as error:
+            raise InspectionError(self._misfit(error)) from error
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(self.header["inputs"])
+        return f"<loaded program {self.__name__}({inputs}) for {', '.join(self.header['platforms'])}>"
+
+    def _misfit(self, error: ValueError) -> str:
+        header = self.header
+        return (
+            f"the loaded program `{self.__name__}` could not be called: {str(error)[:500]}. It was exported for the "
+            f"platforms {', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
+            f"{', '.join(header['inputs'])}: give it such arguments, spread over that many devices as they were when "
+            "it was exported, or export it again with yours."
+        )
+
+
+def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
+    """A program that `export` wrote, ready to be called.
+
+    Args:
+        data: The bytes, or the path of a file that holds them.
+
+    Returns:
+        A function of the same arguments as the exported one.
+
+    Raises:
+        InspectionError: if the bytes are damaged, are something else, or are of versions that this JAX cannot run.
+
+    Example:
+        See `export`.
+    """
+    content = bytes(data) if isinstance(data, bytes | bytearray) else Path(data).read_bytes()
+    return LoadedProgram(*unpack(content))

@@ -1,0 +1,226 @@
+"""`show` and `explore`: pick the inspector, pick the view."""
+
+import contextvars
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench import launch, render
+from workbench.errors import InspectionError, MeshError
+from workbench.inspection import are_arrays, current_mesh, inspect_thing
+from workbench.inspection.what_if import WhatIf
+from workbench.measurement import DeviceMonitor, Run
+from workbench.records import ProgramRecord, Record, TapRecord
+
+if TYPE_CHECKING:
+    from workbench.api._traced import Traced
+
+# Options of `inspect` that trying other shardings has no use for.
+_OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
+
+
+def show_thing(x: Any, *, view: str | None = None) -> None:
+    """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
+    render.register_treescope()  # if somebody has loaded it: our records then fold out there too
+    if isinstance(x, DeviceMonitor | Run | launch.Launched):
+        _show_live(x)
+        return
+    display_record(record_of(x), view)
+
+
+def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any]) -> None:
+    """Displays a traced program; see `Traced.show`."""
+    render.register_treescope()
+    if in_notebook() and options.get("target") and "progress" not in options:
+        options = {**options, "progress": _say_progress(options["target"])}
+    record = traced.inspect(**options)
+    display_record(
+        record,
+        view,
+        compile_for=_elsewhere(traced, options),
+        what_if=_tries(traced, options, record),
+        tap=_opener(traced),
+    )
+
+
+def display_record(record: Record, view: str | None, **asked: Any) -> None:
+    """Displays a record: live in a notebook, as text in a terminal."""
+    if not in_notebook():
+        print(render.render_text(record))
+        return
+    from IPython.display import display
+
+    if isinstance(record, TapRecord):
+        display({"text/html": render.render_tap_html(record), "text/plain": render.render_text(record)}, raw=True)
+        return
+    widget = _widget(record, view, **asked)
+    if widget is not None:
+        display(widget)
+
+
+def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **views: Any) -> Any:
+    """The explorer of a traced program; see `Traced.explore`."""
+    import workbench_widgets
+
+    record = traced.inspect(**options)
+    if callable(gradient) and not isinstance(gradient, ProgramRecord):
+        gradient = traced.of(gradient).inspect(**options)
+    return workbench_widgets.Explorer(
+        record,
+        gradient=gradient,
+        compile_for=_elsewhere(traced, options),
+        what_if=_tries(traced, options, record),
+        tap=_opener(traced),
+        **views,
+    )
+
+
+def explorer_of_record(x: Any, **views: Any) -> Any:
+    """The explorer of a `ProgramRecord`.
+
+    Raises:
+        InspectionError: if `x` is something else.
+    """
+    import workbench_widgets
+
+    if not isinstance(x, ProgramRecord):
+        message = (
+            f"`explore` received a {type(x).__name__}, which is not a program. It opens a function, "
+            "`explore(fn)(*args)`, or a `ProgramRecord`: use `show` for meshes, arrays and other records."
+        )
+        raise InspectionError(message)
+    return workbench_widgets.Explorer(x, **views)
+
+
+def playground(**settings: Any) -> Any:
+    """An experiment in federated learning without writing code: choose, run, compare, and take the code along.
+
+    Args:
+        **settings: What to start with, as for `workbench.federated.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
+
+    Returns:
+        The widget; the last line of a cell displays it.
+
+    Raises:
+        ProgramError: for settings that no experiment can be made of.
+    """
+    import workbench_widgets
+
+    from workbench.federated.experiments import Settings
+
+    return workbench_widgets.Playground(Settings(**settings))
+
+
+def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:
+    if not in_notebook():
+        if isinstance(x, launch.Launched):
+            print(render.render_text(x.record))
+        else:
+            print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
+        return
+    import workbench_widgets
+    from IPython.display import display
+
+    if isinstance(x, launch.Launched):
+        display(workbench_widgets.LaunchView(x))
+    else:
+        display(workbench_widgets.RunView(x) if isinstance(x, Run) else workbench_widgets.DevicesView(x))
+
+
+def in_notebook() -> bool:
+    """Whether this is a kernel with a front end that shows widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    kernel = getattr(shell, "kernel", None)
+    # The hosts of ipyparallel are kernels too, but their front end is another one's: they print.
+    return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
+
+
+def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., ProgramRecord]:
+    """The program to be compiled for targets that a view names, in any thread.
+
+    Remembers the shapes of arguments, not the arrays, and the mesh of now: another thread has none.
+    """
+    shapes = traced.with_shapes()
+    remembered = {"mesh": current_mesh(), **{k: v for k, v in options.items() if k not in ("target", "chip")}}
+    context = contextvars.copy_context()
+
+    def compile_for(target: str, **waiting: Any) -> ProgramRecord:
+        return context.copy().run(lambda: shapes.inspect(**{**remembered, **waiting, "target": target}))
+
+    return compile_for
+
+
+def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:
+    """What evaluates the program for one client's values; None for arguments that are only shapes."""
+    leaves = jax.tree.leaves((traced.args, traced.kwargs))
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        return None
+    return lambda client: traced.tap(client=client)
+
+
+def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
+    """The program to be tried with other shardings that a view names; None where there is no mesh."""
+    given = {name: value for name, value in options.items() if name not in _OF_INSPECT}
+    try:
+        return WhatIf(traced.fn, traced.args, traced.kwargs, present=record, **given)
+    except MeshError:  # without a mesh there is nothing to shard over
+        return None
+
+
+def _widget(record: Record, view: str | None, **asked: Any) -> Any:
+    try:
+        import workbench_widgets
+
+        return workbench_widgets.show_record(record, view=view, **asked)
+    except InspectionError:
+        raise
+    except Exception as error:  # a display never ends the cell
+        print(f"The live view could not be made ({type(error).__name__}: {error}); this is the text of it:")
+        print(render.render_text(record))
+        return None
+
+
+def _say_progress(target: str) -> Callable[[str, float], None]:
+    """A line under the cell that says how far a compilation is, once a second."""
+    from IPython.display import display
+
+    shown: Any = None
+    said = 0
+
+    def progress(phase: str, seconds: float) -> None:
+        nonlocal shown, said
+        if seconds < said + 1:
+            return
+        said = int(seconds)
+        text = {"text/plain": f"{target}: {phase}, {said} s; interrupt the kernel to stop"}
+        if shown is None:
+            shown = display(text, raw=True, display_id=True)
+        else:
+            shown.update(text, raw=True)
+
+    return progress
+
+
+def record_of(x: Any) -> Record:
+    """The record of what is no function.
+
+    Raises:
+        InspectionError: if nothing is known to show of `x`.
+    """
+    if isinstance(x, Record):
+        return x
+    if isinstance(x, Mesh | AbstractMesh):
+        return inspect_thing(x)
+    if hasattr(x, "record") and isinstance(x.record, Record):
+        return x.record
+    if are_arrays(x):
+        return inspect_thing(x)
+    message = (
+        f"`show` received a {type(x).__name__}, which it cannot display. It shows functions, `show(fn)(*args)`, meshes, "
+        "arrays, pytrees of arrays, and records: pass one of these."
+    )
+    raise InspectionError(message)

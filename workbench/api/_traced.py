@@ -1,0 +1,503 @@
+"""`trace` and the object that it returns; `inspect`, `show`, `measure`, … are the same questions in one line."""
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench.api import _export, _measure, _show
+from workbench.engines import Engine, tap as tap_program
+from workbench.errors import InspectionError
+from workbench.inspection import inspect_program, inspect_thing, plan_program
+from workbench.inspection.what_if import WhatIf
+from workbench.measurement import DeviceMonitor, Run
+from workbench.plan import ChunkSize
+from workbench.records import (
+    PlanRecord,
+    ProgramRecord,
+    Record,
+    RunRecord,
+    TapRecord,
+    TimelineRecord,
+    WhatIfRecord,
+)
+
+Progress = Callable[[str, float], None]
+_AS_TRACED: Any = object()
+
+
+class Traced:
+    """One call of a function, traced: what it will do, and everything that can be asked of it.
+
+    Made by `trace`. Options are arguments of its methods; the function's own arguments were given to `trace(fn)(...)`,
+    so that the two never share names.
+    """
+
+    def __init__(self, fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.name: str = getattr(fn, "__name__", type(fn).__name__)
+
+    @functools.cached_property
+    def plan(self) -> PlanRecord:
+        """The stages of the program: server, clients, and what goes between them. Nothing is compiled."""
+        return plan_program(self.fn, self.args, self.kwargs)
+
+    def inspect(
+        self,
+        *,
+        mesh: Mesh | AbstractMesh | None = None,
+        target: str | None = None,
+        chip: str | None = None,
+        chunk_size: ChunkSize = _AS_TRACED,
+        examples_per_client: Sequence[int] | None = None,
+        order: Literal["topology", "naive"] = "topology",
+        force: bool = False,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+        timeout_seconds: float | None = None,
+    ) -> ProgramRecord:
+        """Everything that can be known without running: stages, shardings, collectives, memory, cost.
+
+        Compiles the program for the devices of `mesh` (or of `jax.set_mesh`), or ahead of time for a target.
+
+        Args:
+            mesh: Mesh to inspect it on. An `AbstractMesh` is only planned, since nothing can be compiled for it.
+            target: An ahead-of-time target such as "v5e:16x16" or "h100:8"; see `list_targets`.
+            chip: Chip to estimate seconds for, such as "v5e". Default: that of the target; without one no seconds.
+            chunk_size: As for `jit`. Default: that of `fn` if it came from `jit`, else "auto".
+            examples_per_client: The true number of examples of every client, to price padding and lockstep.
+            order: With a target: devices in the order that its topology prefers, or as they come ("naive").
+            force: With a target: also a topology that was never tried.
+            progress: With a target: called with the phase and the seconds so far.
+            cancel: With a target: an event that ends the compilation once it is set.
+            timeout_seconds: With a target: ends the compilation after this time.
+
+        Returns:
+            The record; `show` draws it. What could not be found out is missing and named in `notes`.
+
+        Raises:
+            MeshError: for an unknown target or one that the mesh does not fit.
+            MissingDependencyError: if the compiler of the target is not installed.
+            EngineError: if the compiler of the target died, was cancelled or took too long.
+        """
+        return inspect_program(
+            self.fn,
+            self.args,
+            self.kwargs,
+            mesh=mesh,
+            target=target,
+            chip=chip,
+            chunk_size=None if chunk_size is _AS_TRACED else (chunk_size,),
+            examples_per_client=examples_per_client,
+            order=order,
+            force=force,
+            waiting={"progress": progress, "cancel": cancel, "timeout_seconds": timeout_seconds},
+        )
+
+    def show(self, *, view: str | None = None, **options: Any) -> None:
+        """Displays the program: live in a notebook, as text in a terminal.
+
+        Args:
+            view: "program", "clients", "mesh", "sharding", "hlo", "cost" or "run". Default: the explorer.
+            **options: Options of `inspect`.
+        """
+        _show.show_program(self, view=view, options=options)
+
+    def explore(
+        self,
+        *,
+        gradient: Callable | ProgramRecord | None = None,
+        rounds: Run | None = None,
+        monitor: DeviceMonitor | None = None,
+        run: RunRecord | None = None,
+        timeline: TimelineRecord | None = None,
+        **options: Any,
+    ) -> Any:
+        """All views of the program in one widget, with linked selection.
+
+        Args:
+            gradient: A second program of the same arguments, shown next to it: `jax.grad(...)` of it, for example.
+            rounds: A `Run`, live or finished: its curves, its clients round by round, buttons to pause and stop it.
+            monitor: What `watch_devices` returned, for a view of the devices.
+            run: What `measure` returned: measured seconds per client and a time line per device.
+            timeline: A simulated round: who is late in it.
+            **options: Options of `inspect`.
+
+        Returns:
+            The widget; the last line of a cell displays it.
+        """
+        return _show.explorer_of(
+            self, gradient=gradient, rounds=rounds, monitor=monitor, run=run, timeline=timeline, options=options
+        )
+
+    def measure(
+        self,
+        *,
+        rounds: int = 3,
+        warmup: int = 1,
+        clients: Literal["together", "probe"] = "together",
+        mesh: Mesh | None = None,
+        chip: str | None = None,
+    ) -> RunRecord:
+        """Runs the program on the devices of this machine and returns measured seconds of every stage and device.
+
+        Costs `warmup + 2 * rounds` calls: each measured call has a twin without the profiler, which gives the overhead.
+
+        Args:
+            rounds: Calls to measure.
+            warmup: Calls before them that do not count.
+            clients: "together" runs them as in production; "probe" runs the clients of a device one after the other,
+                so that each has its own time and number of steps.
+            mesh: Mesh to run it on. Default: that of `jax.set_mesh`.
+            chip: Chip whose peaks the achieved rates are compared with.
+
+        Returns:
+            The run; its `results` are the program's. On a CPU, waiting for other devices is shown as waiting and never
+            as communication.
+
+        Raises:
+            InspectionError: if `clients` is neither "together" nor "probe".
+            EngineError: if the profiler is busy, or the program fails.
+        """
+        return _measure.measure_program(
+            self.fn, self.args, self.kwargs, rounds=rounds, warmup=warmup, clients=clients, mesh=mesh, chip=chip
+        )
+
+    def tap(
+        self, *, client: int | tuple[int, ...] = 0, most_values: int = 10_000, most_bytes: int = 64 << 20
+    ) -> TapRecord:
+        """Runs the program once and returns every value that one client computes, under the user's own names.
+
+        Args:
+            client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
+            most_values: How many values to keep; the first ones.
+            most_bytes: How many bytes of arrays to keep; of later ones only their figures.
+
+        Raises:
+            InspectionError: if the program has no such client.
+            EngineError: if a stage fails; `stage` and `client` name where.
+        """
+        return tap_program(
+            self._without_keywords(), *self.args, client=client, most_values=most_values, most_bytes=most_bytes
+        )
+
+    def try_specs(
+        self,
+        specs: Mapping[str, Any],
+        *,
+        mesh: Mesh | AbstractMesh | None = None,
+        target: str | None = None,
+        compiled: bool = True,
+        chunk_size: ChunkSize = _AS_TRACED,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> WhatIfRecord:
+        """What other PartitionSpecs of the arguments would cause: shards, bytes, collectives. Nothing runs.
+
+        Args:
+            specs: The new spec by leaf: `{"params['w']": P(None, "model")}`. A name above several leaves (`"params"`)
+                means all of them. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
+            mesh: The mesh; by default that of `jax.set_mesh`. An abstract one needs no devices.
+            target: An ahead-of-time target, such as "v5e:4x4".
+            compiled: Whether to compile; without it only what Shardy plans is known, in milliseconds.
+            chunk_size: As for `inspect`.
+            progress: Called with the phase and the seconds so far.
+            cancel: Ends the compilation once it is set, from any thread (except for an accelerator of this machine).
+
+        Returns:
+            The program before and after, and what became of its collectives, by stage and mesh axis.
+
+        Raises:
+            MeshError: if there is no mesh, or a spec does not fit its array or the mesh; all that do not are named.
+            InspectionError: if JAX refuses the program with these shardings.
+            EngineError: if the compiler dies or refuses, or `cancel` is set.
+        """
+        options = {} if chunk_size is _AS_TRACED else {"chunk_size": chunk_size}
+        made = WhatIf(self.fn, self.args, self.kwargs, mesh=mesh, target=target, **options)
+        planned = made.plan(specs)
+        return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
+
+    def export(
+        self, *, platforms: Sequence[str] | None = None, chunk_size: ChunkSize = _AS_TRACED, derivatives: int = 0
+    ) -> _export.ExportedProgram:
+        """The program, its clients included, as StableHLO bytes that another process or machine can run.
+
+        Compiles nothing. The shardings of the arguments are kept, and with them the number of devices.
+
+        Args:
+            platforms: Platforms it will run on, as ("cpu", "tpu"). Default: that of this process.
+            chunk_size: As for `jit`.
+            derivatives: How many times the loaded program can be differentiated in reverse.
+
+        Returns:
+            The bytes; `load` makes a callable of them.
+
+        Raises:
+            InspectionError: if the program holds something that StableHLO cannot: callbacks, own pytree classes that
+                are not registered with `jax.export`.
+        """
+        return _export.export_program(
+            self.fn,
+            self.args,
+            self.kwargs,
+            platforms=platforms,
+            chunk_size=None if chunk_size is _AS_TRACED else (chunk_size,),
+            derivatives=derivatives,
+        )
+
+    def engine(self, engine: Engine) -> "EngineCall":
+        """The same call on another system: `traced.engine(Beam()).run()`.
+
+        Args:
+            engine: Such as `workbench.engines.Executor(pool)`.
+        """
+        return EngineCall(self, engine)
+
+    def of(self, fn: Callable) -> "Traced":
+        """A call of another function with the same arguments."""
+        return Traced(fn, self.args, self.kwargs)
+
+    def with_shapes(self) -> "Traced":
+        """The same call with shapes for arguments: it keeps no array alive."""
+        args, kwargs = jax.tree.map(_shape, (self.args, self.kwargs))
+        return Traced(self.fn, args, kwargs)
+
+    def _without_keywords(self) -> Callable:
+        if not self.kwargs:
+            return self.fn
+        return functools.wraps(self.fn)(functools.partial(self.fn, **self.kwargs))
+
+    def __repr__(self) -> str:
+        return (
+            f"<traced {self.name}: {len(jax.tree.leaves((self.args, self.kwargs)))} arrays; `.plan`, `.inspect()`, …>"
+        )
+
+
+class EngineCall:
+    """A traced call on one engine."""
+
+    def __init__(self, traced: Traced, engine: Engine) -> None:
+        self.traced, self.on = traced, engine
+
+    def run(self, *, progress: Any = None, cancel: threading.Event | None = None) -> RunRecord:
+        """Runs it there; the record's `results` are the program's.
+
+        Raises:
+            EngineError: if a stage fails; `stage` and `client` name where.
+        """
+        fn = self.traced._without_keywords()
+        return self.on.run(fn, *self.traced.args, progress=progress, cancel=cancel)
+
+
+def trace(fn: Callable) -> Callable[..., Traced]:
+    """A function of the arguments of `fn` that returns what the call would do; as `jax.jit(fn).trace`.
+
+    Args:
+        fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
+
+    Returns:
+        A function: `trace(fn)(*args, **kwargs)` is a `Traced`. Arguments are arrays or `jax.ShapeDtypeStruct`s.
+
+    Raises:
+        InspectionError: if `fn` is not a function.
+
+    Example:
+        >>> @program(clients=8)
+        ... def mean_square(x):
+        ...     return reduce_mean(map_fn(lambda row: row**2, x))
+        >>> traced = trace(mean_square)(jnp.ones(8))
+        >>> [stage.kind for stage in traced.plan.stages]
+        ['clients', 'reduce']
+        >>> traced.inspect().module.devices
+        1
+    """
+    if not callable(fn):
+        message = (
+            f"`trace` received a {type(fn).__name__}, which is not a function. It traces a call of a function: pass "
+            "the function, then its arguments: `trace(fn)(*args)`. Meshes, arrays and records go to `inspect` or `show`."
+        )
+        raise InspectionError(message)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Traced:
+        return Traced(fn, args, kwargs)
+
+    return call
+
+
+def inspect(x: Any, **options: Any) -> Any:
+    """Reads a program without running it, or a mesh, or arrays.
+
+    `inspect(fn, target="v5e:4x4")(*args)` is `trace(fn)(*args).inspect(target="v5e:4x4")`.
+
+    Args:
+        x: A function; or a mesh, an array, a pytree of arrays.
+        **options: With a function, the options of `Traced.inspect`.
+
+    Returns:
+        For a function, a function of its arguments that returns a `ProgramRecord`; for a mesh a `MeshRecord`, for
+        arrays a `ShardingRecord`.
+
+    Raises:
+        InspectionError: if `x` is none of these.
+
+    Example:
+        >>> @program(clients=8)
+        ... def mean_square(x):
+        ...     return reduce_mean(map_fn(lambda row: row**2, x))
+        >>> inspect(mean_square)(jnp.ones(8)).module.devices
+        1
+        >>> inspect(jnp.ones((4, 2))).leaves[0].shape
+        (4, 2)
+    """
+    return _asked(x, Traced.inspect, options) if is_program(x) else inspect_thing(x)
+
+
+def show(x: Any, **options: Any) -> Any:
+    """Displays a program, mesh, array, pytree, record, run or launched program: live in a notebook, else as text.
+
+    `show(fn)(*args)` is `trace(fn)(*args).show()`. A display never ends the cell: if the live view cannot be made, the
+    static picture or the text is shown with the reason.
+
+    Args:
+        x: A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, a device monitor, a program of
+            nodes before launch, or what `launch` returned.
+        **options: With a function, `view=` and the options of `Traced.inspect`; with a record, `view=`.
+
+    Returns:
+        For a function, a function of its arguments; else None.
+
+    Raises:
+        InspectionError: if nothing is known to show of `x`.
+
+    Example:
+        >>> show(jnp.ones((4, 2)))  # doctest: +ELLIPSIS
+        1 array...
+    """
+    return _asked(x, Traced.show, options) if is_program(x) else _show.show_thing(x, **options)
+
+
+def explore(x: Any, **options: Any) -> Any:
+    """All views of a program in one widget: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
+
+    Args:
+        x: A function, or a `ProgramRecord`.
+        **options: The options of `Traced.explore`.
+
+    Returns:
+        For a function, a function of its arguments that returns the widget; for a record the widget.
+
+    Raises:
+        InspectionError: if `x` is neither.
+    """
+    return _asked(x, Traced.explore, options) if is_program(x) else _show.explorer_of_record(x, **options)
+
+
+def measure(fn: Callable, **options: Any) -> Callable[..., RunRecord]:
+    """Runs a program and times it: `measure(fn, rounds=5)(*args)` is `trace(fn)(*args).measure(rounds=5)`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.measure`.
+
+    Returns:
+        A function of the arguments of `fn` that returns the run.
+
+    Example:
+        >>> @program(clients=8)
+        ... def mean_square(x):
+        ...     return reduce_mean(map_fn(lambda row: row**2, x))
+        >>> float(measure(mean_square, rounds=1)(jnp.ones(8)).results)
+        1.0
+    """
+    return _asked(fn, Traced.measure, options)
+
+
+def tap(fn: Callable, **options: Any) -> Callable[..., TapRecord]:
+    """Every value that one client computes: `tap(fn, client=3)(*args)` is `trace(fn)(*args).tap(client=3)`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.tap`.
+
+    Returns:
+        A function of the arguments of `fn` that returns the values.
+
+    Example:
+        >>> @program(clients=4)
+        ... def total(x):
+        ...     def square(row):
+        ...         doubled = 2 * row
+        ...         return doubled**2
+        ...     return wb.reduce_sum(map_fn(square, x))
+        >>> record = tap(total, client=3)(np.arange(4, dtype=np.float32))
+        >>> float(record.find("doubled")[0].value), float(record.results)
+        (6.0, 56.0)
+    """
+    return _asked(fn, Traced.tap, options)
+
+
+def try_specs(fn: Callable, specs: Mapping[str, Any], **options: Any) -> Callable[..., WhatIfRecord]:
+    """What other PartitionSpecs would cause: `try_specs(fn, specs)(*args)` is `trace(fn)(*args).try_specs(specs)`.
+
+    Args:
+        fn: A function.
+        specs: The new spec by leaf; see `Traced.try_specs`.
+        **options: The other options of `Traced.try_specs`.
+
+    Returns:
+        A function of the arguments of `fn` that returns the program before and after.
+
+    Example:
+        >>> @program(clients=8)
+        ... def spread(x):
+        ...     return reduce_mean(map_fn(lambda row: row**2, x))
+        >>> mesh = jax.sharding.AbstractMesh((4, 2), ("clients", "model"))
+        >>> x = jax.ShapeDtypeStruct((8, 6), "float32")
+        >>> tried = try_specs(spread, {"x": ("clients", "model")}, mesh=mesh, compiled=False)(x)
+        >>> tried.after.inputs.leaves[0].shard_shape
+        (2, 3)
+    """
+    return _asked(fn, Traced.try_specs, {"specs": specs, **options})
+
+
+def export(fn: Callable, **options: Any) -> Callable[..., _export.ExportedProgram]:
+    """A program as StableHLO bytes: `export(fn)(*args)` is `trace(fn)(*args).export()`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.export`.
+
+    Returns:
+        A function of the arguments of `fn` that returns the bytes; `load` makes a callable of them.
+
+    Example:
+        >>> @program(clients=8)
+        ... def mean_square(x):
+        ...     return reduce_mean(map_fn(lambda row: row**2, x))
+        >>> float(wb.load(export(mean_square)(jnp.ones(8)))(jnp.arange(8.0)))
+        17.5
+    """
+    return _asked(fn, Traced.export, options)
+
+
+def is_program(x: Any) -> bool:
+    """Whether `x` is a function to be called with arguments, and not an array, a record or an object that has one."""
+    return callable(x) and not isinstance(x, jax.Array | Record) and not hasattr(x, "record")
+
+
+def _shape(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else x
+
+
+def _asked(fn: Any, question: Callable, options: dict[str, Any]) -> Callable[..., Any]:
+    traced = trace(fn)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return question(traced(*args, **kwargs), **options)
+
+    return call

@@ -1,0 +1,42 @@
+"""Finds a Chromium-like browser, which the browser tests and the README's screenshots need."""
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+from workbench.errors import CommandError
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
+PLACES = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "C:/Program Files/Google/Chrome/Application/chrome.exe",
+    "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
+)
+PLAYWRIGHT = (  # where `playwright install chromium` puts its own, below the home folder
+    ".cache/ms-playwright/chromium-*/chrome-linux*/chrome",
+    "Library/Caches/ms-playwright/chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
+    "AppData/Local/ms-playwright/chromium-*/chrome-win*/chrome.exe",
+)
+FIX = "sudo apt-get install --no-install-recommends chromium   (or: playwright install chromium)"
+
+
+def find_browser() -> Path | None:
+    """The browser to use: the one that `CHROMIUM` names, else one on the path, in its usual place or of Playwright.
+
+    Raises:
+        CommandError: if `CHROMIUM` names a file that does not exist.
+    """
+    if named := os.environ.get("CHROMIUM"):
+        if found := shutil.which(named):
+            return Path(found)
+        msg = (
+            f"The environment variable CHROMIUM was given {named!r}, but there is no program of that name. It has to "
+            "name a Chromium, Chrome or Edge that can be started: correct it, or unset it to search the usual places."
+        )
+        raise CommandError(msg)
+    on_path = (Path(found) for found in map(shutil.which, NAMES) if found)
+    in_place = (Path(place) for place in PLACES if Path(place).is_file())
+    of_playwright = (found for pattern in PLAYWRIGHT for found in sorted(Path.home().glob(pattern)))
+    return next(itertools.chain(on_path, in_place, of_playwright), None)

@@ -1,0 +1,115 @@
+"""`workbench demo`: the main job without a browser, told in one HTML file."""
+
+import inspect
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from workbench.cli import _demo_sections as sections, _training
+from workbench.errors import CommandError
+from workbench.federated.data import describe
+from workbench.inspection import inspect_program, inspect_sharding
+from workbench.mesh import make_mesh, simulate_devices
+from workbench.render._report import ReportSection, render_report
+
+DEVICES = 8
+TITLE = "Federated averaging, looked at"
+LEAD = (
+    f"A small network learns real handwritten digits that {_training.CLIENTS} clients keep to themselves. Below is the "
+    "program, what became of it on its way to the devices, and what it learned. Every number was computed from the "
+    "program on this page when the page was made."
+)
+
+
+def write_demo(out: Path, *, rounds: int) -> int:
+    """Trains, looks at the program from every side, and writes the report.
+
+    Args:
+        out: The HTML file to write.
+        rounds: Rounds of federated averaging.
+
+    Returns:
+        0, the exit status of the command.
+
+    Raises:
+        CommandError: if the file cannot be written there.
+    """
+    require_writable(out)
+    mesh = _make_mesh()
+    began = time.perf_counter()
+    # `disable=None`: no moving bar in a log file, which gets the last line only.
+    with tqdm(total=rounds, desc="training", unit="round", file=sys.stdout, ncols=100, disable=None) as bar:
+
+        def tell(number: int, loss: float, accuracy: float) -> None:
+            bar.update()
+            bar.set_postfix_str(f"loss {loss:.3f}, test accuracy {accuracy:.1%}")
+
+        trained = _training.train(mesh, rounds, tell)
+    seconds = time.perf_counter() - began
+    print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; looking at the program …", flush=True)
+    out.write_text(render_report(TITLE, LEAD, look(mesh, trained, seconds)), encoding="utf-8")
+    print(f"wrote {out.resolve().as_uri()}")
+    return 0
+
+
+def require_writable(out: Path) -> None:
+    """Finds out before the training whether the report can be written after it.
+
+    Raises:
+        CommandError: if it cannot.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a"):
+            pass
+    except OSError as error:
+        message = (
+            f"`workbench demo` was given --out {out}, which cannot be written ({error.strerror}). The report is one "
+            "file in a folder that you may write to: name another with `--out`, for example `--out report.html`."
+        )
+        raise CommandError(message) from error
+
+
+def look(mesh: jax.sharding.Mesh, trained: _training.Trained, seconds: float) -> list[ReportSection]:
+    """Every section of the report, made from records."""
+    arguments = (trained.parameters, trained.data)
+    with jax.set_mesh(mesh):
+        record = inspect_program(_training.fedavg, arguments, {}, examples_per_client=trained.train.counts.tolist())
+        gradient = inspect_program(jax.grad(mean_loss), arguments, {})
+    told = [
+        sections.data_section(describe(trained.train)),
+        sections.program_section(record, code_of(_training.train_locally, _training.fedavg)),
+        sections.stages_section(record),
+        *([sections.placement_section(record.mesh)] if record.mesh else []),
+        sections.sharding_section(inspect_sharding({"parameters": trained.parameters, "data": trained.data})),
+        sections.collectives_section(record),
+        sections.cost_section(record),
+        sections.training_section(trained.losses, trained.accuracies, seconds),
+        sections.derivative_section(gradient),
+    ]
+    return [section for section in told if section is not None]
+
+
+def mean_loss(parameters: Any, data: Any) -> jax.Array:
+    """The clients' mean loss of one round, a number that can be differentiated."""
+    return _training.fedavg(parameters, data)[1]
+
+
+def code_of(*functions: Any) -> str:
+    """The functions as they are written, without their docstrings."""
+    texts = []
+    for function in functions:
+        lines, _ = inspect.getsourcelines(inspect.unwrap(function))
+        text, docstring = "".join(lines), inspect.unwrap(function).__doc__ or ""
+        texts.append(text.replace(f'    """{docstring}"""\n\n', "").replace(f'    """{docstring}"""\n', ""))
+    return "\n".join(texts).rstrip()
+
+
+def _make_mesh() -> jax.sharding.Mesh:
+    simulate_devices(DEVICES)  # simulated are CPU devices only: where there is an accelerator, JAX still prefers it
+    count = next(n for n in range(min(len(jax.devices()), _training.CLIENTS), 0, -1) if _training.CLIENTS % n == 0)
+    return make_mesh(clients=count)

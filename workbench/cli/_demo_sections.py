@@ -1,0 +1,215 @@
+"""The sections of the demo's report: records in, headings, sentences, pictures and tables out."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.records import ClientRange, MeshRecord, ProgramRecord, ShardingRecord, StageRecord
+from workbench.records._data import ClientDataRecord
+from workbench.render._data import render_label_skew
+from workbench.render._mesh import render_mesh_svg
+from workbench.render._program import axes_text, describe_program, render_program_svg, walk
+from workbench.render._report import ReportCode, ReportImage, ReportPicture, ReportSection, ReportTable, ReportText
+from workbench.render._sharding import render_sharding_svg
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render._theme import palette
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def data_section(record: ClientDataRecord) -> ReportSection:
+    """Who holds how much of what."""
+    examples = record.examples
+    skew = "" if record.mean_total_variation is None else f" (mean total variation {record.mean_total_variation:.2f})"
+    text = (
+        f"{sum(examples):,} real handwritten digits are held by {len(examples)} clients, {min(examples)} to "
+        f"{max(examples)} each. Nobody holds a fair sample: the labels follow a Dirichlet distribution{skew}."
+    )
+    caption = "Examples that each client holds; every colour is a digit."
+    return ReportSection(
+        heading="The data stay with their clients",
+        pieces=(ReportText(text=text), _image(caption, *(render_label_skew(record, dark=d) for d in (False, True)))),
+    )
+
+
+def training_section(losses: Sequence[float], accuracies: Sequence[float], seconds: float) -> ReportSection:
+    """What the rounds did."""
+    good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
+    reached = f" It passed 90 % in round {good}." if good else ""
+    text = (
+        f"After {len(accuracies)} rounds the network names {accuracies[-1]:.1%} of the held-out digits "
+        f"correctly.{reached} Compiling and training took {seconds_text(seconds)} here, measured."
+    )
+    caption = "Test accuracy after each round, and the clients' loss on their own examples during it."
+    figures = (_curves(losses, accuracies, dark) for dark in (False, True))
+    return ReportSection(heading="Training", pieces=(ReportText(text=text), _image(caption, *figures)))
+
+
+def program_section(record: ProgramRecord, code: str) -> ReportSection:
+    """The user's lines and the stages that they became."""
+    return ReportSection(
+        heading="The program",
+        pieces=(
+            ReportText(text="These lines are all that says what happens at the clients and how it is combined:"),
+            ReportCode(text=code),
+            ReportText(text="They were traced once, and this is the plan that was read from the trace:"),
+            ReportPicture(svg=render_program_svg(record, width=760), caption=describe_program(record)),
+        ),
+    )
+
+
+def stages_section(record: ProgramRecord) -> ReportSection:
+    """Every stage with what it moves and computes."""
+    rows = tuple(
+        (stage.path, stage.name or stage.kind, stage.kind, _where(stage),
+         bytes_text(stage.moved_bytes) if stage.moved_bytes else "–",
+         "–" if stage.flops_per_client is None else flops_text(stage.flops_per_client))
+        for stage in walk(record.plan.stages)
+    )  # fmt: skip
+    text = "FLOPs are of one client's function, counted in its jaxpr: loops count as often as they turn."
+    table = ReportTable(
+        caption="The stages in program order, predicted from the trace",
+        header=("path", "name", "kind", "where", "moved between server and clients", "FLOPs per client"),
+        rows=rows,
+    )
+    return ReportSection(heading="Stages", pieces=(ReportText(text=text), table))
+
+
+def placement_section(mesh: MeshRecord) -> ReportSection:
+    """Which client lives on which device."""
+    axes = " × ".join(f"{axis.name}={axis.size}" for axis in mesh.axes)
+    text = (
+        f"The mesh is {axes}: {len(mesh.devices)} devices of kind {mesh.devices[0].kind or mesh.devices[0].platform}."
+    )
+    rows = tuple((f"device {held.device_id}", held.placement, _clients(held)) for held in mesh.clients)
+    table = ReportTable(caption="Clients by device", header=("device", "placement", "clients"), rows=rows)
+    picture = ReportPicture(
+        svg=render_mesh_svg(mesh), caption="Devices by their place in the mesh, each with its clients."
+    )
+    return ReportSection(heading="Placement", pieces=(ReportText(text=text), picture, table))
+
+
+def sharding_section(record: ShardingRecord) -> ReportSection:
+    """How every array lies on the devices."""
+    rows = tuple(
+        (leaf.path, "×".join(map(str, leaf.shape)) or "scalar", leaf.dtype, _spec(leaf.spec),
+         "×".join(map(str, leaf.shard_shape)) or "scalar", leaf.replication, bytes_text(leaf.bytes_per_device))
+        for leaf in record.leaves
+    )  # fmt: skip
+    table = ReportTable(
+        caption=f"{bytes_text(record.total_bytes)} in all, {bytes_text(record.bytes_per_device)} on the fullest device",
+        header=(
+            "array",
+            "shape",
+            "dtype",
+            "mesh axes by dimension",
+            "shape on one device",
+            "copies",
+            "bytes per device",
+        ),
+        rows=rows,
+    )
+    picture = ReportPicture(svg=render_sharding_svg(record), caption="Which device holds which part of every array.")
+    return ReportSection(heading="Sharding", pieces=(picture, table))
+
+
+def collectives_section(record: ProgramRecord) -> ReportSection:
+    """What the devices say to each other, as the compiler wrote it."""
+    found = record.module.collectives if record.module else ()
+    rows = tuple(
+        (each.kind, axes_text(each.axes), each.group_size, bytes_text(each.payload_bytes), bytes_text(each.wire_bytes),
+         ", ".join(each.stages) or "unknown")
+        for each in found
+    )  # fmt: skip
+    kinds = sorted({f"{each.kind} over {axes_text(each.axes)}" for each in found})
+    count = f"{len(found)} collective{'' if len(found) == 1 else 's'}"
+    text = f"The compiled round holds {count}" + (f": {', '.join(kinds)}." if kinds else ".")
+    table = ReportTable(
+        caption="Collectives of the compiled module; a stage is named by its path",
+        header=("collective", "mesh axes", "devices in a group", "payload per device", "sent per device", "stages"),
+        rows=rows,
+    )
+    return ReportSection(heading="Collectives", pieces=(ReportText(text=text), *((table,) if found else ())))
+
+
+def cost_section(record: ProgramRecord) -> ReportSection | None:
+    """What the stages cost on one device, or None where nothing predicted it."""
+    if record.cost is None:
+        return None
+    rows = tuple(
+        (stage.stage, stage.name or stage.kind, flops_text(stage.flops), bytes_text(stage.accessed_bytes),
+         bytes_text(sum(stage.collective_bytes.values())), stage.bound)
+        for stage in record.cost.stages
+    )  # fmt: skip
+    chip = record.cost.chip.name if record.cost.chip else "no chip assumed"
+    table = ReportTable(
+        caption=f"Predicted per device and call ({chip})",
+        header=("path", "name", "FLOPs", "memory traffic", "sent over the network", "bound by"),
+        rows=rows,
+    )
+    waste, assumed = record.cost.padding_waste, "; ".join(record.cost.assumptions)
+    texts = [
+        *([f"{waste:.0%} of the clients' work is spent on padding."] if waste else []),
+        *([f"This rests on: {assumed}."] if assumed else []),
+    ]
+    return ReportSection(heading="Cost", pieces=(table, *(ReportText(text=text) for text in texts)))
+
+
+def derivative_section(record: ProgramRecord) -> ReportSection:
+    """The gradient of the round, which is a program of the same primitives."""
+    operations = ", ".join(dict.fromkeys(f"{s.operation}" for s in walk(record.plan.stages) if s.operation))
+    text = (
+        "The derivative of the whole round with respect to the server's parameters, through every client's training, "
+        f"is again a program of the same few primitives ({operations}), so it is planned, drawn and priced alike."
+    )
+    picture = ReportPicture(svg=render_program_svg(record, width=760), caption=describe_program(record))
+    count = count_text(len(list(walk(record.plan.stages))))
+    return ReportSection(
+        heading="Its derivative", pieces=(ReportText(text=text), picture, ReportText(text=f"It has {count} stages."))
+    )
+
+
+def _where(stage: StageRecord) -> str:
+    return f"{count_text(stage.clients)} × {stage.placement}" if stage.placement else "server"
+
+
+def _clients(held: ClientRange) -> str:
+    seats = f", {held.padding} empty seats" if held.padding else ""
+    return f"from {held.start} to {held.stop - 1}{seats}"
+
+
+def _spec(spec: tuple[tuple[str, ...], ...]) -> str:
+    return ", ".join("+".join(axes) or "–" for axes in spec) or "–"
+
+
+def _curves(losses: Sequence[float], accuracies: Sequence[float], dark: bool) -> "Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    colours = palette(dark)
+    figure = Figure(figsize=(8.4, 3.2), dpi=120, layout="constrained", facecolor=colours["bg"])
+    FigureCanvasAgg(figure)
+    rounds = range(1, len(losses) + 1)
+    for place, (values, title, style) in enumerate(
+        ((accuracies, "test accuracy", "-o"), (losses, "clients' loss", "-s"))
+    ):
+        axes = figure.add_subplot(1, 2, place + 1, facecolor=colours["bg"])
+        axes.plot(rounds, values, style, color=colours[f"series-{place}"], markersize=3, linewidth=1.5)
+        axes.set_title(title, color=colours["fg"], loc="left", fontsize=11)
+        axes.set_xlabel("round", color=colours["muted"])
+        axes.tick_params(colors=colours["muted"])
+        axes.grid(color=colours["line"], linewidth=0.5)
+        axes.spines[:].set_visible(False)
+        axes.set_ylim(bottom=0, top=1 if title == "test accuracy" else None)
+    return figure
+
+
+def _image(caption: str, light: "Figure", dark: "Figure") -> ReportImage:
+    return ReportImage(png=_png(light), dark=_png(dark), caption=caption)
+
+
+def _png(figure: "Figure") -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

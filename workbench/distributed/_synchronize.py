@@ -1,0 +1,77 @@
+"""Waits for a step of several hosts with an end: a host that does not come is an error and not a hung notebook."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+
+from workbench._jax_compat import is_ready
+from workbench.errors import EngineError
+
+TIMEOUT_SECONDS = 300.0
+_LONGEST_PAUSE_SECONDS = 0.01
+
+T = TypeVar("T")
+
+
+def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
+    """Waits until arrays are computed, and no longer than so many seconds.
+
+    Args:
+        results: A pytree of arrays, on the devices of any number of hosts.
+        timeout_seconds: How long to wait at most. Ctrl-C ends the waiting at any time.
+
+    Returns:
+        The same pytree, computed.
+
+    Raises:
+        EngineError: if they are not there in time. What another host owes cannot be taken back in JAX, so this process
+            must then be started anew.
+
+    Example:
+        >>> float(wait_for(jnp.ones(()) + 1))
+        2.0
+    """
+    waiting = [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)]
+    ends = time.monotonic() + timeout_seconds
+    pause = 0.0
+    while waiting := [leaf for leaf in waiting if not is_ready(leaf)]:
+        if time.monotonic() > ends:
+            message = (
+                f"a step did not end within {timeout_seconds:g} s on host {jax.process_index()} of "
+                f"{jax.process_count()}: {len(waiting)} of its results are still being waited for. All hosts must run "
+                "the same steps in the same order, and none may be ended while others wait for it: look at what the "
+                "other hosts did, then restart all of them, since a step that has begun cannot be taken back."
+            )
+            raise EngineError(message)
+        time.sleep(pause)
+        pause = min(pause + 1e-4, _LONGEST_PAUSE_SECONDS)
+    return jax.block_until_ready(results)
+
+
+def waited(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
+    """A step that returns only when it has ended on this host's devices.
+
+    On simulated hosts several steps in flight deadlock: their collectives are carried out by few threads, which then
+    wait for each other in different orders on different hosts. Waiting after every step keeps that order.
+
+    Args:
+        step: A compiled function.
+        timeout_seconds: As for `wait_for`.
+
+    Returns:
+        A function with the same arguments and results.
+
+    Example:
+        >>> double = waited(jax.jit(lambda x: 2 * x))
+        >>> float(double(jnp.ones(())))
+        2.0
+    """
+
+    @functools.wraps(step)
+    def step_and_wait(*args: Any, **kwargs: Any) -> T:
+        return wait_for(step(*args, **kwargs), timeout_seconds=timeout_seconds)
+
+    return step_and_wait

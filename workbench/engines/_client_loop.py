@@ -1,0 +1,166 @@
+"""One pass over the clients: its batches, and what comes back from them."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.engines._clients import Batch, batches
+from workbench.engines._run_recorder import Ledger, find_nan, tell
+from workbench.engines._stage import BatchFunction, Totals, to_host
+from workbench.errors import EngineError
+from workbench.plan._phases import Phase
+from workbench.plan._reductions import REDUCTION_OF
+
+
+class Pass:
+    """The clients of one phase. An engine reads `batches`, computes `function`, and gives each reply to `add`."""
+
+    def __init__(
+        self,
+        phase: Phase,
+        rows: Sequence[Any],
+        shared: Sequence[Any],
+        *,
+        functions: Callable[[int], BatchFunction],
+        reduced: Totals,
+        ledger: Ledger,
+    ) -> None:
+        self.phase, self.ledger = phase, ledger
+        self.rows, self.shared = list(rows), [to_host(x) for x in shared]
+        self.clients = phase.placement.size
+        self._functions, self._reduction = functools.cache(functions), reduced
+        self.stage = self.function(1).stage
+        self.name, self._names = self.function(1).name, self.function(1).out_names
+        self._kept: list[Any] | None = None
+        self._totals: list[Any] | None = None
+        self._done = 0
+        self.shared_bytes = sum(x.nbytes for x in self.shared)
+
+    def function(self, size: int) -> BatchFunction:
+        """The function of a batch of `size` clients."""
+        return self._functions(size)
+
+    def compiled(self, size: int) -> Any:
+        """That function compiled here; the time counts as warm-up."""
+        function = self.function(size)
+        started = time.perf_counter()
+        compiled = function.compiled
+        self.ledger.warmup_seconds += time.perf_counter() - started
+        return compiled
+
+    def exported(self, size: int, platforms: Sequence[str] | None) -> tuple[str, bytes]:
+        """That function as a digest and bytes, made once however many rounds there are."""
+        function = self.function(size)
+        if function.travelling is None:
+            function.travelling = function.exported(platforms)
+        return function.travelling
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """The clients, `size` at a time."""
+        return batches(self.rows, self.clients, size, self.stage)
+
+    def operands(self, batch: Batch) -> list[Any]:
+        """The arguments of the function for a batch."""
+        return [np.int32(batch.index), *batch.rows, *self.shared]
+
+    def add(
+        self,
+        batch: Batch,
+        outputs: Sequence[Any],
+        *,
+        seconds: float,
+        where: str,
+        check_nan: bool = False,
+        sent: int | None = None,
+        held: bool = False,
+    ) -> None:
+        """Takes the outputs of a batch; batches come in order, so that sums do not depend on who was faster.
+
+        An engine that merges partial results itself gives the kept rows only, and the bytes that were `sent` with all;
+        one whose clients hold their rows gives the partial results only, says `held`, and gives `hold` the rest.
+
+        Raises:
+            EngineError: if the run was cancelled, or if a NaN was to be found and is there.
+        """
+        count, clients = 0 if held else len(self.phase.kept), len(batch.clients)
+        names = self._names[len(self.phase.kept) - count :][: len(outputs)]
+        kept, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
+        if check_nan and (what := find_nan(outputs, names)) is not None:
+            raise self.nan(batch, what)
+        if self._kept is None and not held:
+            self._kept = [np.empty((self.clients, *x.shape[1:]), x.dtype) for x in kept]
+        for all_rows, some in zip(self._kept or (), kept, strict=True):
+            all_rows[self._done : self._done + clients] = some[:clients]
+        if totals:
+            self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
+        for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
+            self.ledger.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
+        if sent is not None:  # of each batch a partial result left as well, and was merged elsewhere
+            for i, (name, aval) in enumerate(zip(self._names[count:], partial_avals(self.phase), strict=True)):
+                self.ledger.left(self.stage, name, aval, row=False, clients=clients, index=count + i)
+        sent = sum(x.nbytes for x in outputs) if sent is None else sent
+        self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
+        self._done += clients
+        self.ledger.check(self.stage, self._done / self.clients)
+
+    def hold(self, rows: Sequence[Any]) -> None:
+        """Takes what stands for the kept rows that stayed at the clients."""
+        self._kept = list(rows)
+
+    def reduced(self, totals: Sequence[Any], *, check_nan: bool = False) -> None:
+        """Takes partial results that were merged elsewhere.
+
+        Raises:
+            EngineError: if a NaN was to be found and is there.
+        """
+        if check_nan and (what := find_nan(totals, self._names[len(self.phase.kept) :])) is not None:
+            raise self.nan(Batch(0, tuple(range(self.clients)), []), what)
+        self._totals = list(totals)
+
+    def results(self) -> tuple[list[Any], list[Any]]:
+        """The rows that are kept and the reductions' results."""
+        assert self._kept is not None
+        return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
+
+    def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
+        """The error that names stage and clients; raise it from `error`."""
+        message = (
+            f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {tell(error)}. A "
+            "round needs every client that its reductions read. Correct that client's data or the function "
+            "(`workbench.engines.Sequential(debug=True)` shows the line and the values), or leave the client out by "
+            "`where=`."
+        )
+        return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
+
+    def nan(self, batch: Batch, what: str) -> EngineError:
+        """The error that names a client whose value is not a number."""
+        message = (
+            f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. You asked "
+            "for check_nan=True, which ends a run at the first NaN that leaves a client: look at that client's data "
+            "and step size (`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
+            "the weight 0."
+        )
+        return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
+
+
+def partial_avals(phase: Phase) -> list[jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of the partial results of a batch."""
+    equations = [step.equation for step in phase.reductions]
+    starts = [functools.partial(REDUCTION_OF[equation.primitive].start, equation) for equation in equations]
+    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in map(jax.eval_shape, starts)]
+
+
+def list_clients(clients: Sequence[Any]) -> str:
+    """Clients by name, for messages."""
+    if len(clients) == 1:
+        return f"client {clients[0]!r}"
+    more = f" and {len(clients) - 8} more" if len(clients) > 8 else ""
+    return f"one of the clients {', '.join(repr(client) for client in clients[:8])}{more}"
+
+
+def _client_of(clients: Sequence[Any]) -> Any:
+    return clients[0] if len(clients) == 1 else ", ".join(map(str, clients))

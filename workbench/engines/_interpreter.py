@@ -1,0 +1,263 @@
+"""Walks a plan in Python: server stages compiled, loops as Python loops, each pass over clients by an engine."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
+
+from workbench import _jax_compat
+from workbench.engines._client_loop import Pass
+from workbench.engines._clients import ReadRows
+from workbench.engines._remote_rows import HeldRows, HeldStack, at_hand, is_held
+from workbench.engines._run_recorder import Ledger, tell
+from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
+from workbench.errors import EngineError
+from workbench.plan._evaluate import bind_here
+from workbench.plan._phases import Phase, find_phases
+from workbench.plan._plan import Plan, Step, plan_jaxpr
+
+
+@dataclasses.dataclass
+class Run:
+    """What the walks of one run share."""
+
+    compute: Callable[[Pass], None]
+    ledger: Ledger
+    loops: int = 0  # how many loops we are inside of
+
+
+class Walk:
+    """A plan with everything that is compiled once for it, however often it is evaluated."""
+
+    def __init__(self, plan: Plan, path: str, run: Run) -> None:
+        self.plan, self.path, self.shared_run = plan, path, run
+        self.phases = find_phases(plan, recompute=True)
+        self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
+        self._servers: dict[int, Server] = {}
+        self._bodies: dict[tuple[int, str], Walk] = {}
+        self._functions: dict[tuple[int, int], BatchFunction] = {}
+        self._totals: dict[int, Totals] = {}
+
+    def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
+        """The plan's outputs for one value per input."""
+        closed = self.plan.closed
+        variables = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
+        values: dict[Var, Any] = dict(zip(variables, [*closed.consts, *inputs], strict=True))
+        for level in range(self.plan.levels):
+            self._serve(level, values)
+            for phase in self.phases.get(level, ()):
+                self._pass(phase, values)
+        return [self._read(atom, values, "the program's own results", held=True) for atom in closed.jaxpr.outvars]
+
+    def _serve(self, level: int, values: dict[Var, Any]) -> None:
+        """The server's arithmetic first: loops of the same level may read it, and never the other way round."""
+        for stage in self.plan.stages:
+            steps = [step for step in stage.steps if step.level == level]
+            if not steps or stage.kind not in ("server", "loop", "branch"):
+                continue
+            reader = f"the server stage {self.path}{stage.index}"
+            if stage.kind == "server":
+                server = self._servers.setdefault(stage.index, Server(self.plan, stage.index))
+                operands = at_hand([self._read(v, values, reader, held=True) for v in server.inputs])
+                started = time.perf_counter()
+                results = self._guarded(stage.index, lambda server=server, operands=operands: server(operands))
+                values.update(zip(server.outputs, results, strict=True))
+                self.shared_run.ledger.stage(f"{self.path}{stage.index}", "server", time.perf_counter() - started)
+                continue
+            for step in steps:
+                operands = [self._read(atom, values, reader, rows=True) for atom in step.equation.invars]
+                values.update(zip(step.outputs, self._loop(step, operands), strict=True))
+
+    def _guarded(self, stage: int, call: Callable[[], list[Any]]) -> list[Any]:
+        try:
+            return jax.block_until_ready(call())
+        except Exception as error:
+            path = f"{self.path}{stage}"
+            message = (
+                f"the server stage {path} of `{self.plan.name}` raised {tell(error)}. It runs in this process, between "
+                "two passes over the clients: correct the operation that the exception names."
+            )
+            raise EngineError(message, stage=path) from error
+
+    def _loop(self, step: Step, operands: Sequence[Any]) -> list[Any]:
+        self.shared_run.loops += 1
+        try:
+            return _LOOPS[step.equation.primitive.name](self, step, operands)
+        finally:
+            self.shared_run.loops -= 1
+
+    def _read(self, atom: Any, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False) -> Any:
+        if isinstance(atom, Literal):
+            return np.asarray(atom.val, dtype_of(atom))
+        if atom not in values:  # rows of a broadcast that somebody other than the clients reads
+            (sent,) = self.broadcasts[atom].equation.invars
+            values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(sent, values, reader)])[0]
+        value = values[atom]
+        if isinstance(value, ReadRows) and not rows:
+            message = (
+                f"{reader} needs the rows of all clients at once, {value.reader.avals[value.index]} each, but they "
+                "come from a `ClientReader`, which is read one client at a time. Only `map_fn` and reductions may "
+                "read such an argument: do that work in the client function, or pass the rows as one array."
+            )
+            raise EngineError(message, stage=reader.removeprefix("the server stage "))
+        if is_held(value) and not rows and not held:
+            (value,) = at_hand([value])
+            values[atom] = value
+        return value
+
+    def _pass(self, phase: Phase, values: dict[Var, Any]) -> None:
+        ledger = self.shared_run.ledger
+        rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
+        rows = [x if isinstance(x, HeldRows) else at_hand([x])[0] for x in (rows if phase.divisible else at_hand(rows))]
+        rows = [x if isinstance(x, ReadRows | HeldRows) else to_host(x) for x in rows]
+        shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
+        functions = functools.partial(self._function, phase)
+        work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), ledger=ledger)
+        if phase.divisible:
+            self.shared_run.compute(work)
+        else:
+            self._together(phase, work)
+        started = time.perf_counter()
+        kept, results = work.results()
+        for v, x in zip(phase.kept, kept, strict=True):
+            values[v] = x if is_held(x) else from_edge(x, dtype_of(v))
+        for step, result in zip(phase.reductions, results, strict=True):
+            values[step.equation.outvars[0]] = result
+        if phase.reductions:
+            last = phase.reductions[-1].stage
+            ledger.stage(f"{self.path}{last}", "server", time.perf_counter() - started)
+        together = {step.stage for step in phase.steps} - {step.stage for step in phase.reductions}
+        if len(together) > 1:
+            listed = ", ".join(f"{self.path}{stage}" for stage in sorted(together))
+            ledger.note(f"stages {listed} are one pass over the clients; its seconds stand at stage {work.stage}")
+
+    def _together(self, phase: Phase, work: Pass) -> None:
+        """Clients that talk to each other cannot be computed apart: they run here, all together."""
+        (batch,) = work.batches(work.clients)
+        compiled = work.compiled(work.clients)
+        started = time.perf_counter()
+        outputs = self._guarded(phase.steps[0].stage, lambda: compiled(*work.operands(batch)))
+        work.add(batch, outputs, seconds=time.perf_counter() - started, where="server")
+        for i, x in enumerate(batch.rows):
+            work.ledger.left(work.stage, f"row {i}", x, row=True, clients=work.clients, index=i)
+        work.ledger.note(
+            f"the clients of stage {work.stage} talk to each other, so they were computed together in this process"
+        )
+
+    def _function(self, phase: Phase, size: int) -> BatchFunction:
+        key = (id(phase), size)
+        if key not in self._functions:
+            if phase.divisible or size != phase.placement.size:
+                self._functions[key] = BatchFunction(self.plan, phase, self.path, size)
+            else:
+                self._functions[key] = WholeFunction(self.plan, phase, self.path)
+        return self._functions[key]
+
+    def _reduction(self, phase: Phase) -> Totals:
+        if id(phase) not in self._totals:
+            self._totals[id(phase)] = Totals(phase)
+        return self._totals[id(phase)]
+
+    def body(self, step: Step, closed: ClosedJaxpr, suffix: str = "") -> "Walk":
+        """The walk of a loop's body, made once."""
+        key = (step.stage, suffix)
+        if key not in self._bodies:
+            plan = plan_jaxpr(closed, self.plan.stages[step.stage].name)
+            self._bodies[key] = Walk(plan, f"{self.path}{step.stage}{suffix}.", self.shared_run)
+        return self._bodies[key]
+
+
+class Server:
+    """A server stage as one compiled function."""
+
+    def __init__(self, plan: Plan, stage: int) -> None:
+        steps = plan.stages[stage].steps
+        made = {v for step in steps for v in step.outputs}
+        self.inputs = list(dict.fromkeys(v for step in steps for v in step.inputs if v not in made))
+        self.outputs = [v for step in steps for v in step.outputs]
+        closed = _jax_compat.sub_jaxpr([step.equation for step in steps], self.inputs, self.outputs, "server")
+        self._call = jax.jit(jaxpr_as_fun(closed))
+
+    def __call__(self, operands: Sequence[Any]) -> list[Any]:
+        return self._call(*operands)
+
+
+def _scan(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
+    params = step.equation.params
+    (consts, carries), length = _jax_compat.scan_counts(params), params["length"]
+    fixed, carry, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    if any(isinstance(x, ReadRows) for x in xs):
+        message = (
+            f"the loop of stage {walk.path}{step.stage} takes one slice per turn of an argument that is a "
+            "`ClientReader`. A reader holds one row per client and no axis of turns: read it inside the loop as a "
+            "whole (close over it), or pass an array."
+        )
+        raise EngineError(message, stage=f"{walk.path}{step.stage}")
+    body = walk.body(step, params["jaxpr"])
+    turns: list[list[Any]] = []
+    for turn in reversed(range(length)) if params["reverse"] else range(length):
+        with _Round(walk, carry) as finished:
+            results = body.evaluate([*fixed, *carry, *(x[turn] for x in xs)])
+            carry = results[:carries]
+            turns.append(results[carries:])
+            finished(carry)
+    turns = turns[::-1] if params["reverse"] else turns
+    shapes = [aval for aval in params["jaxpr"].out_avals[carries:]]
+    return [*carry, *(_stacked([ys[i] for ys in turns], aval) for i, aval in enumerate(shapes))]
+
+
+def _stacked(values: list[Any], aval: Any) -> Any:
+    if not values:
+        return jnp.zeros((0, *aval.shape), aval.dtype)
+    if any(is_held(x) for x in values):
+        return HeldStack(values)
+    return np.stack(values) if all(isinstance(x, np.ndarray) for x in values) else jnp.stack(values)
+
+
+def _while(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
+    params = step.equation.params
+    conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
+    for_condition, for_body = operands[:conditions], operands[conditions : conditions + bodies]
+    carry = list(operands[conditions + bodies :])
+    condition, body = walk.body(step, params["cond_jaxpr"], "?"), walk.body(step, params["body_jaxpr"])
+    while bool(condition.evaluate([*for_condition, *carry])[0]):
+        with _Round(walk, carry) as finished:
+            carry = body.evaluate([*for_body, *carry])
+            finished(carry)
+    return carry
+
+
+def _cond(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
+    branches = step.equation.params["branches"]
+    index = min(max(int(operands[0]), 0), len(branches) - 1)
+    return walk.body(step, branches[index], f"[{index}]").evaluate(operands[1:])
+
+
+_LOOPS: dict[str, Callable[[Walk, Step, Sequence[Any]], list[Any]]] = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+class _Round:
+    """One turn of a loop; of the outermost loop, the ledger keeps its seconds and what it carries on."""
+
+    def __init__(self, walk: Walk, carry: Sequence[Any]) -> None:
+        self.ledger, self.outermost = walk.shared_run.ledger, walk.shared_run.loops == 1
+        if self.outermost and self.ledger.carried is None:
+            self.ledger.carried = list(carry)
+
+    def __enter__(self) -> Callable[[Sequence[Any]], None]:
+        self.started = time.perf_counter()
+        return self._finished
+
+    def _finished(self, carry: Sequence[Any]) -> None:
+        if self.outermost:
+            self.ledger.round_seconds.append(time.perf_counter() - self.started)
+            self.ledger.carried = list(carry)
+
+    def __exit__(self, *_: object) -> None:
+        return None

@@ -1,0 +1,80 @@
+"""Rows that stay where their clients are, between the passes that make and read them."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.mesh import Placement
+
+
+class HeldRows:
+    """Rows of all clients of `placement`, kept by the clients under `name`; `bring` asks the clients for them.
+
+    `made_by` is the stage that made them and what they are there, for messages and records.
+    `dropped` is called with the name once nobody here can ask for them any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        aval: Any,
+        placement: Placement,
+        *,
+        made_by: tuple[str, str],
+        bring: Callable[[Sequence["HeldRows"]], list[np.ndarray]],
+        dropped: Callable[[str], Any],
+    ) -> None:
+        self.name, self.aval, self.placement = name, aval, placement
+        self.stage, self.label = made_by
+        self._bring = bring
+        weakref.finalize(self, dropped, name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the rows of all clients, `[clients, ...]`."""
+        return tuple(self.aval.shape)
+
+    def __repr__(self) -> str:
+        return f"<rows {self.aval} that stayed at the {self.placement.name}>"
+
+
+class HeldStack:
+    """Held rows of several turns of a loop; `stack[turn]` are those of one."""
+
+    def __init__(self, turns: Sequence[Any]) -> None:
+        self.turns = list(turns)
+
+    def __getitem__(self, turn: int) -> Any:
+        return self.turns[turn]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.turns)} turns of {self.turns[0]!r}>"
+
+
+def is_held(x: Any) -> bool:
+    """Whether it is rows, or turns of rows, that stayed at the clients."""
+    return isinstance(x, HeldRows | HeldStack)
+
+
+def at_hand(values: Sequence[Any]) -> list[Any]:
+    """The values with everything that was held elsewhere brought here, in one go."""
+    wanted: dict[int, HeldRows] = {}
+    for x in values:
+        for rows in x.turns if isinstance(x, HeldStack) else [x]:
+            if isinstance(rows, HeldRows):
+                wanted[id(rows)] = rows
+    if not wanted:
+        return list(values)
+    first = next(iter(wanted.values()))
+    brought: dict[int, Any] = dict(zip(wanted, first._bring(list(wanted.values())), strict=True))
+
+    def here(x: Any) -> Any:
+        if isinstance(x, HeldStack):
+            turns = [brought.get(id(rows), rows) for rows in x.turns]
+            return np.stack(turns) if all(isinstance(y, np.ndarray) for y in turns) else jax.numpy.stack(turns)
+        return brought.get(id(x), x)
+
+    return [here(x) for x in values]

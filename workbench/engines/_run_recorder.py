@@ -1,0 +1,144 @@
+"""What happens during a run, written down as it happens, and the record made of it."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import EngineError
+from workbench.records import ClientRunRecord, LeavingRecord, RunRecord, StageRunRecord
+
+Progress = Callable[[str, float], None]
+
+
+class Ledger:
+    """Seconds, bytes and errors by stage, place and client."""
+
+    def __init__(self, name: str, engine: str, progress: Progress | None, cancel: Any) -> None:
+        self.name, self.engine = name, engine
+        self.notes: dict[str, None] = {}
+        self.errors: list[str] = []
+        self.moved_bytes = 0
+        self.warmup_seconds = 0.0
+        self.round_seconds: list[float] = []
+        self.carried: Any = None  # of the outermost loop, after its last finished round
+        self._progress, self._cancel = progress, cancel
+        self._stages: dict[tuple[str, str], list[float]] = {}
+        self._clients: dict[tuple[str, Any, str], list[float]] = {}
+        self._left: dict[tuple[Any, ...], list[int]] = {}  # stage, name, index, shape, dtype, row -> clients, times
+        self._started = time.perf_counter()
+        self._lock = threading.Lock()
+
+    def note(self, text: str) -> None:
+        """Says something once."""
+        self.notes[text] = None
+
+    def stage(self, stage: str, where: str, seconds: float, waited: float = 0.0) -> None:
+        """One call of a stage at one place."""
+        with self._lock:
+            spent = self._stages.setdefault((stage, where), [0.0, 0.0, 0])
+            spent[0] += seconds
+            spent[1] += waited
+            spent[2] += 1
+
+    def clients(self, stage: str, clients: Sequence[Any], where: str, seconds: float, moved: tuple[int, int]) -> None:
+        """Clients that were computed together; `moved` are the bytes that they received and sent together."""
+        self.stage(stage, where, seconds)
+        share = 1 / max(len(clients), 1)
+        with self._lock:
+            self.moved_bytes += sum(moved)
+            for client in clients:
+                spent = self._clients.setdefault((stage, client, where), [0.0, 0, 0.0, 0.0])
+                for i, value in enumerate((seconds * share, 1, moved[0] * share, moved[1] * share)):
+                    spent[i] += value
+
+    def left(self, stage: str, name: str, x: Any, *, row: bool, clients: int, index: int = 0) -> None:
+        """A value that came from clients: a `row` for each, or one partial result of them all.
+
+        `index` tells values of one stage apart that have the same name.
+        """
+        shape = x.shape[1:] if row else x.shape
+        with self._lock:
+            left = self._left.setdefault((stage, name, index, shape, x.dtype, row), [1, 0])
+            left[0] = max(left[0], 1 if row else clients)
+            left[1] += clients if row else 1
+
+    def check(self, stage: str, done: float) -> None:
+        """Tells the progress, and ends the run if it was cancelled.
+
+        Raises:
+            EngineError: after a cancellation.
+        """
+        if self._progress is not None:
+            self._progress(stage, done)
+        if self._cancel is not None and self._cancel.is_set():
+            message = (
+                f"the run of `{self.name}` was cancelled in stage {stage}, {done:.0%} of it done. A cancelled run has "
+                "no results: what had finished is in this error's `run`; run it again without setting `cancel`."
+            )
+            raise EngineError(message, stage=stage)
+
+    def record(self, results: Any = None) -> RunRecord:
+        """The run so far."""
+        seconds = time.perf_counter() - self._started
+        return RunRecord(
+            name=self.name,
+            engine=self.engine,
+            seconds=max(seconds - self.warmup_seconds, 0.0),
+            warmup_seconds=self.warmup_seconds,
+            rounds=len(self.round_seconds) or 1,
+            round_seconds=tuple(self.round_seconds),
+            stages=tuple(
+                StageRunRecord(stage=stage, where=where, compute_seconds=spent, wait_seconds=waited, calls=int(calls))
+                for (stage, where), (spent, waited, calls) in self._stages.items()
+            ),
+            clients=tuple(
+                ClientRunRecord(
+                    stage=stage,
+                    client=client,
+                    where=where,
+                    seconds=spent[0],
+                    steps=int(spent[1]),
+                    received_bytes=round(spent[2]),
+                    sent_bytes=round(spent[3]),
+                )
+                for (stage, client, where), spent in self._clients.items()
+            ),
+            moved_bytes=self.moved_bytes,
+            leaves=tuple(
+                LeavingRecord(
+                    stage=stage,
+                    name=name,
+                    shape=shape,
+                    dtype=str(dtype),
+                    size_bytes=math.prod(shape) * dtype.itemsize,
+                    kind="row" if row else "partial result",
+                    clients=clients,
+                    times=times,
+                )
+                for (stage, name, _, shape, dtype, row), (clients, times) in self._left.items()
+            ),
+            errors=tuple(self.errors),
+            notes=tuple(self.notes),
+            results=results,
+        )
+
+
+def tell(error: BaseException) -> str:
+    """An exception in a few words: of a long one (JAX sends whole tracebacks) its beginning and its end."""
+    text = " ".join(str(error).split())
+    if len(text) > 500:
+        text = f"{text[:120]} … {text[-350:]}"
+    return f"{type(error).__name__}: {text}"
+
+
+def find_nan(values: Sequence[Any], names: Sequence[str]) -> str | None:
+    """The name of the first value that holds a NaN."""
+    for value, name in zip(values, names, strict=True):
+        array = np.asarray(value)
+        if array.dtype.kind in "fcV" and bool(np.isnan(array.astype(np.complex64)).any()):
+            return name
+    return None

@@ -1,0 +1,3 @@
+"""Plans as Apache Beam pipelines."""
+
+from workbench.engines.beam._engine import Beam as Beam

@@ -1,0 +1,104 @@
+"""Beam pipelines in a process of their own, one after the other: Beam 2.77 breaks in a notebook's kernel with pandas 3.
+
+In a kernel Beam imports its data frames, which use what pandas 3 removed. The child is no kernel; it gets folders and
+settings as JSON lines, and ends when its input does.
+"""
+
+import base64
+import contextlib
+import importlib.metadata
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+
+def in_broken_kernel() -> bool:
+    """Whether this is a notebook's kernel in which Beam cannot make a pipeline."""
+    shell = sys.modules.get("IPython")
+    if shell is None or shell.get_ipython() is None:
+        return False
+    return int(importlib.metadata.version("pandas").partition(".")[0]) >= 3
+
+
+class Child:
+    """The other process, seen from this one."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from workbench.engines.beam._child import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # its workers go with it
+        )
+
+    def run(
+        self, job: str, arguments: Sequence[Any], runner: str, flags: Sequence[str], check: Callable[[], Any]
+    ) -> None:
+        """Runs one pipeline there; `check` is called ten times a second and may raise.
+
+        Raises:
+            RuntimeError: with what the pipeline raised, or if the process ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
+            self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]) + "\n")
+            self._process.stdin.flush()
+        except OSError:  # it ended: said below, with its exit status
+            pass
+        while not select.select([self._process.stdout], [], [], 0.1)[0]:
+            check()
+        line = self._process.stdout.readline()
+        if not line:
+            message = f"the process of the Beam pipelines ended with exit status {self._process.wait(timeout=10)}"
+            raise RuntimeError(message)
+        if error := json.loads(line):
+            raise RuntimeError(error)
+
+    def close(self) -> None:
+        """Ends the process and what it started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout=10)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):  # what it did not read before it ended
+                    stream.close()
+
+
+def do(job: str, arguments: Sequence[Any], runner: Any, flags: Sequence[str]) -> None:
+    """One pipeline: a pass over the clients, or what reads a source or writes to a sink."""
+    from workbench.engines.beam import _io, _worker
+
+    jobs = {
+        "run_pipeline": _worker.run_pipeline,
+        "run_reading": _io.run_reading,
+        "run_writing": _io.run_writing,
+    }
+    jobs[job](*arguments, runner, flags)
+
+
+def serve() -> None:
+    """The child's side: settings as JSON, and what the parent made of its own objects."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what runners print must not look like an answer
+    for line in sys.stdin:
+        job, sent, runner, flags = json.loads(line)
+        error = ""
+        try:
+            do(job, cloudpickle.loads(base64.b64decode(sent)), runner, flags)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        answers.write(json.dumps(error) + "\n")
+        answers.flush()

@@ -1,0 +1,270 @@
+"""Apache Beam as an engine: every pass over the clients is a pipeline, the rounds are driven from here."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.engines._array_files import load_arrays, save_arrays
+from workbench.engines._client_loop import Pass
+from workbench.engines._clients import Batch, ReadRows, batches
+from workbench.engines._engine import Engine
+from workbench.engines._run_recorder import Progress, tell
+from workbench.engines.beam._child import Child, in_broken_kernel
+from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
+from workbench.plan._reductions import REDUCTION_OF
+from workbench.primitives import by_key_p
+from workbench.records import RunRecord
+
+IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+_MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
+
+
+class Beam(Engine):
+    """Computes each pass over the clients as an Apache Beam pipeline (extra `beam`).
+
+    Clients are a PCollection of batches, the server's values a side input, and the reductions a CombineFn over partial
+    results, in the dtype that each reduction states; `reduce_by_key` is a shuffle by key. Loops run here, one pipeline
+    per pass, so a run that fails keeps its finished rounds (`error.run`). Nothing of the data stands in the pipeline
+    itself: rows wait in files of `folder` until a worker reads them, so they need not fit in memory, and workers on
+    other machines must see `folder` under the same path. Workers must be able to import `workbench`.
+
+    Tried: the in-process FnApiRunner, also with several processes. Not tried: Flink, Spark, Dataflow; they take
+    `runner` and `options` as Beam documents them. Beam's own DaskRunner gives wrong numbers and is refused.
+
+    Args (of the constructor):
+        options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
+        runner: Name of a runner, or one. Default: the FnApiRunner of this process, by its full name, since Beam's
+            "DirectRunner" first tries to download another one.
+        clients_per_batch: Clients that one element of the PCollection holds.
+        check_nan: End the run at the first NaN that leaves a pass.
+        folder: Where rows wait. Default: a temporary folder, removed after each pass.
+        read_from: Any Beam source, such as `beam.io.ReadFromParquet(...) | beam.Map(as_client)`, that gives pairs
+            `(client_id, data)`. The argument of `run` that it stands for is given as shapes, a pytree of
+            `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once for each run, by the workers; what they
+            read waits in `folder`, and the process that drives the run never holds it.
+        write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that takes
+            `{"client": id, name: row, ...}`: each client's row of every result that has a row for each, by the name
+            of the result ("out", or "out[1]" and so on in a pytree).
+        own_process: Make the pipelines in another process, which takes seconds to start and can be cancelled at any
+            time. Default: where it must be, in a notebook with pandas 3 or later, whose kernel Beam cannot work in.
+
+    Raises:
+        MissingDependencyError: if apache-beam is not installed.
+        EngineError: for the DaskRunner.
+        ProgramError: if `clients_per_batch` is not a positive int or `options` not a list of flags.
+
+    References:
+        https://beam.apache.org/documentation/programming-guide
+    """
+
+    def __init__(
+        self,
+        options: Sequence[str] = (),
+        *,
+        runner: Any = IN_PROCESS,
+        clients_per_batch: int = 32,
+        check_nan: bool = False,
+        folder: str | Path | None = None,
+        read_from: Any = None,
+        write_to: Any = None,
+        own_process: bool | None = None,
+    ) -> None:
+        if importlib.util.find_spec("apache_beam") is None:
+            raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
+        _check(options, runner, clients_per_batch, own_process)
+        self.options, self.runner, self.folder = list(options), runner, folder
+        self.clients_per_batch, self.check_nan = clients_per_batch, check_nan
+        self.own_process = in_broken_kernel() if own_process is None else own_process
+        self.read_from, self.write_to = read_from, write_to
+        self._child: Child | None = None
+        self.name = f"beam ({_runner_name(runner)})"
+
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+        """As every engine's `run`; with `read_from`, one argument is given as shapes."""
+        try:
+            with contextlib.ExitStack() as files:
+                if self.read_from is not None:
+                    reading = read_clients(args, self.folder, self._read_from, self.name)
+                    args = tuple(files.enter_context(reading))
+                record = super().run(fn, *args, progress=progress, cancel=cancel)
+                if self.write_to is not None:
+                    self._write_to(record)
+                return record
+        finally:
+            if self._child is not None:
+                self._child.close()
+                self._child = None
+
+    def _read_from(self, folder: str, struct: Any) -> None:
+        self._do("run_reading", folder, self.read_from, struct)
+
+    def _write_to(self, record: RunRecord) -> None:
+        _, walk = next(reversed(self._known.values()))
+        kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
+        paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
+        placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
+        rows = {
+            f"out{jax.tree_util.keystr(path)}": x
+            for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
+            if is_row
+        }
+        sizes = {len(x) for x in rows.values()}
+        if len(sizes) != 1:
+            message = (
+                f"`Beam.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
+                f"each client, of {len(sizes)} placements. A sink takes the rows of the clients of one placement: "
+                "return what `map_fn` gave, and use an engine without `write_to` for other programs."
+            )
+            raise ProgramError(message)
+        ids = list(dict.fromkeys(client.client for client in record.clients))
+        with tempfile.TemporaryDirectory(prefix="results-", dir=self.folder) as folder:
+            try:
+                batches = save_rows(Path(folder), ids, rows, self.clients_per_batch)
+                self._do("run_writing", folder, self.write_to, batches)
+            except EngineError:
+                raise
+            except Exception as error:
+                message = (
+                    f"`write_to` failed for the results of `{record.name}` on {self.name}: {tell(error)}. A sink takes "
+                    f'dictionaries with the keys "client" and {", ".join(map(repr, rows))}: put a `beam.Map` before '
+                    "it that makes the rows that it writes. The results are in this error's `run`."
+                )
+                raise EngineError(message, run=record) from error
+
+    def _do(self, job: str, *arguments: Any, check: Callable[[], Any] = lambda: None) -> None:
+        """One pipeline, here or in the other process."""
+        if not self.own_process:
+            from workbench.engines.beam._child import do
+
+            do(job, arguments, self.runner, self.options)
+            return
+        self._child = self._child or Child()
+        self._child.run(job, arguments, self.runner, self.options, check)
+
+    def _compute(self, work: Pass) -> None:
+        size = min(self.clients_per_batch, work.clients)
+        with tempfile.TemporaryDirectory(prefix="pass-", dir=self.folder) as folder:
+            started = time.perf_counter()
+            batches = _write(Path(folder), work, size)
+            work.ledger.stage(work.stage, "writing rows", time.perf_counter() - started)
+            self._pipeline(Path(folder), work, batches)
+            _read(Path(folder), work, batches, self.check_nan)
+
+    def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
+        started = time.perf_counter()
+        try:
+            check = functools.partial(work.ledger.check, work.stage, 0.0)
+            self._do("run_pipeline", str(folder), len(batches), check=check)
+        except EngineError:
+            raise
+        except Exception as error:
+            found = re.search(r"\[batch (\d+)\] (.*)", str(error))
+            if found is None:
+                message = (
+                    f"stage {work.stage} (`{work.name}`) ended with its Beam pipeline on {self.name}: {tell(error)}. "
+                    "No worker said which clients it was computing: look at the runner's own log; finished rounds are "
+                    "in this error's `run`."
+                )
+                raise EngineError(message, stage=work.stage) from error
+            raise work.failed(batches[int(found[1])], RuntimeError(found[2]), self.name) from error
+        work.ledger.stage(work.stage, "pipeline", time.perf_counter() - started)
+
+
+def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
+    """The pass as files: rows batch by batch, server values, the stage. Returns the batches without their rows."""
+    _, stage = work.exported(size, None)
+    steps = [step.equation for step in work.phase.reductions]
+    filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}
+    spec = {
+        "digest": hashlib.sha256(stage).hexdigest(),
+        "kept": len(work.phase.kept),
+        "merges": [_MERGE_NAMES[REDUCTION_OF[equation.primitive].merge] for equation in steps],
+        "filed": [[position, x.index] for position, x in filed.items()],
+        "size": size,
+        "keyed": [equation.params["batch_dims"] if equation.primitive is by_key_p else -1 for equation in steps],
+    }
+    (folder / "spec.json").write_text(json.dumps(spec))
+    (folder / "stage").write_bytes(stage)
+    save_arrays(folder / "shared.npz", work.shared)
+    made = []
+    own = [x for i, x in enumerate(work.rows) if i not in filed]
+    files = next((x.reader for x in filed.values() if isinstance(x.reader, ClientFiles)), None)
+    for batch in batches(own, work.clients, size, work.stage):
+        save_arrays(folder / f"rows-{batch.index}.npz", batch.rows)
+        clients = batch.clients
+        if files is not None:
+            some = slice(batch.index * size, batch.index * size + len(clients))
+            clients = files.ids[some]
+            (folder / f"files-{batch.index}.json").write_text(json.dumps([str(path) for path in files.files[some]]))
+        made.append(Batch(batch.index, clients, []))
+    return made
+
+
+def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:
+    """What the pipeline wrote: each batch's kept rows, and the merged results."""
+    merged = iter(load_arrays(folder / "totals.npz")) if (folder / "totals.npz").exists() else iter(())
+    totals = []
+    for number, step in enumerate(work.phase.reductions):
+        equation = step.equation
+        if equation.primitive is not by_key_p:
+            totals.append(next(merged))
+            continue
+        table = np.array(REDUCTION_OF[by_key_p].start(equation))
+        groups = np.moveaxis(table, equation.params["batch_dims"], 0)
+        for path in folder.glob(f"groups-{number}-*.npz"):
+            (groups[int(path.stem.rpartition("-")[2])],) = load_arrays(path)
+        totals.append(table)
+    for batch in batches:
+        told, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
+        where, seconds, compiling, sent = json.loads(str(told))
+        work.ledger.warmup_seconds += compiling
+        if compiling:
+            work.ledger.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
+        work.add(batch, kept, seconds=seconds, where=where, check_nan=check_nan, sent=sent)
+    work.reduced(totals, check_nan=check_nan)
+
+
+def _runner_name(runner: Any) -> str:
+    name = runner if isinstance(runner, str) else type(runner).__name__
+    return name.rpartition(".")[2]
+
+
+def _check(options: Any, runner: Any, clients_per_batch: Any, own_process: Any) -> None:
+    if "dask" in _runner_name(runner).lower():
+        message = (
+            f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges outputs that belong apart, "
+            "and gave wrong sums when it was tried with Beam 2.77: use "
+            "`workbench.engines.Executor(client.get_executor())` for a Dask cluster, or another runner."
+        )
+        raise EngineError(message)
+    if own_process and not isinstance(runner, str):
+        message = (
+            f"`Beam` was given own_process=True and a runner of type {type(runner).__name__}. To another process a "
+            "runner goes by its name, like the options: pass the full name of its class."
+        )
+        raise ProgramError(message)
+    if isinstance(options, str) or not all(isinstance(flag, str) for flag in options):
+        message = (
+            f"`Beam` was given options={options!r}. Pipeline options are a list of flags, as on a command line: pass "
+            '["--direct_num_workers=2", …], one string for each.'
+        )
+        raise ProgramError(message)
+    if not isinstance(clients_per_batch, int) or isinstance(clients_per_batch, bool) or clients_per_batch < 1:
+        message = (
+            f"`Beam` was given clients_per_batch={clients_per_batch!r}. It is the number of clients in one element of "
+            "the PCollection: pass a positive int; 32 was fastest for small clients."
+        )
+        raise ProgramError(message)

@@ -1,0 +1,90 @@
+"""The driver's side of Beam sources and sinks: clients that wait in files, and results on their way to a sink."""
+
+import contextlib
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.engines._array_files import load_arrays, save_arrays
+from workbench.engines._clients import ClientReader
+from workbench.engines._run_recorder import tell
+from workbench.errors import EngineError, ProgramError
+
+
+class ClientFiles(ClientReader):
+    """Clients that a Beam pipeline wrote to files: workers read them there, each batch its own."""
+
+    def __init__(self, folder: Path, struct: Any) -> None:
+        listed = json.loads((folder / "clients.json").read_text())
+        self.ids = tuple(identity for identity, _ in listed)
+        self.files = tuple(folder / name for _, name in listed)
+        self._shape = jax.tree.structure(struct)
+        super().__init__(self._read, clients=len(listed))
+
+    def _read(self) -> Iterator[tuple[Any, Any]]:
+        for identity, path in zip(self.ids, self.files, strict=True):
+            yield identity, jax.tree.unflatten(self._shape, load_arrays(path))
+
+
+@contextlib.contextmanager
+def read_clients(
+    args: Sequence[Any], folder: Any, pipeline: Callable[[str, Any], None], name: str
+) -> Iterator[list[Any]]:
+    """The arguments with the one that is given as shapes read from the source; its files last as long as the run.
+
+    Raises:
+        ProgramError: unless exactly one argument is given as shapes.
+        EngineError: if the source cannot be read, or holds other clients than the program was told.
+    """
+    told = [i for i, x in enumerate(args) if _is_told(x)]
+    if len(told) != 1:
+        message = (
+            f"`Beam.run` was given {len(told)} arguments as shapes and a `read_from`. The source's clients stand for "
+            "one argument: pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` in its place, and arrays "
+            "for the others."
+        )
+        raise ProgramError(message)
+    struct = args[told[0]]
+    clients = {x.shape[0] for x in jax.tree.leaves(struct)}
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
+    with tempfile.TemporaryDirectory(prefix="clients-", dir=folder) as at:
+        try:
+            pipeline(at, row)
+            reader = ClientFiles(Path(at), struct)
+        except Exception as error:
+            fact = re.search(r"\[source\] (.*)", str(error))
+            message = (
+                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + tell(error)}. A "
+                "source gives pairs `(client_id, data)`, ids of type str or int, data of the shapes that the program "
+                "was told, one pair for each client: put a `beam.Map` behind it that makes them so."
+            )
+            raise EngineError(message) from error
+        if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
+            message = (
+                f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the program "
+                f"was told {' and '.join(map(str, sorted(clients)))}. Each client stands once in the source: correct "
+                "the source, or the shapes and `clients` of the program."
+            )
+            raise EngineError(message)
+        yield [reader if i == told[0] else x for i, x in enumerate(args)]
+
+
+def _is_told(x: Any) -> bool:
+    leaves = jax.tree.leaves(x)
+    return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+def save_rows(folder: Path, ids: Sequence[Any], rows: dict[str, Any], size: int) -> int:
+    """Rows of all clients as files of `size` clients each, with their names; returns how many files."""
+    starts = range(0, len(ids), size)
+    for batch, start in enumerate(starts):
+        some = slice(start, start + size)
+        (folder / f"rows-{batch}.json").write_text(json.dumps({"clients": list(ids[some]), "names": list(rows)}))
+        save_arrays(folder / f"rows-{batch}.npz", [np.asarray(x)[some] for x in rows.values()])
+    return len(starts)

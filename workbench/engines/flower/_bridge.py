@@ -1,0 +1,45 @@
+"""The ServerApp of a run from a notebook: passes what the engine asks on to the nodes, and their replies back.
+
+The engine's process and this one are parent and child; they speak over a local connection with a key of their own. When
+the engine is gone, the connection ends, and the ServerApp with it.
+"""
+
+# pyright: reportMissingImports=false
+
+import os
+from multiprocessing.connection import Client
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from workbench.engines.flower.app.asks import NodeFailure
+from workbench.engines.flower.app.nodes import ask_nodes, find_nodes
+
+app = ServerApp()
+
+
+@app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Until the engine hangs up."""
+    del context
+    settings = os.environ
+    key = bytes.fromhex(settings["WORKBENCH_FLOWER_KEY"])
+    with Client(settings["WORKBENCH_FLOWER_ADDRESS"], authkey=key) as engine:
+        try:
+            count, patience = int(settings["WORKBENCH_FLOWER_NODES"]), float(settings["WORKBENCH_FLOWER_PATIENCE"])
+            nodes = find_nodes(grid, count, patience)
+        except RuntimeError as error:
+            engine.send((0, None, str(error)))
+            return
+        engine.send((0, [], ""))
+        while True:
+            try:
+                number, asks, seconds = engine.recv()
+            except EOFError:
+                return
+            try:
+                engine.send((number, ask_nodes(grid, nodes, asks, seconds), ""))
+            except NodeFailure as error:
+                engine.send((number, error.seat, str(error)))
+            except Exception as error:
+                engine.send((number, None, f"{type(error).__name__}: {error}"))

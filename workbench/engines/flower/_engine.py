@@ -1,0 +1,321 @@
+"""Flower as an engine: every client is a node of its own, asked stage by stage; its data and its rows stay there."""
+
+import dataclasses
+import importlib.util
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from workbench.engines._client_loop import Pass, list_clients, partial_avals
+from workbench.engines._clients import Batch, ReadRows, batches
+from workbench.engines._engine import Engine
+from workbench.engines._remote_rows import HeldRows, at_hand
+from workbench.engines._run_recorder import Ledger
+from workbench.engines._stage import edge_aval, from_edge, to_host
+from workbench.engines.flower._export import export_app
+from workbench.engines.flower._runtime import Deployment, Runtime, Simulation
+from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
+from workbench.plan import Plan
+from workbench.plan._plan import loop_bodies, plan_jaxpr
+from workbench.records import RunRecord
+
+
+class Flower(Engine):
+    """Runs a program on Flower: the server's stages here, each client's on a node of its own (extra `flower`).
+
+    Arguments `[clients, ...]` are the clients' data: each node reads its own rows from its own folder, and none of
+    them is in a message. What a later stage of the same client reads stays at the node. To the server goes what the
+    plan reduces, and rows only if the server or the caller reads them: `leaves` of the record lists it.
+
+    The runtime starts with the first run and serves later ones, until `close`, the end of a `with`, or of this
+    process. Nothing of it outlives this process.
+
+    Args (of the constructor):
+        runtime: "simulation" is Flower's simulation runtime, in worker processes of Ray. "deployment" is a SuperLink
+            and one SuperNode per client on the loopback of this machine, processes of their own, which start a new
+            Python for every message: half a minute per stage, for a proof that the parties are separate.
+        nodes: Number of nodes. Default: what the program of the first run needs; more are started when one needs more.
+        clients_per_node: Clients that share a node. It sends one partial result for all of them.
+        workers: Worker processes of the simulation. Default: one per core of the machine.
+        check_nan: End the run at the first NaN that leaves a node.
+        timeout_seconds: How long a stage may take.
+        start_seconds: How long the runtime may take to start.
+        port: Port of the SuperLink. Default: a free one.
+        ray_options: Passed on to `ray.init` by the simulation.
+
+    Raises:
+        MissingDependencyError: if flwr is not installed; for the simulation, if ray is not.
+        ProgramError: for settings that cannot be.
+
+    References:
+        https://flower.ai/docs/framework
+    """
+
+    def __init__(
+        self,
+        runtime: Literal["simulation", "deployment"] = "simulation",
+        *,
+        nodes: int | None = None,
+        clients_per_node: int = 1,
+        workers: int | None = None,
+        check_nan: bool = False,
+        timeout_seconds: float = 600.0,
+        start_seconds: float = 240.0,
+        port: int = 0,
+        ray_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        for library in ("flwr", "ray") if runtime == "simulation" else ("flwr",):
+            if importlib.util.find_spec(library) is None:
+                raise MissingDependencyError(library, extra="flower", needed_for="`workbench.engines.Flower`")
+        _check(runtime, {"nodes": nodes, "clients_per_node": clients_per_node, "workers": workers})
+        self.runtime, self.nodes, self.clients_per_node = runtime, nodes, clients_per_node
+        self.workers, self.check_nan, self.timeout_seconds = workers, check_nan, timeout_seconds
+        self.start_seconds, self.port, self.ray_options = start_seconds, port, dict(ray_options or {})
+        self.name = f"flower ({runtime})"
+        self._running: Runtime | None = None
+        self._numbers = itertools.count()
+        self._dropped: list[str] = []  # held rows that nobody here can ask for any more, to be told to every node
+        self._to_drop: dict[int, list[str]] = {}
+        self._given: dict[int, Any] = {}
+        self._columns: dict[Any, tuple[str, Any]] = {}
+        self._ledger: Ledger | None = None
+
+    export = staticmethod(export_app)
+
+    def __enter__(self) -> "Flower":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the runtime: every process of it, and the clients' files."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def run(self, fn: Callable, *args: Any, progress: Any = None, cancel: Any = None) -> RunRecord:
+        """As every engine's `run`; rows that stayed at the clients are in a failed run's `results` as stand-ins."""
+        try:
+            return super().run(fn, *args, progress=progress, cancel=cancel)
+        finally:
+            self._given.clear()
+            self._columns.clear()
+            if self._running is not None:
+                for name in Path(self._running.data).glob("*/*.npy"):
+                    name.unlink()
+
+    def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._given = {id(x): x for x in inputs if isinstance(x, np.ndarray)}
+        wanted = math.ceil(_most_clients(plan) / self.clients_per_node)
+        if self._running is not None and self._running.nodes < wanted:
+            self.close()
+        if self._running is not None:
+            return
+        started = time.perf_counter()
+        self._running = self._new_runtime(max(wanted, self.nodes or 0))
+        try:
+            self._running.start(lambda: ledger.check("", 0.0))
+        except BaseException:
+            self.close()
+            raise
+        ledger.warmup_seconds += time.perf_counter() - started
+        ledger.note(f"Flower's {self.runtime} runtime started in {time.perf_counter() - started:.1f} s")
+
+    def _new_runtime(self, nodes: int) -> Runtime:
+        if self.runtime == "deployment":
+            return Deployment(nodes, port=self.port, start_seconds=self.start_seconds)
+        workers = min(self.workers or os.cpu_count() or 1, nodes)
+        return Simulation(nodes, workers=workers, ray_options=self.ray_options, start_seconds=self.start_seconds)
+
+    def _compute(self, work: Pass) -> None:
+        size = min(self.clients_per_node, work.clients)
+        work.rows[:] = [self._here(x, work) for x in work.rows]
+        started = time.perf_counter()
+        digest, stage = work.exported(size, None)
+        work.ledger.warmup_seconds += time.perf_counter() - started
+        kept = [f"r{next(self._numbers)}" for _ in work.phase.kept]
+        asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=kept))
+        started = time.perf_counter()
+        try:
+            replies = self._ask([ask for ask, _ in asked], lambda: work.ledger.check(work.stage, 0.0))
+        except NodeFailure as error:
+            raise work.failed(asked[error.seat][1], error, self._place(error.seat)) from error
+        work.ledger.stage(work.stage, "messages", time.perf_counter() - started)
+        self._note_sent(work)
+        expected = partial_avals(work.phase)
+        for seat, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
+            self._add(work, batch, reply, seat, expected)
+        labels = zip(kept, work.phase.kept, work.function(1).out_names, strict=False)
+        work.hold([self._held(name, v, work, label) for name, v, label in labels])
+
+    def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
+        """What each node is asked, and its clients. The clients' data go to files of the nodes, once per run."""
+        self._forget()
+        sources = [self._source(x) for x in work.rows]
+        rows = [x for x in work.rows if not isinstance(x, HeldRows)]
+        asked = []
+        started = time.perf_counter()
+        written = {name for kind, name in sources if kind == "own" and name in {n for n, _ in self._columns.values()}}
+        for seat, batch in enumerate(batches(rows, work.clients, size, work.stage)):
+            parts = iter(batch.rows)
+            sent, named = [], []
+            for kind, name in sources:
+                part = next(parts) if kind != "held" else None
+                if kind == "own" and name not in written:
+                    assert part is not None
+                    self._save(seat, name, part)
+                elif kind == "sent":
+                    sent.append(part)
+                named.append(f"sent:{len(sent) - 1}" if kind == "sent" else f"{kind}:{name}")
+            shared = list(range(len(sent), len(sent) + len(work.shared)))
+            names = [*(name or f"row {i}" for i, (_, name) in enumerate(sources)), *(f"shared {i}" for i in shared)]
+            ask = dataclasses.replace(common, rows=named, names=names, shared=shared, seat=seat)
+            ask.sent, ask.drop = [*sent, *work.shared], self._to_drop.pop(seat, [])
+            asked.append((ask, Batch(batch.index, batch.clients, [])))
+        for x, (kind, name) in zip(work.rows, sources, strict=True):
+            if kind == "own" and not isinstance(x, ReadRows):
+                self._columns[self._key(x)] = name, x
+        work.ledger.stage(work.stage, "clients' files", time.perf_counter() - started)
+        return asked
+
+    def _here(self, x: Any, work: Pass) -> Any:
+        """Rows that are held at other clients than this pass is of have to be sent."""
+        elsewhere = isinstance(x, HeldRows) and x.placement != work.phase.placement
+        return to_host(at_hand([x])[0]) if elsewhere else x
+
+    def _note_sent(self, work: Pass) -> None:
+        made_here = [x for x in work.rows if self._source(x)[0] == "sent"]
+        if made_here:
+            shapes = ", ".join(f"{x.dtype}{list(x.shape)}" for x in made_here)
+            work.ledger.note(
+                f"stage {work.stage} reads rows that the server made and sent, one to each client: {shapes}"
+            )
+
+    def _source(self, x: Any) -> tuple[str, str]:
+        """Where a row is: held by the node, its own data, or made by the server and sent."""
+        if isinstance(x, HeldRows):
+            return "held", x.name
+        if isinstance(x, ReadRows):
+            return "own", f"input-{id(x.reader)}-{x.index}"
+        if id(x) in self._given or id(x.base) in self._given:
+            known = self._columns.get(self._key(x))
+            return "own", known[0] if known else f"input-{next(self._numbers)}"
+        return "sent", ""
+
+    def _key(self, x: np.ndarray) -> Any:
+        """Slices of an argument, one per turn of a loop, are made anew; their place in memory is not."""
+        return x.__array_interface__["data"], x.shape, x.strides
+
+    def _save(self, seat: int, name: str, rows: np.ndarray) -> None:
+        assert self._running is not None
+        np.save(self._running.data / str(seat) / f"{name}.npy", rows)
+
+    def _add(self, work: Pass, batch: Batch, reply: Reply, seat: int, expected: Sequence[Any]) -> None:
+        where = f"{self._place(seat)}, {reply.told['where']}"
+        values = []
+        for x, aval in itertools.zip_longest(reply.values, expected):
+            values.append(_as_expected(x, aval, work, batch, where))
+        compiling = float(reply.told["compile_seconds"])
+        if compiling:
+            work.ledger.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
+        seconds = float(reply.told["seconds"])
+        work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, held=True)
+
+    def _held(self, name: str, v: Any, work: Pass, label: str) -> HeldRows:
+        made_by = work.stage, label
+        return HeldRows(
+            name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped.append
+        )
+
+    def _bring(self, wanted: Sequence[HeldRows]) -> list[np.ndarray]:
+        """Rows that the server or the caller reads: now they leave the clients."""
+        ledger = self._ledger
+        assert ledger is not None
+        nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
+        pairs = list(zip(wanted, nodes, strict=True))
+        asks = [Ask(fetch=[rows.name for rows, count in pairs if seat < count]) for seat in range(max(nodes))]
+        try:
+            replies = self._ask(asks, lambda: ledger.check("", 1.0))
+        except NodeFailure as error:
+            message = (
+                f"client {error.seat} on {self._place(error.seat)} could not give the rows that stayed there: {error}. "
+                "The server, or the caller of the program, reads them: run it again, or let the program reduce them."
+            )
+            raise EngineError(message, client=error.seat) from error
+        given = [iter(reply.values) for reply in replies]
+        brought = []
+        for rows, count in pairs:
+            aval = edge_aval(rows.aval)
+            parts = [next(values) for values in given[:count]]
+            whole = np.concatenate(parts)[: aval.shape[0]]
+            whole = whole.view(aval.dtype) if whole.dtype != aval.dtype else whole
+            ledger.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
+            ledger.moved_bytes += whole.nbytes
+            brought.append(from_edge(whole, rows.aval.dtype))
+        return brought
+
+    def _ask(self, asks: Sequence[Ask], check: Callable[[], Any]) -> list[Reply]:
+        assert self._running is not None
+        try:
+            return self._running.ask(asks, self.timeout_seconds, check)
+        except EngineError:
+            if self._running.processes.ended:
+                self.close()  # the next run starts a new one
+            raise
+
+    def _forget(self) -> None:
+        assert self._running is not None
+        while self._dropped:
+            name = self._dropped.pop()
+            for seat in range(self._running.nodes):
+                self._to_drop.setdefault(seat, []).append(name)
+
+    def _place(self, seat: int) -> str:
+        return f"node {seat}" if self.runtime == "simulation" else f"supernode {seat}"
+
+
+def _most_clients(plan: Plan) -> int:
+    """The clients of the largest pass of a plan, loops included."""
+    most = max((step.placement.size for step in plan.steps if step.kind == "clients" and step.placement), default=1)
+    loops = [step.equation for step in plan.steps if step.kind in ("loop", "branch")]
+    bodies = [plan_jaxpr(closed, plan.name) for equation in loops for closed in loop_bodies(equation)]
+    return max([most, *map(_most_clients, bodies)])
+
+
+def _as_expected(x: Any, aval: Any, work: Pass, batch: Batch, where: str) -> np.ndarray:
+    """A value of a reply, of the shape and dtype that the stage gives."""
+    if x is None or aval is None or x.dtype.itemsize != np.dtype(aval.dtype).itemsize or x.shape != aval.shape:
+        found = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
+        wanted = "nothing" if aval is None else f"{aval.dtype}{list(aval.shape)}"
+        message = (
+            f"stage {work.stage} (`{work.name}`) got {found} from {list_clients(batch.clients)} on {where}, and "
+            f"expects {wanted}. A node replies with what the stage computes, unchanged: look for a Flower mod or a "
+            "changed client app on that node."
+        )
+        raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients)))
+    return x.view(aval.dtype) if x.dtype != aval.dtype else x
+
+
+def _check(runtime: Any, counts: Mapping[str, Any]) -> None:
+    if runtime not in ("simulation", "deployment"):
+        message = (
+            f'`Flower` was given runtime={runtime!r}. Flower has two: "simulation", in worker processes of Ray, and '
+            '"deployment", a SuperLink with SuperNodes: pass one of these.'
+        )
+        raise ProgramError(message)
+    for name, value in counts.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            message = (
+                f"`Flower` was given {name}={value!r}. It counts nodes, clients or processes: pass a positive int, or "
+                "leave it out."
+            )
+            raise ProgramError(message)

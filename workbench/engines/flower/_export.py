@@ -1,0 +1,246 @@
+"""`Flower.export`: a program as a Flower app project that needs flwr, JAX and numpy, and nothing of the workbench."""
+
+import base64
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.engines._artifact import read_header
+from workbench.engines._engine import as_struct, without_emissions
+from workbench.engines._interpreter import Run, Walk
+from workbench.engines._run_recorder import Ledger
+from workbench.engines._stage import edge_aval, to_host
+from workbench.engines.flower import app as _flower_app
+from workbench.engines.flower._program import Block, Stages, describe
+from workbench.engines.flower._runtime import project_file
+from workbench.errors import MissingDependencyError, ProgramError
+from workbench.plan import Jitted, Traced
+from workbench.plan._jit import trace_listening
+
+PACKAGE = "workbench_app"
+_LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
+
+
+def export_app(fn: Callable, folder: str | Path, *args: Any, platforms: Sequence[str] | None = None) -> Path:
+    """Writes a program as a Flower app: a ServerApp that walks the plan, a ClientApp that runs one stage when asked.
+
+    Every function of the plan is StableHLO with its versions, in text files that are checked before they run; there is
+    no pickled code, and `flwr run <folder>` needs flwr, JAX and numpy only. Arguments whose rows the clients read are
+    the clients' data: they are never sent, and each node reads its own (`workbench_app/data.py` is meant to be
+    replaced). Arrays that are given for them are written to `data/`, node by node, so that the app can be tried.
+
+    Args:
+        fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+        folder: Where the project goes: a new or empty folder.
+        *args: Its arguments; `jax.ShapeDtypeStruct`s do for the clients' data.
+        platforms: Platforms that nodes and server run on, as ("cpu", "cuda"). Default: that of this process.
+
+    Returns:
+        The folder.
+
+    Raises:
+        MissingDependencyError: if flwr is not installed, against which the app is written.
+        ProgramError: if `folder` is not empty; if a server stage reads clients' data, or clients talk to each other; if
+            a server's argument has no value; for callbacks; if the app is larger than Flower takes.
+
+    References:
+        https://flower.ai/docs/framework/how-to-run-flower-on-existing-superlink-via-docker.html
+    """
+    if importlib.util.find_spec("flwr") is None:
+        raise MissingDependencyError("flwr", extra="flower", needed_for="`workbench.engines.Flower.export`")
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        message = (
+            f"`Flower.export` was given the folder {folder.name!r}, which is not empty. The project is written as a "
+            "whole, and nothing of yours is overwritten: pass a new folder, or empty this one."
+        )
+        raise ProgramError(message)
+    fn = fn.fn if isinstance(fn, Jitted) else fn
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        traced, walk = _traced(fn, args)
+        stages, constants = Stages(platforms), {}
+        block = Block(walk, stages, constants)
+    inputs, values = _inputs(traced, walk, block, args)
+    described = {
+        "name": walk.plan.name,
+        "nodes": max((op["clients"] for op in client_stages(block.described)), default=1),
+        "inputs": inputs,
+        "results": _names([f"result{jax.tree_util.keystr(path)}" for path, _ in _results(traced)]),
+        "body": block.described,
+    }
+    _check_size(stages, walk.plan.name)
+    _write(folder, described, stages, {**values, **constants})
+    _write_data(folder, inputs, jax.tree.leaves(args))
+    return folder
+
+
+def _traced(fn: Callable, args: Any) -> tuple[Traced, Walk]:
+    traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
+    plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
+    return traced, Walk(plan, "", Run(lambda _: None, Ledger(plan.name, "flower", None, None)))
+
+
+def _results(traced: Traced) -> list[Any]:
+    return jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves)))[
+        0
+    ]
+
+
+def _names(texts: Sequence[str]) -> list[str]:
+    """Texts as names of files: of letters, digits and dashes, each once."""
+    names: list[str] = []
+    for text in texts:
+        name = re.sub(r"\W+", "-", text).strip("-") or "value"
+        while name in names:
+            name += "-"
+        names.append(name)
+    return names
+
+
+def _inputs(traced: Traced, walk: Walk, block: Block, args: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """What each argument is: the clients' own, or the server's with its value."""
+    variables = walk.plan.closed.jaxpr.invars
+    returned = {v for v in walk.plan.closed.jaxpr.outvars if v in block.uses}
+    names, leaves = _names(traced.in_names), jax.tree.leaves(args)
+    pairs = [(name, v, block.uses[v]) for name, v in zip(traced.in_names, variables, strict=True)]
+    both = [name for name, v, use in pairs if use.clients and (use.server or v in returned)]
+    if both:
+        message = (
+            f"`Flower.export` was given {_listed(both)}, whose rows the clients read and which a server stage (or the "
+            "caller) reads as a whole. What the clients own does not go to the server: do that work in the client "
+            "function (a cohort by `where=` of a reduction instead of `select`), or give the server an argument of "
+            "its own."
+        )
+        raise ProgramError(message)
+    own = [block.uses[v].clients for v in variables]
+    absent = [n for n, mine, x in zip(traced.in_names, own, leaves, strict=True) if not mine and _is_struct(x)]
+    if absent:
+        message = (
+            f"`Flower.export` was given shapes only for {_listed(absent)}, which the server starts from. The app runs "
+            "without you: pass arrays for what is not the clients' data."
+        )
+        raise ProgramError(message)
+    described, values = [], {}
+    for name, label, mine, v, x in zip(names, traced.in_names, own, variables, leaves, strict=True):
+        aval = edge_aval(v.aval)
+        axis = block.uses[v].axis
+        described.append({"name": name, "argument": label, "own": mine, "axis": axis, **describe(aval)})
+        if not mine:
+            values[name] = to_host(x).astype(aval.dtype, copy=False)
+    return described, values
+
+
+def _is_struct(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "the argument" + ("s " if len(names) > 1 else " ") + ", ".join(f"`{name}`" for name in names)
+
+
+def _check_size(stages: Stages, name: str) -> None:
+    size = sum(map(len, stages.bytes.values())) * 4 // 3
+    if size > _LIMIT_BYTES:
+        message = (
+            f"`Flower.export` made {size / 2**20:.0f} MiB of stages for `{name}`, and Flower takes apps up to 10 MiB. "
+            "Large constants that the client function closes over are in its stages: pass them as arguments."
+        )
+        raise ProgramError(message)
+
+
+def _write(folder: Path, described: dict[str, Any], stages: Stages, values: dict[str, np.ndarray]) -> None:
+    package = folder / PACKAGE
+    (package / "stages").mkdir(parents=True)
+    for source in sorted(Path(str(_flower_app.__file__)).parent.glob("*.py")):
+        shutil.copyfile(source, package / source.name)
+    (package / "program.json").write_text(json.dumps(described, indent=1))
+    for digest, data in stages.bytes.items():
+        text = json.dumps({"about": read_header(data), "base64": base64.b64encode(data).decode()}, indent=1)
+        (package / "stages" / f"{digest[:16]}.json").write_text(text)
+    (folder / "inputs").mkdir()
+    for name, x in values.items():
+        np.save(folder / "inputs" / f"{name}.npy", x)
+    here = folder.resolve()
+    config = {name: str(here / name) for name in ("data", "inputs", "results")}
+    name = re.sub(r"[^a-z0-9]+", "-", described["name"].lower()).strip("-") or "program"
+    (folder / "pyproject.toml").write_text(project_file(name, PACKAGE, {**config, "timeout-seconds": 600}))
+    (folder / "README.md").write_text(_readme(name, described))
+
+
+def _write_data(folder: Path, inputs: Sequence[dict[str, Any]], leaves: Sequence[Any]) -> None:
+    for described, x in zip(inputs, leaves, strict=True):
+        if not described["own"] or _is_struct(x):
+            continue
+        rows = to_host(x).astype(described["dtype"], copy=False)
+        for node in range(rows.shape[described["axis"]]):
+            (folder / "data" / str(node)).mkdir(parents=True, exist_ok=True)
+            part = rows.take([node], axis=described["axis"])
+            np.save(folder / "data" / str(node) / f"{described['name']}.npy", part)
+
+
+def client_stages(block: dict[str, Any]) -> list[dict[str, Any]]:
+    """The client stages of a program and of all its loops."""
+    found = []
+    for op in block["ops"]:
+        inner = [op[name] for name in ("body", "condition") if name in op] + op.get("branches", [])
+        found += [op] if op["op"] == "clients" else [stage for body in inner for stage in client_stages(body)]
+    return found
+
+
+def _readme(name: str, described: dict[str, Any]) -> str:
+    own = [x for x in described["inputs"] if x["own"]]
+    stages = client_stages(described["body"])
+    leaves = [f"- stage {op['stage']} (`{op['name']}`): {_value(x)}" for op in stages for x in op["leaves"]]
+    if any(op["kept_avals"] for op in stages):
+        leaves.append("- rows that a server stage or a result consists of; all other rows stay at the node")
+    needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in own]
+    count = described["nodes"]
+    return _README.format(
+        name=name, nodes=count, data="\n".join(needed) or "- nothing", leaves="\n".join(leaves) or "- nothing"
+    )
+
+
+def _value(x: dict[str, Any]) -> str:
+    return f"{x['name']}, {x['dtype']}{x['shape']}"
+
+
+def _of_one(x: dict[str, Any]) -> list[int]:
+    return [1 if i == x["axis"] else size for i, size in enumerate(x["shape"])]
+
+
+_README = """# {name}: an exported program as a Flower app
+
+One ServerApp that walks the plan, one ClientApp that runs one stage when it is asked. Every function is StableHLO in
+`workbench_app/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
+
+## Try it on this machine
+
+    flwr run . --stream --federation-config "num-supernodes={nodes}"
+
+`flwr run` leaves a SuperLink running, for the next run; `pkill flower-superlink` ends it. Results go to `results/`.
+
+## Deploy it
+
+    flower-superlink --insecure
+    flower-supernode --insecure --superlink HOST:8000 --node-config 'partition-id=0 data="/folder/of/this/client"'
+
+one SuperNode for each of the {nodes} clients, then `flwr run . NAME-OF-YOUR-SUPERLINK --stream`. Use TLS instead of
+`--insecure` outside of one machine. In `pyproject.toml`, `inputs` and `results` are folders of the server's machine.
+
+## What a node reads, from its own folder
+
+{data}
+
+Replace `column` in `workbench_app/data.py` by what your data need.
+
+## What leaves a client
+
+{leaves}
+"""

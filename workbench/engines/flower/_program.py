@@ -1,0 +1,236 @@
+"""A plan as the `program.json` of a Flower app: operations by number, every function of them as StableHLO."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Literal, Var
+
+from workbench import _jax_compat
+from workbench.engines._artifact import pack
+from workbench.engines._client_loop import partial_avals
+from workbench.engines._interpreter import Server, Walk
+from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
+from workbench.errors import ProgramError
+from workbench.plan._evaluate import bind_here
+from workbench.plan._phases import Phase
+from workbench.plan._plan import Step
+
+
+@dataclasses.dataclass
+class Use:
+    """Who reads an input of a block, and which axis of it the clients are then."""
+
+    clients: bool = False
+    server: bool = False
+    axis: int = 0
+
+    def join(self, other: "Use", turns: int = 0) -> None:
+        """Also reads it as another does, who sees it without its first `turns` axes."""
+        self.clients |= other.clients
+        self.server |= other.server
+        self.axis = max(self.axis, other.axis + turns)
+
+
+class Stages:
+    """The functions of a program as bytes, by their digest."""
+
+    def __init__(self, platforms: Sequence[str] | None) -> None:
+        self.platforms = platforms
+        self.bytes: dict[str, bytes] = {}
+
+    def add(self, name: str, stage: str, fn: Callable[..., Any], avals: Sequence[Any]) -> str:
+        """Exports a function of plain arrays; its digest.
+
+        Raises:
+            ProgramError: if it holds what StableHLO cannot.
+        """
+        try:
+            data = pack(jax.export.export(jax.jit(fn), platforms=self.platforms)(*avals), name=name)
+        except Exception as error:
+            message = (
+                f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(error).__name__}: "
+                f"{error}. A stage of an app is StableHLO, which holds no Python: take callbacks (`jax.debug.print`, "
+                "`jax.pure_callback`) out of it, and use platforms that JAX knows."
+            )
+            raise ProgramError(message) from error
+        digest = hashlib.sha256(data).hexdigest()
+        self.bytes[digest] = data
+        return digest
+
+
+class Block:
+    """One jaxpr, that of the program or of a loop's body, as operations on numbered values."""
+
+    def __init__(self, walk: Walk, stages: Stages, constants: dict[str, Any]) -> None:
+        self.walk, self.stages, self.constants = walk, stages, constants
+        self._numbers: dict[Any, int] = {}
+        self._count = 0
+        self._ops: list[dict[str, Any]] = []
+        self._own_constants: list[list[Any]] = []
+        closed = walk.plan.closed
+        self.uses: dict[Any, Use] = {v: Use() for v in closed.jaxpr.invars}
+        inputs = [self._number(v) for v in closed.jaxpr.invars]
+        for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            self._constant(self._number(v), x)
+        for level in range(walk.plan.levels):
+            self._serve(level)
+            for phase in walk.phases.get(level, ()):
+                self._clients(phase)
+        outputs = [self._read(atom, "held") for atom in closed.jaxpr.outvars]
+        self.described = {"inputs": inputs, "constants": self._own_constants, "ops": self._ops, "outputs": outputs}
+
+    def _number(self, v: Any) -> int:
+        self._numbers[v] = self._count
+        self._count += 1
+        return self._numbers[v]
+
+    def _constant(self, number: int, value: Any) -> int:
+        name = f"constant-{len(self.constants)}"
+        self.constants[name] = to_host(value)
+        self._own_constants.append([number, {"name": name, **describe(self.constants[name])}])
+        return number
+
+    def _read(self, atom: Any, reader: str) -> int:
+        """The number of a value; `reader` is "server", "clients", or "held" for who only passes it on."""
+        if isinstance(atom, Literal):
+            number, self._count = self._count, self._count + 1
+            return self._constant(number, jax.numpy.asarray(atom.val, dtype_of(atom)))
+        if atom in self.uses and reader != "held":
+            self.uses[atom].join(Use(**{reader: True}))
+        if atom not in self._numbers:  # rows of a broadcast that somebody other than the clients reads
+            step = self.walk.broadcasts[atom]
+            self._server_op("broadcast", step.stage, lambda x: bind_here(step.equation, x), (step.inputs, [atom]))
+        return self._numbers[atom]
+
+    def _serve(self, level: int) -> None:
+        plan = self.walk.plan
+        for stage in plan.stages:
+            steps = [step for step in stage.steps if step.level == level]
+            if not steps or stage.kind not in ("server", "loop", "branch"):
+                continue
+            if stage.kind == "server":
+                server = Server(plan, stage.index)
+                self._server_op(stage.name or "server", stage.index, server, (server.inputs, server.outputs))
+                continue
+            for step in steps:
+                _LOOPS[step.equation.primitive.name](self, step)
+
+    def _server_op(
+        self, name: str, stage: int, fn: Callable[..., Any], ends: tuple[Sequence[Var], Sequence[Var]]
+    ) -> None:
+        inputs, made = ends
+
+        def call(*operands: Any) -> list[Any]:
+            return [to_edge(y) for y in fn([from_edge(x, dtype_of(v)) for x, v in zip(operands, inputs, strict=True)])]
+
+        numbers = [self._read(v, "server") for v in inputs]
+        path = f"{self.walk.path}{stage}"
+        digest = self.stages.add(name, path, call, [_edge(v) for v in inputs])
+        out = [self._number(v) for v in made]
+        self._ops.append({"op": "server", "stage": path, "name": name, "digest": digest, "in": numbers, "out": out})
+
+    def _clients(self, phase: Phase) -> None:
+        function = BatchFunction(self.walk.plan, phase, self.walk.path, 1)
+        if not phase.divisible:
+            message = (
+                f"`Flower.export` was given a program whose clients talk to each other in stage {function.stage} "
+                f"(`{function.name}`). Nodes of Flower talk to the server only: write that exchange as a reduction and "
+                "a broadcast."
+            )
+            raise ProgramError(message)
+        shared = list(phase.shared.values())
+        numbers = [*(self._read(v, "clients") for v in phase.rows), *(self._read(atom, "server") for atom in shared)]
+        partial = partial_avals(phase)
+        totals = Totals(phase)
+        count = len(partial)
+
+        def merge(*both: Any) -> Any:
+            return totals.merge(list(both[:count]), list(both[count:]))
+
+        op: dict[str, Any] = {
+            "op": "clients",
+            "stage": function.stage,
+            "name": function.name,
+            "clients": phase.placement.size,
+            "digest": self.stages.add(function.name, function.stage, function, function.in_avals),
+            "rows": len(phase.rows),
+            "names": [*(f"row {i}" for i in range(len(phase.rows))), *(f"shared {i}" for i in range(len(shared)))],
+            "kept_avals": [describe(_edge(v)) for v in phase.kept],
+            "partial_avals": [describe(aval) for aval in partial],
+            "leaves": [
+                {"name": name, **describe(aval)}
+                for name, aval in zip(function.out_names[len(phase.kept) :], partial, strict=True)
+            ],
+            "merge": None,
+            "finish": None,
+            "in": numbers,
+        }
+        if partial:
+            op["merge"] = self.stages.add("merge", function.stage, merge, [*partial, *partial])
+            op["finish"] = self.stages.add("finish", function.stage, lambda *t: totals.finish(list(t)), partial)
+        outputs = [*phase.kept, *(step.equation.outvars[0] for step in phase.reductions)]
+        op["out"] = [self._number(v) for v in outputs]
+        self._ops.append(op)
+
+    def _body(
+        self, step: Step, closed: Any, operands: Sequence[Any], suffix: str = "", sliced: int = 0
+    ) -> dict[str, Any]:
+        """A loop's body; what it reads of its inputs is read of the operands, the last ones by turns if `sliced`."""
+        walk = self.walk.body(step, closed, suffix)
+        block = Block(walk, self.stages, self.constants)
+        pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)
+        for i, (v, atom) in enumerate(pairs):
+            if not isinstance(atom, Literal) and atom in self.uses:
+                self.uses[atom].join(block.uses[v], turns=int(i >= len(operands) - sliced))
+        return block.described
+
+    def _loop(self, step: Step, kind: str, more: dict[str, Any]) -> None:
+        numbers = [self._read(atom, "held") for atom in step.equation.invars]
+        out = [self._number(v) for v in step.outputs]
+        self._ops.append({"op": kind, "stage": f"{self.walk.path}{step.stage}", "in": numbers, "out": out, **more})
+
+
+def _scan(block: Block, step: Step) -> None:
+    params = step.equation.params
+    consts, carries = _jax_compat.scan_counts(params)
+    stacked = [describe(edge_aval(aval)) for aval in params["jaxpr"].out_avals[carries:]]
+    sliced = len(step.equation.invars) - consts - carries
+    body = block._body(step, params["jaxpr"], step.equation.invars, sliced=sliced)
+    more = {"length": params["length"], "reverse": params["reverse"], "consts": consts}
+    block._loop(step, "scan", {**more, "carries": carries, "stacked_avals": stacked, "body": body})
+
+
+def _while(block: Block, step: Step) -> None:
+    params = step.equation.params
+    conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
+    operands = step.equation.invars
+    carry = operands[conditions + bodies :]
+    condition = block._body(step, params["cond_jaxpr"], [*operands[:conditions], *carry], "?")
+    body = block._body(step, params["body_jaxpr"], [*operands[conditions : conditions + bodies], *carry])
+    more = {"conditions": conditions, "bodies": bodies, "condition": condition, "body": body}
+    block._loop(step, "while", more)
+
+
+def _cond(block: Block, step: Step) -> None:
+    operands = step.equation.invars
+    block._read(operands[0], "server")
+    branches = [
+        block._body(step, closed, operands[1:], f"[{i}]") for i, closed in enumerate(step.equation.params["branches"])
+    ]
+    block._loop(step, "cond", {"branches": branches})
+
+
+_LOOPS: dict[str, Callable[[Block, Step], None]] = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+def _edge(v: Any) -> jax.ShapeDtypeStruct:
+    aval = edge_aval(v.aval)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def describe(x: Any) -> dict[str, Any]:
+    """Shape and dtype, for JSON."""
+    return {"shape": list(x.shape), "dtype": str(x.dtype)}

@@ -1,0 +1,395 @@
+"""Flower's two runtimes, each started in processes of its own: the simulation, and SuperLink with SuperNodes."""
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+from workbench.engines import _process_supervisor
+from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
+from workbench.errors import EngineError
+
+_PATIENCE_SECONDS = 240.0  # for a runtime to start: Ray alone took 15 to 60 s on two busy cores
+
+
+class ProcessEndedError(EngineError):
+    """A process that must live has ended; `process` is its name."""
+
+    def __init__(self, message: str, process: str) -> None:
+        super().__init__(message)
+        self.process = process
+
+
+class Processes:
+    """Processes with their logs in `folder`; all end with `close`, or when this process ends in whatever way."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self.folder, self.env = folder, dict(env)
+        self.pids: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+        self._keeper = subprocess.Popen(
+            [sys.executable, _process_supervisor.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # an interrupt of the notebook is not one of the nodes
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Starts one; `log(name)` is what it writes."""
+        task = {"name": name, "argv": list(argv), "env": {**self.env, **(env or {})}, "log": str(self._path(name))}
+        assert self._process_supervisor.stdin is not None
+        self._process_supervisor.stdin.write(json.dumps(task) + "\n")
+        self._process_supervisor.stdin.flush()
+
+    def log(self, name: str, size: int = 600) -> str:
+        """The end of what a process has written, in one line."""
+        path = self._path(name)
+        return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
+
+    def wait(
+        self,
+        ready: Callable[[], Any],
+        what: str,
+        check: Callable[[], Any],
+        seconds: float = _PATIENCE_SECONDS,
+        pause: Callable[[float], Any] = time.sleep,
+    ) -> Any:
+        """What `ready` returns once it is not None; looks ten times a second, and calls `check`, which may raise.
+
+        A `pause` that ends as soon as there is something to look at makes it look at once.
+
+        Raises:
+            EngineError: if a process ended meanwhile, or after `seconds`.
+        """
+        until = time.monotonic() + seconds
+        while (found := ready()) is None:
+            check()
+            for name, status in list(self.ended.items()):
+                message = (
+                    f"Flower's {name} ended with exit status {status} while the engine waited for {what}. Without it "
+                    f"nothing can run; it wrote last: {self.log(name)!r}. Run again; on a busy machine raise "
+                    "`start_seconds`, or give `workers` less to do."
+                )
+                raise ProcessEndedError(message, name)
+            if time.monotonic() > until:
+                name = next(reversed(self.pids), "")
+                message = (
+                    f"the engine waited {seconds:.0f} s for {what}. Flower's processes are alive but do not get there; "
+                    f"{name} wrote last: {self.log(name)!r}. Raise `start_seconds` on a busy machine, and see that "
+                    "nothing blocks connections on 127.0.0.1."
+                )
+                raise EngineError(message)
+            pause(0.1)
+        return found
+
+    def close(self) -> None:
+        """Ends all of them and what they started."""
+        if self._process_supervisor.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process_supervisor.stdin.close()
+        try:
+            self._process_supervisor.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process_supervisor.kill()
+            self._process_supervisor.wait()
+        self._reader.join(timeout=10)
+        if self._process_supervisor.stdout is not None:
+            self._process_supervisor.stdout.close()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name.replace(' ', '-')}.log"
+
+    def _read(self) -> None:
+        assert self._process_supervisor.stdout is not None
+        for line in self._process_supervisor.stdout:
+            told = json.loads(line)
+            if "started" in told:
+                self.pids[told["started"]] = told["pid"]
+            else:
+                self.ended[told["ended"]] = told["status"]
+
+
+class Runtime:
+    """Nodes that answer; `data` is the folder of which each node reads `<its partition>/`."""
+
+    def __init__(self, nodes: int, *, start_seconds: float = _PATIENCE_SECONDS) -> None:
+        self.nodes, self.start_seconds = nodes, start_seconds
+        self.folder = Path(tempfile.mkdtemp(prefix="workbench-flower-"))
+        self.data = self.folder / "data"
+        for node in range(nodes):
+            (self.data / str(node)).mkdir(parents=True)
+        key = secrets.token_bytes(32)
+        self._listener = Listener(authkey=key)
+        self._accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._engine: Connection | None = None
+        self._number = 0
+        self._key = key
+        threading.Thread(target=self._accept, daemon=True).start()
+        self.processes = Processes(self.folder, self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_HOME": str(self.folder / "home"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
+            # Flower starts its own programs by their names.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            "WORKBENCH_FLOWER_ADDRESS": str(self._listener.address),
+            "WORKBENCH_FLOWER_KEY": self._key.hex(),
+            "WORKBENCH_FLOWER_NODES": str(self.nodes),
+            "WORKBENCH_FLOWER_PATIENCE": str(self.start_seconds),
+            "WORKBENCH_FLOWER_DATA": str(self.data),
+        }
+
+    def start(self, check: Callable[[], Any]) -> None:
+        """Starts the processes and waits until all nodes have said who they are."""
+        raise NotImplementedError
+
+    def _connect(self, check: Callable[[], Any]) -> None:
+        self._engine = self.processes.wait(self._arrived, "its ServerApp", check, self.start_seconds)
+        _, ready, error = self._receive(0, check, self.start_seconds + 90)
+        if ready is None:
+            message = (
+                f"Flower's runtime started but the run cannot: {error}. Every client needs a node that answers: raise "
+                f"`start_seconds` on a busy machine. {self._last_words()}"
+            )
+            raise EngineError(message)
+
+    def _arrived(self) -> Connection | None:
+        try:
+            return self._accepted.get_nowait()
+        except queue.Empty:
+            return None
+
+    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[Reply]:
+        """The replies of the first nodes, in order.
+
+        Raises:
+            NodeFailure: if one raised, left, or did not answer in `seconds`.
+            EngineError: if the runtime itself is gone.
+        """
+        assert self._engine is not None
+        self._number += 1
+        with contextlib.suppress(OSError):  # it ended: said below, with its log
+            self._engine.send((self._number, list(asks), seconds))
+        _, found, error = self._receive(self._number, check, seconds + 60)
+        if isinstance(found, list):
+            return found
+        if found is None:
+            message = (
+                f"Flower's ServerApp failed: {error}. It only passes messages on, so this is Flower's own: run again. "
+                f"{self._last_words()}"
+            )
+            raise EngineError(message)
+        raise NodeFailure(found, error)
+
+    def _receive(self, number: int, check: Callable[[], Any], seconds: float) -> Any:
+        """The answer with this number; older ones belong to runs that were cancelled."""
+        engine = self._engine
+        assert engine is not None
+
+        def ready() -> Any:
+            try:
+                while engine.poll():
+                    if (answer := engine.recv())[0] == number:
+                        return answer
+            except (EOFError, OSError):
+                message = (
+                    "Flower's ServerApp hung up while the engine waited for the nodes. A run needs it from beginning "
+                    f"to end: run again, the engine starts a new one. {self._last_words()}"
+                )
+                self.processes.ended.setdefault("serverapp", 1)
+                raise EngineError(message) from None
+            return None
+
+        def pause(most: float) -> None:
+            with contextlib.suppress(EOFError, OSError):  # `ready` says it
+                engine.poll(most)
+
+        return self.processes.wait(ready, "the nodes", check, seconds, pause)
+
+    def _last_words(self) -> str:
+        told = "; ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)
+        return f"Its processes wrote last: {told}"
+
+    def close(self) -> None:
+        """Ends all processes and removes all files."""
+        if self._engine is not None:
+            self._engine.close()
+        else:
+            with contextlib.suppress(OSError, EOFError):  # lets the waiting thread go
+                Client(self._listener.address, authkey=self._key).close()
+        self.processes.close()
+        self._listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            self._accepted.put(self._listener.accept())
+
+
+class Simulation(Runtime):
+    """Virtual nodes in worker processes of Ray."""
+
+    def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
+        super().__init__(nodes, start_seconds=start_seconds)
+        self.workers, self.ray_options = workers, dict(ray_options)
+
+    def start(self, check: Callable[[], Any]) -> None:
+        """Starts Ray, the worker processes and the nodes."""
+        settings = json.dumps([self.nodes, self.workers, self.ray_options, self.start_seconds])
+        self.processes.start("simulation", [sys.executable, "-m", "workbench.engines.flower._simulation", settings])
+        self._connect(check)
+
+
+class Deployment(Runtime):
+    """A SuperLink and a SuperNode per client, on this machine's loopback; each message starts a process there."""
+
+    def __init__(self, nodes: int, *, port: int, start_seconds: float) -> None:
+        super().__init__(nodes, start_seconds=start_seconds)
+        self.port = port or free_port()
+
+    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[Reply]:
+        """As every runtime; a SuperNode whose process ended is noticed at once, not by Flower's heartbeats."""
+        try:
+            return super().ask(asks, seconds, check)
+        except ProcessEndedError as error:
+            kind, _, seat = error.process.partition(" ")
+            if kind != "supernode":
+                raise
+            raise NodeFailure(int(seat), f"left: {error}") from error
+
+    def start(self, check: Callable[[], Any]) -> None:
+        """Starts the SuperLink, the SuperNodes, and the app that talks to the engine."""
+        self.start_nodes(check)
+        project = self.folder / "bridge"
+        write_bridge(project)
+        self.submit(project)
+        self._connect(check)
+
+    def start_nodes(self, check: Callable[[], Any]) -> None:
+        """The SuperLink and the SuperNodes alone."""
+        check_port(self.port)
+        link = [
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
+        self.processes.start("superlink", [_program("flower-superlink"), *link])
+        self.processes.wait(lambda: True if _answers(self.port) else None, "the SuperLink", check, self.start_seconds)
+        for node in range(self.nodes):
+            own = f'partition-id={node} num-partitions={self.nodes} data="{self.data / str(node)}"'
+            flags = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+            home = {"FLWR_HOME": str(self.folder / f"home-{node}")}
+            argv = [_program("flower-supernode"), *flags, "--node-config", own]
+            self.processes.start(f"supernode {node}", argv, home)
+
+    def submit(self, project: Path, *flags: str) -> None:
+        """Gives a Flower app to the SuperLink, as `flwr run` does."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        self.processes.start("flwr run", [_program("flwr"), "run", str(project), "here", "--stream", *flags])
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def check_port(port: int) -> None:
+    """Whether the SuperLink can have this port.
+
+    Raises:
+        EngineError: if somebody has it.
+    """
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        message = (
+            f"`Flower` was given port={port} for its SuperLink, but 127.0.0.1:{port} cannot be listened on: {error}. A "
+            "port belongs to one process at a time: pass another, leave `port` out for a free one, or end the other "
+            "process (a SuperLink that `flwr run` left behind, perhaps)."
+        )
+        raise EngineError(message) from error
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _program(name: str) -> str:
+    """A command of Flower, of this Python's environment."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name) or name
+
+
+def write_bridge(project: Path) -> None:
+    """The Flower app whose server is the engine's bridge."""
+    package = project / "workbench_bridge"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for name, module in (("server", "_flower_bridge"), ("client", "_flower_app.client")):
+        # Flower looks for an assignment, not for an import.
+        text = f"from workbench.engines.{module} import app as made\n\napp = made\n"
+        (package / f"{name}.py").write_text(text)
+    (project / "pyproject.toml").write_text(project_file("workbench-bridge", "workbench_bridge", {}))
+
+
+def project_file(name: str, package: str, config: Mapping[str, Any]) -> str:
+    """The pyproject.toml of a Flower app."""
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
+    return f"""[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A program of sharded MapReduce in JAX, exported from Workbench"
+license = "Apache-2.0"
+requires-python = ">=3.11"
+dependencies = ["flwr>=1.41", "jax>=0.10", "flatbuffers>=24.3", "numpy>=2"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "workbench"
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server:app"
+clientapp = "{package}.client:app"
+
+[tool.flwr.app.config]
+{settings}
+"""

@@ -1,0 +1,58 @@
+"""Flower's simulation runtime in a process of its own, with the ServerApp that the engine talks to."""
+
+# pyright: reportMissingImports=false
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+_TRY_SECONDS = 90.0  # for Ray to run its first task: 5 to 30 s on two busy cores
+
+
+def main() -> None:
+    """Runs until the ServerApp ends; the only argument: nodes, workers, options of Ray, patience in seconds."""
+    nodes, workers, ray_options, patience = json.loads(sys.argv[1])
+    # Ray gives its own processes 30 seconds to start, too little for a busy machine.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(patience)))
+    from flwr.simulation import run_simulation
+
+    from workbench.engines.flower import _bridge as _flower_bridge
+    from workbench.engines.flower.app import client
+
+    options = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": 512 << 20, **ray_options}
+    start_ray(options, patience)
+    run_simulation(
+        server_app=_flower_bridge.app,
+        client_app=client.app,
+        num_supernodes=nodes,
+        backend_config={"init_args": options, "client_resources": {"num_cpus": 1, "num_gpus": 0}},
+    )
+
+
+def start_ray(options: dict[str, Any], patience: float) -> None:
+    """Starts Ray, and again if it does not answer; Flower takes the Ray that runs.
+
+    A raylet of Ray 2.55 ends when one of its helpers takes more than 15 seconds to start, and nobody tells the driver.
+    """
+    import ray
+
+    until = time.monotonic() + patience
+    while True:
+        try:
+            # As Flower would start it: the nodes find what this process finds.
+            paths = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+            ray.init(runtime_env={"env_vars": paths}, **options)
+            ray.get(ray.remote(num_cpus=0)(lambda: None).remote(), timeout=_TRY_SECONDS)
+        except Exception as error:
+            print(f"Ray did not start: {type(error).__name__}: {error}", flush=True)
+            ray.shutdown()
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,0 @@
-"""Experiments in federated learning from a handful of settings, and the notebook cell that does the same."""
-
-from workbench.experiments._code import write_code as write_code
-from workbench.experiments._experiment import Experiment as Experiment
-from workbench.experiments._settings import ALGORITHMS as ALGORITHMS, COMPRESSIONS as COMPRESSIONS, Settings as Settings

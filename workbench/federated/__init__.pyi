@@ -1,0 +1,1 @@
+from . import algorithms as algorithms, data as data, experiments as experiments

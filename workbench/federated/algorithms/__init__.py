@@ -1,0 +1,50 @@
+"""Algorithms in terms of the primitives, each a short file with its paper cited."""
+
+from workbench.federated.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm as Algorithm, ServerState as ServerState
+from workbench.federated.algorithms._apfl import ApflState as ApflState, apfl as apfl
+from workbench.federated.algorithms._coded import (
+    best_needed as best_needed,
+    coded_matmul as coded_matmul,
+    encode_blocks as encode_blocks,
+    expected_latency as expected_latency,
+    simulate_latency as simulate_latency,
+)
+from workbench.federated.algorithms._coded_shuffle import (
+    ShufflePlan as ShufflePlan,
+    coded_shuffle as coded_shuffle,
+    plan_shuffle as plan_shuffle,
+    shuffle_messages as shuffle_messages,
+)
+from workbench.federated.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
+from workbench.federated.algorithms._diloco import (
+    DilocoState as DilocoState,
+    diloco as diloco,
+    outer_nesterov as outer_nesterov,
+)
+from workbench.federated.algorithms._fedavg import fedavg as fedavg, fedopt as fedopt, fedprox as fedprox
+from workbench.federated.algorithms._kmeans import kmeans as kmeans
+from workbench.federated.algorithms._linear import newton as newton, power_iteration as power_iteration
+from workbench.federated.algorithms._local import Trained as Trained, train_locally as train_locally
+from workbench.federated.algorithms._matmul import matmul_25d as matmul_25d, matmul_words as matmul_words
+from workbench.federated.algorithms._meta import fine_tuning as fine_tuning, maml as maml, reptile as reptile
+from workbench.federated.algorithms._mime import mime_lite as mime_lite
+from workbench.federated.algorithms._population import (
+    Population as Population,
+    branch_train_merge as branch_train_merge,
+    papa as papa,
+)
+from workbench.federated.algorithms._privacy import epsilon as epsilon, gaussian_mean as gaussian_mean
+from workbench.federated.algorithms._robust import median as median, trimmed_mean as trimmed_mean
+from workbench.federated.algorithms._scaffold import ScaffoldState as ScaffoldState, scaffold as scaffold
+from workbench.federated.algorithms._self_tuning import hypergradient as hypergradient, reweighted as reweighted
+from workbench.federated.algorithms._statistics import (
+    histogram as histogram,
+    inverted_index as inverted_index,
+    quantile as quantile,
+    word_count as word_count,
+)
+from workbench.federated.algorithms._streaming import (
+    StreamingState as StreamingState,
+    streaming_diloco as streaming_diloco,
+)

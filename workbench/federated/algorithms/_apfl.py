@@ -1,0 +1,112 @@
+"""APFL: every client mixes the model of all with one of its own, and may learn how much of each."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
+from workbench.federated.algorithms._local import has_examples, split_weight
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+class ApflState(NamedTuple):
+    """What the server holds, and each client's own parameters and share of them (`own`, `mixing`: `[clients, ...]`)."""
+
+    server: ServerState
+    own: Any
+    mixing: jax.Array
+
+    @property
+    def params(self) -> Any:
+        """The parameters at the server."""
+        return self.server.params
+
+
+def apfl(
+    loss: Loss,
+    *,
+    clients: int,
+    learning_rate: float,
+    mixing: float = 0.5,
+    adaptive: bool = False,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Adaptive personalised federated learning: a client uses α times its own parameters and 1 − α times everybody's.
+
+    Moves the same bytes as `fedavg`; a client's own parameters stay where they are.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many there are. Those of weight 0 are absent from a round and keep what they hold.
+        learning_rate: Of all local steps.
+        mixing: α at the start, 0 (federated averaging) to 1 (everyone alone).
+        adaptive: Whether each client also descends its α once per round.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with batches as in `fedavg`, and the metrics `loss` (of the shared model while it trains),
+        `personal_loss` (of the mixtures) and `mixing`; `personalize(state, client_batches)` returns the mixtures.
+
+    Example:
+        >>> algorithm = apfl(lambda w, x: (w - x) ** 2, clients=2, learning_rate=0.25, mixing=1.0)
+        >>> batches = jnp.array([[1.0], [3.0]])
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), batches)
+        >>> float(state.params), algorithm.personalize(state, batches).tolist()
+        (1.0, [0.5, 1.5])
+
+    References:
+        Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", 2020 (arXiv 2003.13461), Algorithm 1 and
+        equation 10 (α).
+    """
+    combiner = weighted_mean() if aggregator is None else aggregator
+    server_optimizer = optax.sgd(1.0)
+    init_server = with_server_optimizer(server_optimizer, combiner, clients)
+
+    def train(params: Any, own: Any, share: jax.Array, weight: jax.Array, batches: Any) -> Any:
+        def step(carry: Any, batch: Any) -> tuple[Any, Any]:
+            shared, private = carry
+            value, gradient = jax.value_and_grad(loss)(shared, batch)
+            mixed_loss, push = jax.value_and_grad(lambda v: loss(_mix(share, v, shared), batch))(private)
+            real = has_examples(batch)
+            moved = jax.tree.map(
+                lambda x, g: x - jnp.where(real, learning_rate * g, jnp.zeros_like(g)), carry, (gradient, push)
+            )
+            return moved, (jnp.where(real, value, 0.0), jnp.where(real, mixed_loss, 0.0), real.astype(value.dtype))
+
+        (shared, private), (values, mixed, real) = jax.lax.scan(step, (params, own), batches)
+        steps = jnp.maximum(real.sum(), 1)
+        learned = _descend_share(loss, share, (own, params), batches, learning_rate) if adaptive else share
+        kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), (private, learned), (own, share))
+        return jax.tree.map(jnp.subtract, shared, params), kept, (values.sum() / steps, mixed.sum() / steps, kept[1])
+
+    @program(clients=clients)
+    def apfl_round(state: ApflState, client_batches: Any) -> tuple[ApflState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        shared = broadcast(state.server.params)
+        moved, (own, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
+        moved, aggregation = combiner.combine(moved, weight, state.server.aggregation)
+        value, personal, share = reduce_weighted_mean(results, weight)
+        server = server_step(server_optimizer, state.server, moved, aggregation)
+        return ApflState(server, own, mixing), {"loss": value, "personal_loss": personal, "mixing": share}
+
+    def init(params: Any) -> ApflState:
+        return ApflState(init_server(params), *at_every_client((params, jnp.float32(mixing)), clients))
+
+    @program(clients=clients)
+    def personalize(state: ApflState, client_batches: Any) -> Any:
+        return map_fn(_mix, (state.mixing, state.own, broadcast(state.server.params)))
+
+    return Algorithm(name="APFL", init=init, round=apfl_round, personalize=personalize)
+
+
+def _mix(share: jax.Array, own: Any, shared: Any) -> Any:
+    return jax.tree.map(lambda v, w: share.astype(v.dtype) * v + (1 - share).astype(v.dtype) * w, own, shared)
+
+
+def _descend_share(loss: Loss, share: jax.Array, models: Any, batches: Any, learning_rate: float) -> jax.Array:
+    first = jax.tree.map(lambda x: x[0], batches)
+    slope = jax.grad(lambda a: loss(_mix(a, *models), first))(share)
+    return jnp.clip(share - learning_rate * slope, 0, 1)

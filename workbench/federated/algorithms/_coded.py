@@ -1,0 +1,141 @@
+"""A coded matrix product: any k of n workers are enough, so that nobody waits for the slowest."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import gather_rows
+from workbench.primitives import broadcast, map_fn, program
+
+
+def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> Float[Array, " workers block k"]:
+    """What each worker holds before anything is asked: a mixture of the row blocks of a matrix.
+
+    The first `needed` workers hold the blocks themselves, the others random mixtures of all blocks, so that (with
+    probability one) any `needed` workers together know everything: a maximum distance separable code.
+
+    Args:
+        a: The matrix; its rows are a multiple of `needed`.
+        workers: n, how many there are.
+        needed: k, how many suffice.
+
+    Returns:
+        One block for each worker, `[workers, rows / needed, k]`.
+
+    Raises:
+        ProgramError: if more workers are needed than there are, or the rows do not divide.
+
+    Example:
+        >>> encode_blocks(jnp.eye(4), workers=3, needed=2).shape
+        (3, 2, 4)
+
+    References:
+        Lee et al., "Speeding Up Distributed Machine Learning Using Codes", IEEE Trans. Inf. Theory 2018
+        (arXiv 1512.02673), section III.
+    """
+    if not 1 <= needed <= workers or a.shape[0] % needed:
+        message = (
+            f"`encode_blocks` was given a matrix of {a.shape[0]} rows, workers={workers} and needed={needed}. The "
+            f"matrix is cut into `needed` equal blocks, and that many of the workers suffice: pass 1 to {workers} that "
+            "divide the rows, padding the matrix with rows of zeros where they do not."
+        )
+        raise ProgramError(message)
+    blocks = a.reshape(needed, -1, a.shape[1])
+    return jnp.einsum("wb,brk->wrk", _generator(workers, needed).astype(a.dtype), blocks)
+
+
+def coded_matmul(
+    coded: Float[Array, " workers block k"], x: Float[Array, " k m"], finished: Bool[Array, " workers"], *, needed: int
+) -> Float[Array, " rows m"]:
+    """A x, from those workers that finished; what the others hold is never read.
+
+    Moves x to every worker, and a block of the product back from each.
+
+    Args:
+        coded: What the workers hold, from `encode_blocks`.
+        x: The matrix to multiply by.
+        finished: Who answered in time; if more than `needed` did, the first `needed` of them are used.
+        needed: k, as in `encode_blocks`.
+
+    Returns:
+        The product, `[rows, m]`. If fewer than `needed` finished, it is NaN.
+
+    Example:
+        >>> a = jnp.arange(8.0).reshape(4, 2)
+        >>> coded = encode_blocks(a, workers=3, needed=2)
+        >>> product = coded_matmul(coded, jnp.ones((2, 1)), jnp.array([True, False, True]), needed=2)
+        >>> bool(jnp.allclose(product, a.sum(1, keepdims=True), atol=1e-4))
+        True
+
+    References:
+        Lee et al., arXiv 1512.02673, Algorithm 1 (coded matrix multiplication).
+    """
+    workers = coded.shape[0]
+    with program(clients=workers):
+        answers = map_fn(
+            lambda block, x, in_time: jnp.where(in_time, block @ x, jnp.nan), (coded, broadcast(x), finished)
+        )
+        rows = gather_rows(answers, workers)
+    # A stable sort puts those who finished first, in the order of their numbers.
+    chosen = jnp.argsort(~finished, stable=True)[:needed]
+    mixtures = jnp.asarray(_generator(workers, needed), x.dtype)[chosen]
+    solved = jnp.linalg.solve(mixtures, rows[chosen].reshape(needed, -1))
+    return solved.reshape(-1, x.shape[1])
+
+
+def _generator(workers: int, needed: int) -> np.ndarray:
+    mixtures = np.random.default_rng(0).normal(size=(workers - needed, needed)) / np.sqrt(needed)
+    return np.concatenate([np.eye(needed), mixtures])
+
+
+def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
+    """How long one waits on average for the fastest `needed` of `workers`, each with 1 / `needed` of the work.
+
+    The whole work takes one worker a time of 1 + Exp(`rate`), and a part of it that part of the time. Without a code
+    one needs all workers: `expected_latency(n, n)`.
+
+    Args:
+        workers: n.
+        needed: k.
+        rate: μ, of the exponential part; small means heavy straggling.
+
+    Returns:
+        (1 + (Hₙ − Hₙ₋ₖ) / μ) / k, with the harmonic numbers Hₙ; in units of the least time of the whole work.
+
+    Example:
+        >>> round(expected_latency(2, 2), 4), round(expected_latency(2, 1), 4)  # both halves, or either whole
+        (1.25, 1.5)
+
+    References:
+        Lee et al., arXiv 1512.02673, equations 9 to 12; the gain of the best k over k = n grows like log n.
+    """
+    harmonic = sum(1 / i for i in range(workers - needed + 1, workers + 1))
+    return (1 + harmonic / rate) / needed
+
+
+def best_needed(workers: int, *, rate: float = 1.0) -> int:
+    """The number k of needed workers with the least `expected_latency`.
+
+    Example:
+        >>> best_needed(100)  # for many workers (1 + 1 / W₋₁(−e⁻²)) n = 0.682 n
+        69
+    """
+    needed = np.arange(1, workers + 1)
+    harmonic = np.cumsum(1 / needed[::-1])  # of the fastest 1, 2, …, n workers
+    return int(needed[np.argmin((1 + harmonic / rate) / needed)])
+
+
+def simulate_latency(
+    key: jax.Array, workers: int, needed: int, *, rate: float = 1.0, trials: int = 1000
+) -> Float[Array, " trials"]:
+    """Draws what `expected_latency` is the mean of.
+
+    Example:
+        >>> simulate_latency(jax.random.key(0), 10, 7, trials=5).shape
+        (5,)
+    """
+    seconds = (1 + jax.random.exponential(key, (trials, workers)) / rate) / needed
+    # An index that is an array does not compile anew for every `needed`.
+    return jnp.sort(seconds, axis=1)[:, jnp.int32(needed - 1)]

@@ -1,0 +1,162 @@
+"""Fewer bytes from every client: the largest entries alone, or all of them with few bits."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
+
+
+def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
+    """A mean to which every client sends only its largest entries, as pairs of position and value.
+
+    A pair takes twice the bytes of a value, so a fraction of 0.1 moves a fifth of the bytes. The plan shows them: the
+    reduction is a `reduce_by_key`, whose keys are the positions.
+
+    Args:
+        fraction: Which part of all parameters together is sent (rounded up), above 0 and up to 1.
+        memory: Whether a client keeps what it did not send and adds it the next time (error feedback).
+
+    Raises:
+        ProgramError: if `fraction` is no part.
+
+    Example:
+        >>> with program(clients=2):
+        ...     aggregator = top_k_mean(0.5)
+        ...     memory = aggregator.init(jnp.zeros(2))
+        ...     moved, memory = aggregator.combine(jnp.array([[4.0, 1.0], [0.5, 2.0]]), jnp.ones(2), memory)
+        >>> moved.tolist(), memory.tolist()
+        ([2.0, 1.0], [[0.0, 1.0], [0.5, 0.0]])
+
+    References:
+        Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018 (arXiv 1809.07599), Algorithm 1.
+    """
+    if not 0 < fraction <= 1:
+        message = (
+            f"`top_k_mean` was given fraction={fraction}, but a client sends at least one and at most all of its "
+            "entries. The fraction is a part: pass a number above 0 and up to 1, such as 0.05."
+        )
+        raise ProgramError(message)
+
+    def largest(moved: Any, weight: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        flat = ravel_pytree(moved)[0]
+        wanted = flat + kept if memory else flat
+        _, positions = jax.lax.top_k(jnp.abs(wanted), math.ceil(fraction * wanted.size))
+        left = jnp.where(weight > 0, wanted.at[positions].set(0), kept) if memory else kept
+        return wanted[positions] * weight.astype(wanted.dtype), positions, left
+
+    def combine(moved: Any, weight: jax.Array, kept: Any) -> tuple[Any, Any]:
+        size, unravel = _flat_form(moved)
+        values, positions, kept = map_fn(largest, (moved, weight, kept))
+        total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
+        return unravel(total), kept
+
+    def init(params: Any) -> Any:
+        flat = ravel_pytree(params)[0]
+        return broadcast(jnp.zeros_like(flat if memory else flat[:0]))
+
+    return Aggregator(f"top {fraction:.3g}", init, combine, bounded=not memory)
+
+
+def _flat_form(rows: Any) -> tuple[int, Any]:
+    """How many numbers one client's row holds, and the function that gives a flat vector its form."""
+    flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), rows))
+    return flat.size, unravel
+
+
+def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
+    """A mean to which every client sends integers of a few bits, several packed into one word.
+
+    The words are added as they are, so an all-reduce moves them too: each number has room for the sum over all clients,
+    `bits + log2(clients)` bits. The scale of each array is that of its largest entry at any client, found by a
+    `reduce_max` of one number; rounding is random, so that the mean of many is right. In derivatives, rounding counts
+    as the identity.
+
+    Args:
+        bits: Of each number, 2 to 16.
+        seed: Decides the rounding of all rounds.
+
+    Raises:
+        ProgramError: if `bits` is out of range, or the sum over so many clients does not fit into 32 bits.
+
+    Example:
+        >>> with program(clients=2):
+        ...     aggregator = quantized_mean(bits=2)  # −1, 0 or 1 times the largest
+        ...     moved, _ = aggregator.combine(jnp.array([[4.0, 0.0], [-4.0, 4.0]]), jnp.ones(2), aggregator.init(None))
+        >>> moved.tolist()
+        [0.0, 2.0]
+
+    References:
+        Alistarh et al., "QSGD", NeurIPS 2017 (arXiv 1610.02132), equation 1; Mishchenko et al., "IntSGD", ICLR 2022
+        (arXiv 2102.08374), Algorithm 1: one scale for all, so that the integers can be added.
+    """
+    if not 2 <= bits <= 16:
+        message = (
+            f"`quantized_mean` was given bits={bits}. A number has a sign and leaves room for sums: pass 2 to 16 bits."
+        )
+        raise ProgramError(message)
+
+    def combine(moved: Any, weight: jax.Array, round: jax.Array) -> tuple[Any, Any]:
+        whole = jnp.maximum(reduce_sum(weight), 1e-30)
+        shares = map_fn(lambda row, w: jax.tree.map(lambda x: x * (w / whole).astype(x.dtype), row), (moved, weight))
+        key = jax.random.fold_in(jax.random.key(seed), round)
+        return _integer_sum(bits, shares, key), round + 1
+
+    return Aggregator(f"{bits}-bit mean", lambda params: jnp.int32(0), combine)
+
+
+def _integer_sum(bits: int, shares: Any, key: jax.Array) -> Any:
+    clients = jax.tree.leaves(shares)[0].shape[0]
+    room = math.ceil(math.log2(clients * 2 * _levels(bits) + 1))
+    if room > 32:
+        message = (
+            f"`quantized_mean` was given bits={bits} for {clients} clients, whose sum needs {room} bits. It is added "
+            f"in words of 32 bits: use at most {bits - room + 32} bits, or fewer clients."
+        )
+        raise ProgramError(message)
+
+    @jax.custom_jvp
+    def rounded(shares: Any) -> Any:
+        return _sum_of_words(bits, room, shares, key)
+
+    @rounded.defjvp
+    def _as_if_exact(primals: Any, tangents: Any) -> Any:
+        with program(clients=clients):  # differentiated long after the program's own block has ended
+            return rounded(*primals), reduce_sum(tangents[0])
+
+    return rounded(shares)
+
+
+def _levels(bits: int) -> int:
+    return 2 ** (bits - 1) - 1
+
+
+def _sum_of_words(bits: int, room: int, shares: Any, key: jax.Array) -> Any:
+    levels, lanes = _levels(bits), 32 // room
+    shares = jax.lax.stop_gradient(shares)
+    clients = jax.tree.leaves(shares)[0].shape[0]
+    shifts = jnp.arange(lanes, dtype=jnp.uint32) * jnp.uint32(room)
+
+    def pack(row: Any, scale: Any, number: jax.Array, key: jax.Array) -> jax.Array:
+        own = jax.random.fold_in(key, number)
+        scaled = jax.tree.map(lambda x, s: jnp.where(s > 0, x / s, 0) * levels, row, scale)
+        flat = ravel_pytree(scaled)[0]
+        drawn = jnp.floor(flat + jax.random.uniform(own, flat.shape, flat.dtype))
+        words = (jnp.clip(drawn, -levels, levels) + levels).astype(jnp.uint32)
+        padded = jnp.pad(words, (0, -words.size % lanes)).reshape(-1, lanes)
+        return (padded << shifts[None, :]).sum(-1, dtype=jnp.uint32)
+
+    with program(clients=clients):
+        largest = reduce_max(map_fn(lambda row: jax.tree.map(lambda x: jnp.abs(x).max(), row), (shares,)))
+        numbers = jnp.arange(clients, dtype=jnp.int32)
+        words = reduce_sum(map_fn(pack, (shares, broadcast(largest), numbers, broadcast(key))))
+    size, unravel = _flat_form(shares)
+    mask = jnp.uint32(2**room - 1)
+    sums = ((words[:, None] >> shifts[None, :]) & mask).reshape(-1)[:size]
+    whole = (sums.astype(jnp.int32) - clients * levels).astype(jnp.float32) / levels
+    return jax.tree.map(lambda x, s: x * s, unravel(whole), largest)

@@ -1,0 +1,89 @@
+"""DiLoCo: many AdamW steps in every data centre, then one Nesterov step on what they have in common."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
+from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+class DilocoState(NamedTuple):
+    """What the server holds, and the inner optimiser of every replica, which goes on where it stopped."""
+
+    server: ServerState
+    inner: Any
+
+    @property
+    def params(self) -> Any:
+        """The parameters at the server."""
+        return self.server.params
+
+
+def outer_nesterov() -> optax.GradientTransformation:
+    """The outer optimiser of the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7."""
+    return optax.sgd(0.7, momentum=0.9, nesterov=True)
+
+
+def diloco(
+    loss: Loss,
+    *,
+    clients: int,
+    inner_optimizer: optax.GradientTransformation,
+    outer_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Local training with an optimiser that every replica keeps, and Nesterov momentum on the mean of their movements.
+
+    A round of H steps moves the parameters once each way, where data-parallel training moves a gradient in every step:
+    H times fewer bytes.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many replicas there are. Those of weight 0 are absent from a round and keep their optimiser.
+        inner_optimizer: Of the replicas; `optax.adamw` in the paper.
+        outer_optimizer: Of the server. Default: `outer_nesterov()`.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with batches and metrics as in `fedavg`; the steps of a round are the paper's H.
+
+    Example:
+        >>> algorithm = diloco(lambda w, x: (w - x) ** 2, clients=2, inner_optimizer=optax.sgd(0.5),
+        ...                    outer_optimizer=optax.sgd(1.0))
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[1.0], [3.0]]))
+        >>> float(state.params)  # with these optimisers, federated averaging
+        2.0
+
+    References:
+        Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023
+        (arXiv 2311.08105), Algorithm 1.
+    """
+    outer = outer_nesterov() if outer_optimizer is None else outer_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+    init_server = with_server_optimizer(outer, combiner, clients)
+
+    @program(clients=clients)
+    def diloco_round(state: DilocoState, client_batches: Any) -> tuple[DilocoState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+
+        def train(params: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+            trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=own)
+            kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), trained.optimizer, own)
+            return trained.moved, kept, trained.loss, trained.squared_drift
+
+        replicas = (broadcast(state.server.params), state.inner, weight, batches)
+        moved, inner, losses, squared_drift = map_fn(train, replicas)
+        moved, aggregation = combiner.combine(moved, weight, state.server.aggregation)
+        value, drift = reduce_weighted_mean((losses, squared_drift), weight)
+        server = server_step(outer, state.server, moved, aggregation)
+        return DilocoState(server, inner), {"loss": value, "squared_drift": drift}
+
+    def init(params: Any) -> DilocoState:
+        return DilocoState(init_server(params), at_every_client(inner_optimizer.init(params), clients))
+
+    return Algorithm(name="DiLoCo", init=init, round=diloco_round)

@@ -1,0 +1,160 @@
+"""Federated averaging: local SGD at every client, the mean of their movements at the server."""
+
+from typing import Any
+
+import jax
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
+from workbench.federated.algorithms._local import Trained, split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+def fedavg(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    server_optimizer: optax.GradientTransformation | None = None,
+    proximal: float = 0.0,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Federated averaging; with one step per client, FedSGD.
+
+    A round moves the parameters once to every client and one movement of the same size back.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many take part in a round.
+        client_optimizer: Of the clients; `optax.sgd` in the paper.
+        server_optimizer: Takes the mean movement as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
+        proximal: Strength μ of a pull towards the server's parameters; see `fedprox`.
+        aggregator: How the movements become one: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
+            `top_k_mean(...)`, `quantized_mean(...)`. Default: the mean by weight.
+
+    Returns:
+        The algorithm. Its round takes batches `[clients, steps, ...]` (a dictionary may hold `mask`
+        `[clients, steps, batch]` and `weight` `[clients]`, as `data.pad_clients(...).tree` does), and returns the
+        metrics `loss`, the mean over the clients, and `squared_drift`, the mean squared distance that they moved.
+
+    Example:
+        >>> algorithm = fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
+        >>> state, metrics = algorithm.round(algorithm.init(jax.numpy.float32(0)), jax.numpy.array([[1.0], [3.0]]))
+        >>> float(state.params), float(metrics["loss"])
+        (2.0, 5.0)
+
+    References:
+        McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
+        Algorithm 1 (arXiv 1602.05629).
+    """
+    server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+
+    def train(params: Any, batches: Any) -> Trained:
+        def pulled(local: Any, gradient: Any) -> Any:
+            return jax.tree.map(lambda g, w, start: g + proximal * (w - start), gradient, local, params)
+
+        return train_locally(loss, client_optimizer, params, batches, pulled if proximal else _as_it_is)
+
+    @program(clients=clients)
+    def fedavg_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        trained = map_fn(train, (broadcast(state.params), batches))
+        squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
+        moved, aggregation = combiner.combine(trained.moved, weight, state.aggregation)
+        value, drift = reduce_weighted_mean((trained.loss, squared_drift), weight)
+        return server_step(server, state, moved, aggregation), {"loss": value, "squared_drift": drift}
+
+    name = "FedProx" if proximal else "FedAvg"
+    return Algorithm(name=name, init=with_server_optimizer(server, combiner, clients), round=fedavg_round)
+
+
+def _as_it_is(params: Any, gradient: Any) -> Any:
+    return gradient
+
+
+def fedprox(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    mu: float,
+    server_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """FedAvg whose clients are pulled back towards the server's parameters while they train.
+
+    A client minimises `loss + μ/2 ‖w − w_server‖²`. Moves the same bytes as `fedavg`.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many take part in a round.
+        client_optimizer: Of the clients.
+        mu: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
+        server_optimizer: As in `fedavg`.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with the round and metrics of `fedavg`.
+
+    Example:
+        >>> algorithm = fedprox(lambda w, x: (w - x) ** 2, clients=1, client_optimizer=optax.sgd(0.25), mu=2.0)
+        >>> state, _ = algorithm.round(algorithm.init(jax.numpy.float32(0)), jax.numpy.array([[1.0, 1.0]]))
+        >>> float(state.params)  # 0.5, then 0.5 − 0.25 (2 (0.5 − 1) + 2 (0.5 − 0))
+        0.5
+
+    References:
+        Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127), equation 2.
+    """
+    return fedavg(
+        loss,
+        clients=clients,
+        client_optimizer=client_optimizer,
+        server_optimizer=server_optimizer,
+        proximal=mu,
+        aggregator=aggregator,
+    )
+
+
+def fedopt(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    server_optimizer: optax.GradientTransformation,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """FedAvg with an adaptive optimiser at the server: FedAdam, FedYogi, FedAdagrad.
+
+    Moves the same bytes as `fedavg`. Optax's Adam and Yogi correct the bias of their first rounds, which Algorithm 2 of
+    the paper does not.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many take part in a round.
+        client_optimizer: Of the clients; `optax.sgd` in the paper.
+        server_optimizer: `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)`, `optax.adagrad(lr)`, …; its `eps` is the
+            paper's degree of adaptivity τ.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with the round and metrics of `fedavg`.
+
+    Example:
+        >>> algorithm = fedopt(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5),
+        ...                    server_optimizer=optax.adam(0.25))
+        >>> state, _ = algorithm.round(algorithm.init(jax.numpy.float32(0)), jax.numpy.array([[1.0], [3.0]]))
+        >>> round(float(state.params), 4)  # Adam's first step has the size of its learning rate
+        0.25
+
+    References:
+        Reddi et al., "Adaptive Federated Optimization", ICLR 2021 (arXiv 2003.00295), Algorithms 1 and 2.
+    """
+    return fedavg(
+        loss,
+        clients=clients,
+        client_optimizer=client_optimizer,
+        server_optimizer=server_optimizer,
+        aggregator=aggregator,
+    )

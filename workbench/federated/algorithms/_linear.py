@@ -1,0 +1,88 @@
+"""Linear algebra over rows that stay with their clients: power iteration, and Newton's method."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from workbench.federated.algorithms._algorithm import Algorithm, Loss
+from workbench.federated.algorithms._local import split_weight
+from workbench.primitives import broadcast, map_fn, program, reduce_sum, reduce_weighted_mean
+
+
+def power_iteration(*, clients: int) -> Algorithm:
+    """The first principal direction of rows that are spread over clients.
+
+    A round moves one vector to every client and one back: Σ Aᵢᵀ (Aᵢ v) is the matrix of all rows, applied to v.
+
+    Args:
+        clients: How many hold rows.
+
+    Returns:
+        The algorithm. Its state is a vector `[features]` of norm 1; its round takes rows `[clients, rows, features]`
+        and returns the metric `eigenvalue`, the Rayleigh quotient of Σ AᵢᵀAᵢ at the vector before the round.
+
+    Example:
+        >>> algorithm = power_iteration(clients=2)
+        >>> v, metrics = algorithm.round(algorithm.init(jnp.array([1.0, 0.0])), jnp.array([[[3.0, 0.0]], [[0.0, 1.0]]]))
+        >>> v.tolist(), float(metrics["eigenvalue"])
+        ([1.0, 0.0], 9.0)
+
+    References:
+        Golub and Van Loan, "Matrix Computations", section 7.3.1.
+    """
+
+    @program(clients=clients)
+    def power_round(v: Any, rows: Any) -> tuple[Any, dict[str, jax.Array]]:
+        image = reduce_sum(map_fn(lambda v, a: a.T @ (a @ v), (broadcast(v), rows)))
+        return image / jnp.linalg.norm(image), {"eigenvalue": v @ image}
+
+    return Algorithm(
+        name="power iteration",
+        init=lambda v: v / jnp.linalg.norm(v),
+        round=power_round,
+        params_of=lambda v: v,
+    )
+
+
+def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
+    """Newton's method on the mean loss of the clients; gradient and Hessian are derivatives *of the program*.
+
+    A round moves the parameters to the clients and a gradient and a Hessian `[features, features]` back, through the
+    derivative of `broadcast`, which is a reduction.
+
+    Args:
+        loss: `loss(params, batch)` of a vector of parameters, a scalar; twice differentiable.
+        clients: How many take part.
+        ridge: Strength of an added `ridge/2 ‖w‖²`, which keeps the Hessian invertible.
+
+    Returns:
+        The algorithm. Its state is the parameters `[features]`; its round takes one batch per client (leaves
+        `[clients, ...]`, weighed by the entry `weight` if there is one) and returns the metrics `loss` and
+        `gradient_norm`, both before the round.
+
+    Example:
+        >>> algorithm = newton(lambda w, x: ((w - x) ** 2).sum(), clients=2)
+        >>> w, _ = algorithm.round(algorithm.init(jnp.zeros(1)), jnp.array([[1.0], [3.0]]))
+        >>> w.tolist()  # one step solves a quadratic
+        [2.0]
+
+    References:
+        Chu et al., NIPS 2006, section 4; derivatives: Rush et al., "Federated Automatic Differentiation",
+        arXiv 2301.07806.
+    """
+
+    @program(clients=clients)
+    def mean_loss(w: Float[Array, " features"], client_batches: Any) -> Float[Array, ""]:
+        batches, weight = split_weight(client_batches, clients)
+        losses = map_fn(loss, (broadcast(w), batches))
+        return reduce_weighted_mean(losses, weight) + ridge / 2 * (w @ w)
+
+    def newton_round(w: Any, client_batches: Any) -> tuple[Any, dict[str, jax.Array]]:
+        value, gradient = jax.value_and_grad(mean_loss)(w, client_batches)
+        hessian = jax.hessian(mean_loss)(w, client_batches)
+        metrics = {"loss": value, "gradient_norm": jnp.sqrt(gradient @ gradient)}
+        return w - jnp.linalg.solve(hessian, gradient), metrics
+
+    return Algorithm(name="Newton", init=lambda w: w, round=newton_round, params_of=lambda w: w)

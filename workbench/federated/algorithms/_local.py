@@ -1,0 +1,88 @@
+"""Local training: what one client does in a round."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float
+
+from workbench.federated.algorithms._algorithm import Loss, optimizer_step
+from workbench.primitives import emit
+
+
+class Trained(NamedTuple):
+    """What a client hands back: how far it moved, its mean loss along the way, and how many steps were no padding.
+
+    `optimizer` is the state of its optimiser, where it was given one to go on with.
+    """
+
+    moved: Any
+    loss: Float[Array, ""]
+    steps: Float[Array, ""]
+    optimizer: Any = ()
+
+    @property
+    def squared_drift(self) -> Float[Array, ""]:
+        """Squared distance between the client's parameters and the server's; not differentiated."""
+        squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(jax.lax.stop_gradient(self.moved))]
+        return sum(squares[1:], squares[0])
+
+
+def train_locally(
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    batches: Any,
+    adjust: Callable[[Any, Any], Any] = lambda params, gradient: gradient,
+    *,
+    optimizer_state: Any = None,
+) -> Trained:
+    """Takes one optimiser step per batch, starting at the server's parameters.
+
+    Emits "client loss" at every step and "client drift" (a distance) at the end, to whoever listens.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        optimizer: The client's.
+        params: The server's parameters.
+        batches: Pytree `[steps, ...]`. If it is a dictionary with `mask` `[steps, batch]`, steps without any example
+            (how a small client is padded) change nothing and do not count.
+        adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
+        optimizer_state: To go on with. Default: the optimiser starts anew, and its state is not handed back.
+
+    Returns:
+        The movement and the mean loss; 0 of both for a client without examples.
+    """
+
+    def step(carry: Any, batch: Any) -> tuple[Any, Any]:
+        local, optimizer_state = carry
+        value, gradient = jax.value_and_grad(loss)(local, batch)
+        emit("client loss", value)
+        stepped = optimizer_step(optimizer, adjust(local, gradient), optimizer_state, local)
+        real = has_examples(batch)
+        kept = jax.tree.map(lambda new, old: jnp.where(real, new, old), stepped, carry)
+        return kept, (jnp.where(real, value, jnp.zeros_like(value)), real.astype(value.dtype))
+
+    started = optimizer.init(params) if optimizer_state is None else optimizer_state
+    (local, ended), (losses, real) = jax.lax.scan(step, (params, started), batches)
+    steps = real.sum()
+    moved = jax.tree.map(jnp.subtract, local, params)
+    handed_on = () if optimizer_state is None else ended
+    trained = Trained(moved, losses.sum() / jnp.maximum(steps, jnp.ones_like(steps)), steps, handed_on)
+    emit("client drift", jnp.sqrt(trained.squared_drift))
+    return trained
+
+
+def has_examples(batch: Any) -> Bool[Array, ""]:
+    """Whether a step has any example, or is padding."""
+    return batch["mask"].any() if isinstance(batch, dict) and "mask" in batch else jnp.array(True)
+
+
+def split_weight(client_batches: Any, clients: int) -> tuple[Any, Float[Array, " clients"]]:
+    """The batches, and how much each client counts: their entry `weight` if there is one, else all alike."""
+    if isinstance(client_batches, dict) and "weight" in client_batches:
+        batches = {name: value for name, value in client_batches.items() if name != "weight"}
+        return batches, jnp.asarray(client_batches["weight"])
+    return client_batches, jnp.ones(clients)

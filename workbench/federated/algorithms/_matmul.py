@@ -1,0 +1,129 @@
+"""SUMMA and 2.5-D matrix multiplication: MapReduce over layers, panels that travel along rows and columns inside."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from workbench.errors import MeshError, ProgramError
+from workbench.primitives import map_fn, program, reduce_sum
+
+
+def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
+    """Multiplies two matrices that are spread over `layers` of `rows` × `cols` devices; with one layer, SUMMA.
+
+    Layer *l* holds a slab of A's columns and the same slab of B's rows: it is a client whose work is their product, and
+    the product of the whole is the `reduce_sum` over clients. Inside a layer every device gathers, panel by panel, the
+    part of A from its row and the part of B from its column. `matmul_words` counts what that moves.
+
+    Args:
+        a: A. Best laid out as `P("rows", ("layers", "cols"))`.
+        b: B. Best laid out as `P(("layers", "rows"), "cols")`.
+        panels: In how many pieces each layer gathers its slab. More panels need less memory at once, and the same
+            bytes.
+
+    Returns:
+        A B, laid out as `P("rows", "cols")`.
+
+    Raises:
+        MeshError: if the mesh of `jax.set_mesh` has not the axes `rows`, `cols` and `layers`, or is no square grid.
+        ProgramError: if the matrices do not divide.
+
+    Example:
+        >>> import workbench as wb
+        >>> with jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2)):
+        ...     matmul_25d(jnp.eye(4), jnp.arange(16.0).reshape(4, 4))[1].tolist()
+        [4.0, 5.0, 6.0, 7.0]
+
+    References:
+        van de Geijn and Watts, "SUMMA: Scalable Universal Matrix Multiplication Algorithm", 1997; Solomonik and Demmel,
+        "Communication-Optimal Parallel 2.5D Matrix Multiplication and LU Factorization Algorithms", Euro-Par 2011,
+        Algorithm 2.
+    """
+    layers, side = _grid()
+    _check_division(a, b, layers, side, panels)
+    slabs_of_a = jnp.moveaxis(a.reshape(a.shape[0], layers, -1), 1, 0)
+    slabs_of_b = b.reshape(layers, -1, b.shape[1])
+    slabs_of_a, slabs_of_b = (_laid_out(x, "layers", "rows", "cols") for x in (slabs_of_a, slabs_of_b))
+
+    def summa(a: Any, b: Any) -> Any:
+        # Panel t is the t-th piece of every device's own columns of A, and of the same rows of B.
+        pieces_of_a = jnp.moveaxis(a.reshape(a.shape[0], side, panels, -1), 2, 0)
+        pieces_of_b = jnp.moveaxis(b.reshape(side, panels, -1, b.shape[1]), 1, 0)
+        start = _laid_out(jnp.zeros((a.shape[0], b.shape[1]), a.dtype), "rows", "cols")
+        return jax.lax.scan(_add_panel, start, (pieces_of_a, pieces_of_b))[0]
+
+    # Over an axis of one device there is nothing to reduce.
+    with program(placements={"layers": layers}, axes={"layers": "layers" if layers > 1 else ()}):
+        return reduce_sum(map_fn(summa, (slabs_of_a, slabs_of_b)))
+
+
+def _add_panel(total: Any, pieces: Any) -> tuple[Any, None]:
+    """Adds the product of one panel of A and one of B; saying how they are laid out says what travels."""
+    of_a = _laid_out(_laid_out(pieces[0], "rows", "cols", None), "rows", None, None)  # along the row
+    of_b = _laid_out(_laid_out(pieces[1], "rows", None, "cols"), None, None, "cols")  # along the column
+    product = of_a.reshape(of_a.shape[0], -1) @ of_b.reshape(-1, of_b.shape[-1])
+    return _laid_out(total + product, "rows", "cols"), None
+
+
+def _laid_out(x: Any, *axes: str | None) -> Any:
+    return jax.lax.with_sharding_constraint(x, jax.P(*axes))
+
+
+def matmul_words(n: int, *, side: int, layers: int = 1) -> dict[str, float]:
+    """How many numbers each device sends in `matmul_25d` of two n × n matrices, with ring algorithms.
+
+    Args:
+        n: Rows and columns of the matrices.
+        side: Rows, and columns, of the grid of one layer: q.
+        layers: c; there are c q² devices.
+
+    Returns:
+        `gather`: 2 (q − 1) n² / (c q²), the panels of A and B; `reduce`: 2 (c − 1) n² / (c q²), the all-reduce of the
+        product; and their sum `total`. With p devices the gathering is about 2 n² / √(c p).
+
+    Example:
+        >>> flat, deep = matmul_words(1024, side=8), matmul_words(1024, side=4, layers=4)
+        >>> flat["total"] / 2**20, deep["total"] / 2**20
+        (0.21875, 0.1875)
+
+    References:
+        Solomonik and Demmel, Euro-Par 2011, equation 3: O(n² / √(c p)).
+    """
+    gather = 2 * (side - 1) * n * n / (layers * side * side)
+    reduce = 2 * (layers - 1) * n * n / (layers * side * side)
+    return {"gather": gather, "reduce": reduce, "total": gather + reduce}
+
+
+def _grid() -> tuple[int, int]:
+    mesh = jax.sharding.get_abstract_mesh()
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True)) if not mesh.empty else {}
+    if not {"layers", "rows", "cols"} <= set(sizes) or sizes["rows"] != sizes["cols"]:
+        found = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
+        message = (
+            f"`matmul_25d` found the mesh axes {found}. Its panels travel along the rows and columns of a square grid "
+            "of devices, in one or more layers: `jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2))`, or layers=1 "
+            "for SUMMA."
+        )
+        raise MeshError(message)
+    return sizes["layers"], sizes["rows"]
+
+
+def _check_division(a: Any, b: Any, layers: int, side: int, panels: int) -> None:
+    inner = layers * side * panels
+    (n, k), (other, m) = a.shape, b.shape
+    wrong = [
+        f"{name}={size} by {by}" for name, size, by in (("n", n, side), ("k", k, inner), ("m", m, side)) if size % by
+    ]
+    if k != other or panels < 1 or wrong:
+        fact = (
+            f"the inner sizes {k} and {other} differ" if k != other else f"cannot divide {', '.join(wrong) or panels}"
+        )
+        message = (
+            f"`matmul_25d` was given matrices {a.shape} and {b.shape} for {layers} layer(s) of {side} × {side} devices "
+            f"with panels={panels}: {fact}. Every device holds equal blocks: n and m are multiples of {side}, and k of "
+            f"{math.prod((layers, side))} × panels; pad with zeros, or use fewer panels."
+        )
+        raise ProgramError(message)

@@ -1,0 +1,149 @@
+"""Reptile and MAML: parameters from which every client gets far with a few steps of its own."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._algorithm import (
+    Algorithm,
+    Loss,
+    ServerState,
+    optimizer_step,
+    with_server_optimizer,
+)
+from workbench.federated.algorithms._fedavg import fedavg
+from workbench.federated.algorithms._local import has_examples, split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+def reptile(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    server_learning_rate: float = 0.5,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Federated averaging with a careful server, understood as learning to learn: `personalize` fine-tunes.
+
+    Moves the same bytes as `fedavg`, and is it: the mean movement of several local steps holds a term that pulls the
+    gradients of a client's batches into one direction (equation 27 of the paper).
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many take part in a round.
+        client_optimizer: Of the clients, in training and in fine-tuning.
+        server_learning_rate: ε, how far the server follows the mean movement.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with the round and metrics of `fedavg`; `personalize(state, client_batches)` trains each client
+        from the server's parameters on its own batches.
+
+    Example:
+        >>> algorithm = reptile(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.25))
+        >>> batches = jnp.array([[1.0], [3.0]])
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), batches)
+        >>> float(state.params), algorithm.personalize(state, batches).tolist()
+        (0.5, [0.75, 1.75])
+
+    References:
+        Nichol, Achiam and Schulman, "On First-Order Meta-Learning Algorithms", 2018 (arXiv 1803.02999), Algorithm 2.
+    """
+    averaging = fedavg(
+        loss,
+        clients=clients,
+        client_optimizer=client_optimizer,
+        server_optimizer=optax.sgd(server_learning_rate),
+        aggregator=aggregator,
+    )
+    tuned = fine_tuning(loss, clients=clients, optimizer=client_optimizer)
+    return Algorithm(name="Reptile", init=averaging.init, round=averaging.round, personalize=tuned)
+
+
+def maml(
+    loss: Loss,
+    *,
+    clients: int,
+    inner_optimizer: optax.GradientTransformation,
+    server_optimizer: optax.GradientTransformation,
+    first_order: bool = False,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Model-agnostic meta-learning over clients: the server descends the loss *after* each client's own steps.
+
+    A client trains on its even batches, and its loss on the odd ones is differentiated through that training with
+    respect to where it started. Moves the same bytes as `fedavg`.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar; twice differentiable unless `first_order`.
+        clients: How many take part in a round.
+        inner_optimizer: Of the clients' own steps.
+        server_optimizer: Takes the mean meta-gradient.
+        first_order: Leaves out the derivative of the inner steps (FO-MAML): the gradient where they end.
+        aggregator: As in `fedavg`; combines the negative meta-gradients.
+
+    Returns:
+        The algorithm, with batches as in `fedavg` (two steps or more). Its metric `loss` is that after the inner steps,
+        on batches that they have not seen; `personalize(state, client_batches)` takes inner steps on all batches.
+
+    Example:
+        >>> algorithm = maml(lambda w, x: (w - x) ** 2, clients=1, inner_optimizer=optax.sgd(0.25),
+        ...                  server_optimizer=optax.sgd(1.0))
+        >>> state, metrics = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[2.0, 2.0]]))
+        >>> float(metrics["loss"]), float(state.params)  # half-way at 1, and d(w/2 + 1 − 2)²/dw = −1
+        (1.0, 1.0)
+
+    References:
+        Finn, Abbeel and Levine, "Model-Agnostic Meta-Learning", ICML 2017 (arXiv 1703.03400), Algorithm 1; Fallah,
+        Mokhtari and Ozdaglar, "Personalized Federated Learning", NeurIPS 2020 (arXiv 2002.07948), Algorithm 1.
+    """
+    combiner = weighted_mean() if aggregator is None else aggregator
+
+    def loss_after_steps(params: Any, batches: Any) -> jax.Array:
+        support, query = (jax.tree.map(lambda x, first=first: x[first::2], batches) for first in (0, 1))
+        moved = train_locally(loss, inner_optimizer, params, support).moved
+        adapted = jax.tree.map(jnp.add, params, jax.lax.stop_gradient(moved) if first_order else moved)
+        values, real = jax.vmap(lambda batch: (loss(adapted, batch), has_examples(batch)))(query)
+        return jnp.where(real, values, jnp.zeros_like(values)).sum() / jnp.maximum(real.sum(), 1).astype(values.dtype)
+
+    @program(clients=clients)
+    def maml_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        values, gradients = map_fn(jax.value_and_grad(loss_after_steps), (broadcast(state.params), batches))
+        downhill = map_fn(lambda row: jax.tree.map(jnp.negative, row), (gradients,))
+        moved, aggregation = combiner.combine(downhill, weight, state.aggregation)
+        uphill = jax.tree.map(jnp.negative, moved)
+        params, optimizer = optimizer_step(server_optimizer, uphill, state.optimizer, state.params)
+        return ServerState(params, optimizer, aggregation), {"loss": reduce_weighted_mean(values, weight)}
+
+    return Algorithm(
+        name="FO-MAML" if first_order else "MAML",
+        init=with_server_optimizer(server_optimizer, combiner, clients),
+        round=maml_round,
+        personalize=fine_tuning(loss, clients=clients, optimizer=inner_optimizer),
+    )
+
+
+def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Any:
+    """A `personalize` that trains every client from the server's parameters, for any algorithm that has such.
+
+    Example:
+        >>> tune = fine_tuning(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))
+        >>> tune(ServerState(jnp.float32(0), ()), jnp.array([[1.0], [3.0]])).tolist()
+        [1.0, 3.0]
+    """
+
+    @program(clients=clients)
+    def personalize(state: Any, client_batches: Any) -> Any:
+        batches, _ = split_weight(client_batches, clients)
+
+        def tuned(params: Any, batches: Any) -> Any:
+            return jax.tree.map(jnp.add, params, train_locally(loss, optimizer, params, batches).moved)
+
+        return map_fn(tuned, (broadcast(state.params), batches))
+
+    return personalize

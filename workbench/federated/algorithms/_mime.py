@@ -1,0 +1,90 @@
+"""Mime-lite: clients take the steps of the server's optimiser, whose statistics only the server changes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._algorithm import (
+    Algorithm,
+    Loss,
+    ServerState,
+    optimizer_step,
+    with_server_optimizer,
+)
+from workbench.federated.algorithms._local import has_examples, split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+def mime_lite(
+    loss: Loss,
+    *,
+    clients: int,
+    optimizer: optax.GradientTransformation,
+    server_learning_rate: float = 1.0,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Local training in which the momentum (or Adam's moments) stays that of the whole federation.
+
+    Every client starts with the server's statistics and applies them unchanged in each of its steps; the server renews
+    them with the mean gradient of all clients at its own parameters. A round moves parameters and statistics to the
+    clients, and a movement and a gradient back; the clients compute every gradient twice.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many take part in a round.
+        optimizer: The base optimiser, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
+        server_learning_rate: By which the mean movement is multiplied; 1 in the paper.
+        aggregator: As in `fedavg`, for the movements; gradients are averaged by weight.
+
+    Returns:
+        The algorithm, with batches and metrics as in `fedavg`.
+
+    Example:
+        >>> algorithm = mime_lite(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.25, momentum=0.5))
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[1.0], [3.0]]))
+        >>> float(state.params), float(jax.tree.leaves(state.optimizer)[0])  # the momentum is the mean gradient at 0
+        (1.0, -4.0)
+
+    References:
+        Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning", 2020
+        (arXiv 2008.03606), Algorithm 1, MimeLite.
+    """
+    combiner = weighted_mean() if aggregator is None else aggregator
+
+    def train(shared: Any, batches: Any) -> Any:
+        params, statistics = shared
+
+        def step_of(updates: Any, state: Any, params: Any = None) -> Any:
+            return optimizer.update(updates, statistics, params)[0], state  # the statistics are not renewed here
+
+        fixed = optax.GradientTransformation(lambda params: (), step_of)
+        trained = train_locally(loss, fixed, params, batches)
+        return trained.moved, (_mean_gradient(loss, params, batches), trained.loss, trained.squared_drift)
+
+    @program(clients=clients)
+    def mime_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        moved, results = map_fn(train, (broadcast((state.params, state.optimizer)), batches))
+        moved, aggregation = combiner.combine(moved, weight, state.aggregation)
+        gradient, value, drift = reduce_weighted_mean(results, weight)
+        _, statistics = optimizer_step(optimizer, gradient, state.optimizer, state.params)
+        params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, moved)
+        return ServerState(params, statistics, aggregation), {"loss": value, "squared_drift": drift}
+
+    return Algorithm(name="Mime-lite", init=with_server_optimizer(optimizer, combiner, clients), round=mime_round)
+
+
+def _mean_gradient(loss: Loss, params: Any, batches: Any) -> Any:
+    """A client's gradient at the server's parameters, over all its batches that are no padding."""
+
+    def add(total: Any, batch: Any) -> tuple[Any, None]:
+        gradient = jax.grad(loss)(params, batch)
+        real = has_examples(batch)
+        return jax.tree.map(lambda t, g: t + jnp.where(real, g, jnp.zeros_like(g)), total, gradient), None
+
+    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), batches)
+    count = jnp.maximum(jax.vmap(has_examples)(batches).sum(), 1)
+    return jax.tree.map(lambda t: t / count.astype(t.dtype), total)

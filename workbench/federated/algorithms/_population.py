@@ -1,0 +1,111 @@
+"""Populations: models that train apart and are averaged in the end (branch-train-merge) or drawn together (PAPA)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import at_every_client
+from workbench.federated.algorithms._algorithm import Algorithm, Loss
+from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
+
+
+class Population(NamedTuple):
+    """A model and its optimiser at every client (leaves `[clients, ...]`)."""
+
+    members: Any
+    optimizer: Any
+
+
+def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Algorithm:
+    """Experts that start from one seed model and train alone; their parameters are averaged only when asked for.
+
+    A round moves nothing but its metrics. Merging (`params_of`) moves the parameters once from every expert.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many experts, each with its own domain.
+        optimizer: Of the experts; it goes on from round to round.
+
+    Returns:
+        The algorithm. `init(params)` branches, a round trains every expert on its own batches (metric `loss`),
+        `params_of(state)` is their mean, and `personalize(state, client_batches)` returns the experts.
+
+    Example:
+        >>> algorithm = branch_train_merge(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[1.0], [3.0]]))
+        >>> state.members.tolist(), float(algorithm.params_of(state))
+        ([1.0, 3.0], 2.0)
+
+    References:
+        Li et al., "Branch-Train-Merge: Embarrassingly Parallel Training of Expert Language Models", 2022
+        (arXiv 2208.03306), section 3.
+    """
+    return _population("Branch-train-merge", loss, clients, optimizer, keep=1.0)
+
+
+def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, keep: float = 0.99) -> Algorithm:
+    """A population of networks that after every round are drawn a little towards their mean.
+
+    Moves the parameters once from every network and their mean back.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many networks. Those of weight 0 do not train in a round.
+        optimizer: Of the networks; it goes on from round to round.
+        keep: α, how much of itself a network keeps; 0.99 with 10 steps per round in the paper. 0 is PAPA-all.
+
+    Returns:
+        The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of a network from their
+        mean before it is drawn; `params_of(state)` is the mean (the paper's average soup), and
+        `personalize(state, client_batches)` returns the networks.
+
+    Example:
+        >>> algorithm = papa(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5), keep=0.5)
+        >>> state, metrics = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[1.0], [3.0]]))
+        >>> state.members.tolist(), float(metrics["squared_spread"])
+        ([1.5, 2.5], 1.0)
+
+    References:
+        Jolicoeur-Martineau et al., "PopulAtion Parameter Averaging (PAPA)", TMLR 2024 (arXiv 2304.03094), Algorithm 1.
+    """
+    return _population("PAPA", loss, clients, optimizer, keep)
+
+
+def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTransformation, keep: float) -> Algorithm:
+    def train(member: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+        trained = train_locally(loss, optimizer, member, batches, optimizer_state=own)
+        after = (jax.tree.map(jnp.add, member, trained.moved), trained.optimizer)
+        return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
+
+    @program(clients=clients)
+    def population_round(state: Population, client_batches: Any) -> tuple[Population, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        (members, own), losses = map_fn(train, (*state, weight, batches))
+        metrics = {"loss": reduce_weighted_mean(losses, weight)}
+        if keep < 1:
+            middle = broadcast(reduce_mean(members))
+            metrics["squared_spread"] = reduce_mean(map_fn(_squared_distance, (members, middle)))
+            members = map_fn(
+                lambda own, mean: jax.tree.map(lambda x, m: keep * x + (1 - keep) * m, own, mean), (members, middle)
+            )
+        return Population(members, own), metrics
+
+    @program(clients=clients)
+    def merged(state: Population) -> Any:
+        return reduce_mean(state.members)
+
+    def init(params: Any) -> Population:
+        return Population(*at_every_client((params, optimizer.init(params)), clients))
+
+    return Algorithm(
+        name=name, init=init, round=population_round, params_of=merged, personalize=lambda state, _: state.members
+    )
+
+
+def _squared_distance(a: Any, b: Any) -> jax.Array:
+    return sum(
+        (jnp.sum((x - y) ** 2) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)), jnp.zeros(())
+    )

@@ -1,0 +1,144 @@
+"""Differential privacy for whole clients: every movement is clipped, and the mean gets Gaussian noise."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.primitives import emit, map_fn, reduce_sum
+
+
+def gaussian_mean(
+    clip: float,
+    noise_multiplier: float,
+    *,
+    expected: float | None = None,
+    seed: int = 0,
+    of: Aggregator | None = None,
+) -> Aggregator:
+    """A mean that hides whether any single client took part: DP-FedAvg.
+
+    No client moves the sum by more than `clip`, and the server adds noise of `noise_multiplier * clip` per coordinate
+    to it. `epsilon` says what that is worth. Emits "client norm", the norm before clipping. Moves the bytes of the mean
+    that it is put around. All present clients count alike: a weight would be a secret of its own.
+
+    Args:
+        clip: The largest norm of one client's movement, over all parameters together.
+        noise_multiplier: z; standard deviation of the noise over `clip`. 0 clips without noise.
+        expected: How many clients take part in a round on average, qN; the sum is divided by it and not by the number
+            that came, which is private too. Default: all clients.
+        seed: Decides the noise of all rounds.
+        of: The mean to put it around, such as `top_k_mean(0.1, memory=False)`. Default: a plain one.
+
+    Raises:
+        ProgramError: if the noise cannot be what it promises: a clip that is not positive, a negative multiplier, or a
+            mean in which one client can weigh more than its own movement.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=2):
+        ...     aggregator = gaussian_mean(clip=1.0, noise_multiplier=0.0)
+        ...     moved, _ = aggregator.combine(jnp.array([[3.0, 4.0], [0.0, 0.5]]), jnp.ones(2), aggregator.init(None))
+        >>> [round(float(x), 2) for x in moved]  # the first was 5 times too long
+        [0.3, 0.65]
+
+    References:
+        McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018 (arXiv 1710.06963),
+        Algorithm 1 with flat clipping and the estimator of fixed denominator.
+    """
+    inner = weighted_mean() if of is None else of
+    _check_noise(clip, noise_multiplier, inner)
+
+    def combine(moved: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+        round, inner_state = state
+        present = map_fn(lambda w: (w > 0).astype(w.dtype), (weight,))
+        clipped = map_fn(lambda row: clip_to_norm(row, clip), (moved,))
+        mean, inner_state = inner.combine(clipped, present, inner_state)
+        came, wanted = reduce_sum(present), float(expected or weight.shape[0])
+        spread = noise_multiplier * clip / wanted
+        key = jax.random.fold_in(jax.random.key(seed), round)
+
+        def noisy(x: jax.Array, number: int) -> jax.Array:
+            noise = jax.random.normal(jax.random.fold_in(key, number), x.shape, x.dtype)
+            return x * (came / wanted).astype(x.dtype) + spread * noise
+
+        leaves, structure = jax.tree.flatten(mean)
+        noised = [noisy(leaf, number) for number, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(structure, noised), (round + 1, inner_state)
+
+    return Aggregator(f"Gaussian {inner.name}", lambda params: (jnp.int32(0), inner.init(params)), combine)
+
+
+def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> None:
+    if not (clip > 0 and noise_multiplier >= 0 and math.isfinite(clip)):
+        message = (
+            f"`gaussian_mean` was given clip={clip} and noise_multiplier={noise_multiplier}. One client moves the sum "
+            "by at most `clip`, and the noise is that many times as large: pass a positive finite clip and a "
+            "multiplier of at least 0."
+        )
+        raise ProgramError(message)
+    if not inner.bounded:
+        message = (
+            f"`gaussian_mean` was put around {inner.name!r}, in which one client can weigh more than its clipped "
+            "movement (a memory of earlier rounds, a scale taken from everybody, or rows that are compared). Then the "
+            "noise hides nobody: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
+        )
+        raise ProgramError(message)
+
+
+def clip_to_norm(tree: Any, limit: float) -> Any:
+    """A pytree scaled down to norm `limit`, if it is longer."""
+    # The root of 0 has no derivative; a movement of 0 is not scaled at all.
+    squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]
+    total = sum(squares[1:], squares[0])
+    still = total == 0
+    norm = jnp.where(still, jnp.zeros_like(total), jnp.sqrt(jnp.where(still, jnp.ones_like(total), total)))
+    emit("client norm", norm)
+    scale = limit / jnp.maximum(norm, jnp.full_like(norm, limit))
+    return jax.tree.map(lambda x: x * scale.astype(x.dtype), tree)
+
+
+def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta: float) -> float:
+    """How much `gaussian_mean` leaks about one client: ε of (ε, δ)-differential privacy, an upper bound.
+
+    Computed by Microsoft's `prv-accountant`, which composes the rounds numerically. Two data sets are neighbours if one
+    holds one client more. Takes about a second.
+
+    Args:
+        noise_multiplier: z, as in `gaussian_mean`.
+        rounds: How many.
+        participation: q; each client takes part in a round with this chance, independently.
+        delta: δ; below one over the number of clients.
+
+    Returns:
+        ε; infinite without noise and 0 without rounds.
+
+    Raises:
+        ProgramError: if a number is out of its range.
+
+    Example:
+        >>> round(epsilon(1.0, rounds=100, participation=0.1, delta=1e-5), 1)
+        7.1
+
+    References:
+        Gopi, Lee and Wutschitz, "Numerical Composition of Differential Privacy", NeurIPS 2021 (arXiv 2106.02848).
+    """
+    if noise_multiplier < 0 or rounds < 0 or not 0 < participation <= 1 or not 0 < delta < 1:
+        message = (
+            f"`epsilon` was given noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
+            f"and delta={delta}. Noise and rounds are not negative, a participation is a chance above 0 and up to 1, "
+            "and delta a chance between 0 and 1: pass 1e-5 or less for delta."
+        )
+        raise ProgramError(message)
+    if noise_multiplier == 0 or rounds == 0:
+        return 0.0 if rounds == 0 else math.inf
+    # It takes a second or more to import, and only this needs it.
+    from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
+
+    round_ = PoissonSubsampledGaussianMechanism(noise_multiplier=noise_multiplier, sampling_probability=participation)
+    accountant = PRVAccountant(prvs=[round_], max_self_compositions=[rounds], eps_error=0.05, delta_error=delta / 1000)
+    _, _, upper = accountant.compute_epsilon(delta=delta, num_self_compositions=[rounds])
+    return float(upper)

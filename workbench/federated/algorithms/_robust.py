@@ -1,0 +1,92 @@
+"""Robust means: what a few clients send, however wrong, does not move the result far."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+
+
+def median() -> Aggregator:
+    """The median of the clients' movements, coordinate by coordinate.
+
+    Holds as long as fewer than half of the clients are wrong. Moves every client's movement to the server, where they
+    are sorted. All present clients count alike.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=3):
+        ...     moved, _ = median().combine(jnp.array([1.0, 2.0, 1e9]), jnp.ones(3), ())
+        >>> float(moved)
+        2.0
+
+    References:
+        Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018
+        (arXiv 1803.01498), Algorithm 1, option I.
+    """
+    return Aggregator("median", lambda params: (), _of_sorted(_median_weights))
+
+
+def trimmed_mean(share: float = 0.1) -> Aggregator:
+    """The mean without the smallest and the largest movements, coordinate by coordinate.
+
+    Holds as long as at most a share `share` of the clients is wrong. Moves every client's movement to the server, where
+    they are sorted. All present clients count alike.
+
+    Args:
+        share: Which part of the present clients is left out at each end (rounded down), 0 to below 0.5.
+
+    Raises:
+        ProgramError: if `share` leaves nobody.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=4):
+        ...     moved, _ = trimmed_mean(0.25).combine(jnp.array([-1e9, 1.0, 2.0, 1e9]), jnp.ones(4), ())
+        >>> float(moved)
+        1.5
+
+    References:
+        Yin et al., ICML 2018 (arXiv 1803.01498), Algorithm 1, option II: β is `share`.
+    """
+    if not 0 <= share < 0.5:
+        message = (
+            f"`trimmed_mean` was given share={share}, which leaves nobody in the middle or is no share. It is left out "
+            "at both ends: pass a number from 0 to below 0.5, such as 0.1, or use `median()`."
+        )
+        raise ProgramError(message)
+
+    def kept(position: jax.Array, present: jax.Array) -> jax.Array:
+        # A float32 product such as 0.1 × 10 may fall just below the whole number that is meant.
+        cut = jnp.floor(share * present + 1e-4)
+        return ((position >= cut) & (position < present - cut)).astype(present.dtype)
+
+    return Aggregator("trimmed mean", lambda params: (), _of_sorted(kept))
+
+
+def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
+    low, high = jnp.floor((present - 1) / 2), jnp.ceil((present - 1) / 2)
+    return ((position >= low) & (position <= high)).astype(present.dtype)
+
+
+def _of_sorted(weigh: Any) -> Any:
+    """A `combine` that averages sorted rows, each weighed by its position among those of present clients."""
+
+    def combine(moved: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+        clients = weight.shape[0]
+        rows, present = gather_rows((moved, weight > 0), clients)
+        present = present > 0
+        kept = weigh(jnp.arange(clients, dtype=jnp.float32), present.sum().astype(jnp.float32))
+
+        def middle(x: jax.Array) -> jax.Array:
+            shape = (clients,) + (1,) * (x.ndim - 1)
+            last = jnp.where(present.reshape(shape), x, jnp.full_like(x, jnp.inf))
+            chosen = kept.reshape(shape) > 0
+            total = jnp.where(chosen, jnp.sort(last, axis=0), jnp.zeros_like(x)).sum(0)
+            return total / jnp.maximum(kept.sum(), 1).astype(x.dtype)
+
+        return jax.tree.map(middle, rows), state
+
+    return combine

@@ -1,0 +1,85 @@
+"""SCAFFOLD: stateful clients whose control variates correct their drift."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._algorithm import Algorithm, Loss
+from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_mean
+
+
+class ScaffoldState(NamedTuple):
+    """What the server holds (`params`, `control`) and what each client keeps (`client_controls`, `[clients, ...]`)."""
+
+    params: Any
+    control: Any
+    client_controls: Any
+
+
+def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_rate: float = 1.0) -> Algorithm:
+    """Local SGD in which every client subtracts its own mean gradient and adds everybody's.
+
+    Moves twice the bytes of `fedavg` each way: parameters and a control variate. The clients' own controls stay where
+    they are.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many there are. Those of weight 0 are absent from a round: they neither move the server nor change
+            what they hold. All others count alike, as in the paper.
+        learning_rate: Of the clients' steps, η_l.
+        server_learning_rate: η_g.
+
+    Returns:
+        The algorithm, with batches and metrics as in `fedavg`.
+
+    Example:
+        >>> algorithm = scaffold(lambda w, x: (w - x) ** 2, clients=2, learning_rate=0.25)
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[1.0], [3.0]]))
+        >>> state.client_controls.tolist(), float(state.control)  # the gradients at 0, and their mean
+        ([-2.0, -6.0], -4.0)
+
+    References:
+        Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020
+        (arXiv 1910.06378), Algorithm 1 with option II.
+    """
+    optimizer = optax.sgd(learning_rate)
+
+    def train(shared: Any, own: Any, present: Any, batches: Any) -> Any:
+        params, control = shared
+
+        def corrected(local: Any, gradient: Any) -> Any:
+            return jax.tree.map(lambda g, ours, mine: g - mine + ours, gradient, control, own)
+
+        trained = train_locally(loss, optimizer, params, batches, corrected)
+        took_part = present & (trained.steps > 0)
+        scale = 1 / (jnp.maximum(trained.steps, jnp.ones_like(trained.steps)) * learning_rate)
+        # Option II: c_i⁺ = c_i − c + (x − y_i) / (K η_l), so the change is what the client moved by, less c.
+        change = jax.tree.map(lambda c, moved: jnp.where(took_part, -c - moved * scale, 0), control, trained.moved)
+        return (trained.moved, trained.loss, trained.squared_drift), change, took_part
+
+    @program(clients=clients)
+    def scaffold_round(state: ScaffoldState, client_batches: Any) -> tuple[ScaffoldState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        present = map_fn(_is_present, (weight,))
+        shared = broadcast((state.params, state.control))
+        results, change, took_part = map_fn(train, (shared, state.client_controls, present, batches))
+        moved, value, drift = reduce_mean(results, where=took_part)
+        # The mean is over all clients, present or not: the factor |S| / N of the paper.
+        control = jax.tree.map(jnp.add, state.control, reduce_mean(change))
+        kept = map_fn(lambda own, by: jax.tree.map(jnp.add, own, by), (state.client_controls, change))
+        params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, moved)
+        return ScaffoldState(params, control, kept), {"loss": value, "squared_drift": drift}
+
+    @program(clients=clients)
+    def init(params: Any) -> ScaffoldState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return ScaffoldState(params, zeros, broadcast(zeros))
+
+    return Algorithm(name="SCAFFOLD", init=init, round=scaffold_round)
+
+
+def _is_present(weight: jax.Array) -> jax.Array:
+    return weight > 0

@@ -1,0 +1,87 @@
+"""Self-tuning: derivatives of what comes out of several rounds with respect to the settings that went in."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from workbench.federated.algorithms._algorithm import Algorithm
+
+
+def hypergradient(
+    make: Callable[[Any], Algorithm],
+    objective: Callable[[Any], jax.Array],
+    *,
+    rounds: int,
+) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
+    """Differentiates the result of several rounds with respect to settings, such as learning rates.
+
+    The rounds form a scan whose body is differentiated anew on the way back (`jax.checkpoint`), so memory holds one
+    state per round.
+
+    Args:
+        make: Makes the algorithm from the settings, which are tracers: `lambda lr: fedavg(..., optax.sgd(lr))`.
+        objective: `objective(params)`, a scalar; for example the mean loss on held-out examples. May be a program.
+        rounds: How many rounds to differentiate through.
+
+    Returns:
+        A function `(settings, params, client_batches)` that returns the objective after the rounds and its derivative,
+        of the form of `settings`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from workbench.federated.algorithms import fedavg
+        >>> def make(lr):
+        ...     return fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(lr))
+        >>> tune = hypergradient(make, lambda w: w**2, rounds=1)
+        >>> _, slope = tune(jnp.float32(0.25), jnp.float32(0), jnp.array([[1.0], [3.0]]))
+        >>> float(slope)  # w = 4 lr, so d(w²)/d(lr) = 32 lr
+        8.0
+
+    References:
+        Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5 (self-tuning algorithms).
+    """
+
+    def outcome(settings: Any, params: Any, client_batches: Any) -> jax.Array:
+        algorithm = make(settings)
+
+        @jax.checkpoint
+        def one_round(state: Any, _: None) -> tuple[Any, None]:
+            return algorithm.round(state, client_batches)[0], None
+
+        state, _ = jax.lax.scan(one_round, algorithm.init(params), None, length=rounds)
+        return objective(algorithm.params_of(state))
+
+    return jax.value_and_grad(outcome)
+
+
+def reweighted(algorithm: Algorithm, weight: jax.Array) -> Algorithm:
+    """The same algorithm, with these weights of the clients instead of those in its batches.
+
+    With `hypergradient`, the weights are settings: `lambda s: reweighted(fedavg(...), jax.nn.softmax(s))`.
+
+    Args:
+        algorithm: Whose round takes batches that are a dictionary.
+        weight: How much each client counts, `[clients]`, non-negative.
+
+    Returns:
+        The algorithm, with another `round`.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from workbench.federated.algorithms import fedavg
+        >>> algorithm = fedavg(lambda w, b: (w - b["x"]) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
+        >>> only_second = reweighted(algorithm, jnp.array([0.0, 1.0]))
+        >>> state, _ = only_second.round(algorithm.init(jnp.float32(0)), {"x": jnp.array([[1.0], [3.0]])})
+        >>> float(state.params)
+        3.0
+
+    References:
+        Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5.
+    """
+
+    def round(state: Any, client_batches: Any) -> tuple[Any, dict[str, jax.Array]]:
+        return algorithm.round(state, {**client_batches, "weight": weight})
+
+    return dataclasses.replace(algorithm, round=round)

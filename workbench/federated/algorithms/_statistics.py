@@ -1,0 +1,161 @@
+"""Statistics of values that stay with their clients: MapReduce that is not learning."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from workbench.errors import ProgramError
+from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_min, reduce_sum
+
+
+def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high: float) -> Int[Array, " bins"]:
+    """Counts the values of all clients in bins of equal width.
+
+    Moves one count per bin from every client.
+
+    Args:
+        x: Values, one row per client.
+        bins: How many bins, at least 1.
+        low: Where the first bin starts.
+        high: Where the last bin ends; it includes its end, as in numpy. Values outside and NaN are not counted.
+
+    Returns:
+        The counts at the server, int32 `[bins]`.
+
+    Raises:
+        ProgramError: if there is no bin or no room between `low` and `high`.
+
+    Example:
+        >>> histogram(jnp.array([[0.1, 0.9], [0.2, 0.3]]), bins=2, low=0.0, high=1.0).tolist()
+        [3, 1]
+
+    References:
+        Dean and Ghemawat, "MapReduce", OSDI 2004.
+    """
+    if bins < 1 or not low < high:
+        message = (
+            f"`histogram` was given bins={bins}, low={low} and high={high}, which leave no bin to count in. There must "
+            "be at least one bin and `low` must lie below `high`: pass bins >= 1 and two bounds in order."
+        )
+        raise ProgramError(message)
+    edges = jnp.linspace(low, high, bins + 1, dtype=x.dtype)
+
+    def keys_of(row: Float[Array, " *items"]) -> Int[Array, " items"]:
+        values = row.reshape(-1)
+        place = jnp.minimum(jnp.searchsorted(edges, values, side="right").astype(jnp.int32) - 1, bins - 1)
+        inside = (values >= edges[0]) & (values <= edges[-1])
+        return jnp.where(inside, place, bins)  # one group more, for those that no bin takes
+
+    with program(clients=x.shape[0]):
+        keys = map_fn(keys_of, (x,))
+        return reduce_by_key(map_fn(jnp.ones_like, (keys,)), keys, bins + 1)[:bins]
+
+
+def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) -> Float[Array, ""]:
+    """A quantile of the values of all clients, by bisection: nobody shows a value, only how many are at most a guess.
+
+    Each round moves one number to every client and one back.
+
+    Args:
+        x: Values, one row per client, finite.
+        q: Which quantile, in 0 to 1; 0.5 is the median.
+        rounds: How often the interval is halved; 30 exhaust float32.
+
+    Returns:
+        The smallest value such that at least a share `q` of all values are at most it (numpy's "inverted_cdf"), to
+        within the range of the values × 2^−rounds. Its gradient is zero.
+
+    Raises:
+        ProgramError: if `q` is not in 0 to 1.
+
+    Example:
+        >>> round(float(quantile(jnp.array([[1.0, 7.0], [3.0, 5.0], [4.0, 9.0]]), 0.5)), 4)
+        4.0
+
+    References:
+        Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871), find a
+        quantile over clients by counting too, one gradient step per round instead of a bisection.
+    """
+    if not 0 <= q <= 1:
+        message = (
+            f"`quantile` was given q={q}, but no share of the values is below 0 or above 1. The quantile is a share: "
+            "pass a number in 0 to 1, such as 0.5 for the median or 0.95 instead of 95."
+        )
+        raise ProgramError(message)
+    # At least one value is at most the answer, so the 0-quantile is the minimum.
+    wanted = max(q * x.size, 1.0)
+
+    def halve(interval: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
+        low, high = interval
+        guess = low + (high - low) / 2
+        below = reduce_sum(map_fn(lambda row, at: (row <= at).sum(), (x, broadcast(guess))))
+        enough = below.astype(x.dtype) >= wanted
+        return (jnp.where(enough, low, guess), jnp.where(enough, guess, high)), None
+
+    with program(clients=x.shape[0]):
+        x = jax.lax.stop_gradient(x)
+        low = reduce_min(map_fn(jnp.min, (x,)))
+        high = reduce_max(map_fn(jnp.max, (x,)))
+        at_most_low = reduce_sum(map_fn(lambda row, at: (row <= at).sum(), (x, broadcast(low)))).astype(x.dtype)
+        (_, found), _ = jax.lax.scan(halve, (low, high), None, length=rounds)
+        return jnp.where(at_most_low >= wanted, low, found)
+
+
+def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary"]:
+    """Counts how often each word comes in the documents of all clients.
+
+    Moves one count per word of the vocabulary from every client.
+
+    Args:
+        words: Word numbers, one row per client; anything outside of the vocabulary (-1 as padding) is not counted.
+        vocabulary: How many words there are.
+
+    Returns:
+        The counts at the server, int32 `[vocabulary]`.
+
+    Example:
+        >>> word_count(jnp.array([[0, 2, 2], [2, 1, -1]]), 3).tolist()
+        [1, 1, 3]
+
+    References:
+        Dean and Ghemawat, "MapReduce", OSDI 2004, section 2.1.
+    """
+    with program(clients=words.shape[0]):
+        known = map_fn(
+            lambda row: jnp.where((row >= 0) & (row < vocabulary), row, jnp.full_like(row, vocabulary)), (words,)
+        )
+        return reduce_by_key(map_fn(jnp.ones_like, (known,)), known, vocabulary + 1)[:vocabulary]
+
+
+def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
+    """For each word, which documents it comes in, and how often: MapReduce's second textbook example.
+
+    Every client is a document, and emits the pair (word, document) as one key. Moves one count per word of the
+    vocabulary and document from every client.
+
+    Args:
+        words: Word numbers, one row per document; anything outside of the vocabulary (-1 as padding) is not indexed.
+        vocabulary: How many words there are.
+
+    Returns:
+        Term frequencies at the server, int32 `[vocabulary, documents]`; the non-zero columns of a row are the posting
+        list of its word.
+
+    Example:
+        >>> index = inverted_index(jnp.array([[0, 2, 2], [2, 1, -1]]), 3)
+        >>> {word: jnp.flatnonzero(index[word]).tolist() for word in range(3)}
+        {0: [0], 1: [1], 2: [0, 1]}
+
+    References:
+        Dean and Ghemawat, "MapReduce", OSDI 2004, section 2.3.
+    """
+    documents = words.shape[0]
+
+    def keys_of(row: Int[Array, " *words"], document: Int[Array, ""]) -> Int[Array, " *words"]:
+        known = (row >= 0) & (row < vocabulary)
+        return jnp.where(known, row * documents + document, jnp.full_like(row, vocabulary * documents))
+
+    with program(clients=documents):
+        keys = map_fn(keys_of, (words, jnp.arange(documents, dtype=words.dtype)))
+        ones = map_fn(jnp.ones_like, (keys,))
+        return reduce_by_key(ones, keys, vocabulary * documents + 1)[:-1].reshape(vocabulary, documents)

@@ -1,0 +1,160 @@
+"""Streaming DiLoCo: one fragment of the parameters after another is synchronised, while training goes on."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
+from workbench.federated.algorithms._diloco import outer_nesterov
+from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+class StreamingState(NamedTuple):
+    """Each fragment as the server holds it, and every replica's own parameters and inner optimiser."""
+
+    fragments: tuple[ServerState, ...]
+    local: Any
+    inner: Any
+
+    @property
+    def params(self) -> Any:
+        """The parameters at the server, put together from their fragments."""
+        leaves, structure = jax.tree.flatten(self.local)
+        parts = [fragment.params for fragment in self.fragments]
+        return jax.tree.unflatten(structure, [parts[i % len(parts)][i // len(parts)] for i in range(len(leaves))])
+
+
+def streaming_diloco(
+    loss: Loss,
+    *,
+    clients: int,
+    inner_optimizer: optax.GradientTransformation,
+    outer_optimizer: optax.GradientTransformation | None = None,
+    fragments: int = 2,
+    delay: int = 0,
+    keep: float = 0.0,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """DiLoCo that sends one fragment of the parameters at a time, and trains on while it travels.
+
+    A round of H steps synchronises every fragment once, each H / `fragments` steps after the one before: the same bytes
+    as `diloco`, but never more than a fragment at once, and with a `delay` there are that many steps to hide them
+    behind.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many replicas there are; all take part in every round.
+        inner_optimizer: Of the replicas; `optax.adamw` in the paper.
+        outer_optimizer: Of the server, one state per fragment. Default: `outer_nesterov()`.
+        fragments: How many; the arrays of the parameters are dealt to them in turn (the paper's strided pattern).
+        delay: How many steps a replica takes between sending a fragment and receiving it, τ.
+        keep: How much of its own value a replica keeps when it receives a fragment, α; 0.5 in the paper with a delay.
+        aggregator: As in `fedavg`; `quantized_mean(4)` in the spirit of the paper's 4-bit numbers.
+
+    Returns:
+        The algorithm, with batches as in `fedavg` (steps a multiple of `fragments`) and the metric `loss`.
+
+    Raises:
+        ProgramError: if there are fewer arrays than fragments, or the steps do not divide, or the delay is too long.
+
+    Example:
+        >>> algorithm = streaming_diloco(lambda w, x: ((w["a"] + w["b"] - x) ** 2), clients=1, fragments=2,
+        ...     inner_optimizer=optax.sgd(0.25), outer_optimizer=optax.sgd(1.0))
+        >>> start = {"a": jnp.float32(0), "b": jnp.float32(0)}
+        >>> state, _ = algorithm.round(algorithm.init(start), jnp.array([[1.0, 1.0]]))
+        >>> state.params  # both gradients are −2, and a step of 0.25 solves it
+        {'a': Array(0.5, dtype=float32), 'b': Array(0.5, dtype=float32)}
+
+    References:
+        Douillard et al., "Streaming DiLoCo with overlapping communication", 2025 (arXiv 2501.18512), Algorithm 2.
+    """
+    outer = outer_nesterov() if outer_optimizer is None else outer_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+    init_fragment = with_server_optimizer(outer, combiner, clients)
+
+    def train(local: Any, inner: Any, batches: Any) -> Any:
+        trained = train_locally(loss, inner_optimizer, local, batches, optimizer_state=inner)
+        return (
+            jax.tree.map(jnp.add, local, trained.moved),
+            trained.optimizer,
+            trained.loss * trained.steps,
+            trained.steps,
+        )
+
+    @program(clients=clients)
+    def streaming_round(state: StreamingState, client_batches: Any) -> tuple[StreamingState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        before, after = _segments(batches, fragments, delay)
+        local, inner, sums = state.local, state.inner, []
+        renewed = list(state.fragments)
+        for number, held in enumerate(state.fragments):
+            local, inner, *counted = map_fn(train, (local, inner, before[number]))
+            sums.append(counted)
+            sent = map_fn(_movements, (_dealt(local, number, fragments), broadcast(held.params)))
+            if delay:  # reads nothing of what is on its way, so that the compiler may hide one behind the other
+                local, inner, *counted = map_fn(train, (local, inner, after[number]))
+                sums.append(counted)
+            moved, aggregation = combiner.combine(sent, weight, held.aggregation)
+            renewed[number] = server_step(outer, held, moved, aggregation)
+            local = _received(local, broadcast(renewed[number].params), number, fragments, keep)
+        losses, steps = (reduce_weighted_mean(list(column), weight) for column in zip(*sums, strict=True))
+        return StreamingState(tuple(renewed), local, inner), {"loss": sum(losses) / jnp.maximum(sum(steps), 1)}
+
+    def init(params: Any) -> StreamingState:
+        _check_fragments(params, fragments)
+        held = tuple(init_fragment(_dealt(params, number, fragments)) for number in range(fragments))
+        return StreamingState(held, *at_every_client((params, inner_optimizer.init(params)), clients))
+
+    return Algorithm(name="Streaming DiLoCo", init=init, round=streaming_round)
+
+
+def _dealt(params: Any, number: int, fragments: int) -> list[Any]:
+    return jax.tree.leaves(params)[number::fragments]
+
+
+def _movements(own: Sequence[Any], held: Sequence[Any]) -> list[Any]:
+    return [mine - server for mine, server in zip(own, held, strict=True)]
+
+
+def _received(local: Any, arrived: Sequence[Any], number: int, fragments: int, keep: float) -> Any:
+    def mix(own: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+        return [keep * mine + (1 - keep) * theirs for mine, theirs in zip(own, new, strict=True)]
+
+    leaves, structure = jax.tree.flatten(local)
+    leaves[number::fragments] = map_fn(mix, (leaves[number::fragments], list(arrived)))
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _segments(batches: Any, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
+    """The steps before each fragment is sent, and those while it travels."""
+    steps = jax.tree.leaves(batches)[0].shape[1]
+    each = steps // fragments
+    if steps % fragments or not 0 <= delay < each:
+        message = (
+            f"`streaming_diloco` was given {steps} steps per round for fragments={fragments} and delay={delay}. Every "
+            f"fragment is sent after the same number of steps, longer than the delay: pass a multiple of {fragments} "
+            f"steps, more than {fragments} × {delay} of them."
+        )
+        raise ProgramError(message)
+    starts = [number * each for number in range(fragments)]
+
+    def cut(first: int, last: int) -> Any:
+        return jax.tree.map(lambda x: x[:, first:last], batches)
+
+    return [cut(s, s + each - delay) for s in starts], [cut(s + each - delay, s + each) for s in starts]
+
+
+def _check_fragments(params: Any, fragments: int) -> None:
+    arrays = len(jax.tree.leaves(params))
+    if not 1 <= fragments <= arrays:
+        message = (
+            f"`streaming_diloco` was given fragments={fragments} for parameters of {arrays} array(s). Each fragment "
+            f"holds at least one array: pass 1 to {arrays} fragments, or parameters in more arrays."
+        )
+        raise ProgramError(message)

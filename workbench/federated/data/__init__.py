@@ -1,0 +1,29 @@
+"""Data held by clients: real data sets, partitions that skew them, padding, cohorts and loaders."""
+
+from workbench.federated.data._client_data import ClientData as ClientData, federate as federate
+from workbench.federated.data._cohorts import cohorts as cohorts, sample_clients as sample_clients
+from workbench.federated.data._describe import describe as describe
+from workbench.federated.data._load_hdf5 import load_tff_hdf5 as load_tff_hdf5
+from workbench.federated.data._load_leaf import load_leaf as load_leaf
+from workbench.federated.data._load_npz import load_npz as load_npz, save_npz as save_npz
+from workbench.federated.data._load_tables import load_hugging_face as load_hugging_face, load_parquet as load_parquet
+from workbench.federated.data._padding import Padded as Padded, pad_clients as pad_clients
+from workbench.federated.data._partition import (
+    Partition as Partition,
+    by_natural_id as by_natural_id,
+    by_size as by_size,
+    dirichlet as dirichlet,
+    iid as iid,
+    shards as shards,
+)
+from workbench.federated.data._prefetch import Prefetch as Prefetch, prefetch as prefetch
+from workbench.federated.data._reshuffle import reshuffle as reshuffle
+from workbench.federated.data._shipped import (
+    Examples as Examples,
+    Split as Split,
+    Text as Text,
+    digits as digits,
+    python_reference as python_reference,
+    shipped as shipped,
+    tokenize as tokenize,
+)

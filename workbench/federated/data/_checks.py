@@ -1,0 +1,87 @@
+"""What makes client data unusable, found for every client and field before anything is said."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from workbench.errors import DataError
+
+_SHOWN = 5
+
+
+def show_ids(clients: Iterable[str]) -> str:
+    """The first ids, quoted, and how many more there are."""
+    clients = list(clients)
+    shown = ", ".join(repr(client) for client in clients[:_SHOWN])
+    return f"{shown} and {len(clients) - _SHOWN} more" if len(clients) > _SHOWN else shown
+
+
+def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
+    """Raises one `DataError` that names the source and every problem; does nothing without problems."""
+    found = list(problems)
+    if not found:
+        return
+    more = f" (and {len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
+    message = (
+        f"{source} cannot be used: {'; '.join(found[:_SHOWN])}{more}. Every client needs the same fields, of one dtype "
+        "and one shape per example, and within a client every field the same number of examples. "
+        f"{remedy or 'Repair or leave out these clients and try again.'}"
+    )
+    raise DataError(message)
+
+
+def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[str]:
+    """Says where clients lack fields, are ragged inside, or differ from the first client in dtype or shape."""
+    if not arrays or not next(iter(arrays.values())):
+        yield "there are no clients" if not arrays else f"client {next(iter(arrays))!r} has no fields"
+        return
+    first = next(iter(arrays))
+    model = arrays[first]
+    for client, held in arrays.items():
+        yield from _problems_of_fields(client, held, model, first)
+        lengths = {field: held[field].shape[0] for field in held if held[field].ndim}
+        scalars = [field for field in held if not held[field].ndim]
+        if scalars:
+            yield f"client {client!r}, field {scalars[0]!r}: is a single value, not one per example"
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{field!r} has {length}" for field, length in lengths.items())
+            yield f"client {client!r} is ragged inside: field {shown} examples"
+
+
+def _problems_of_fields(
+    client: str, held: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray], first: str
+) -> Iterator[str]:
+    for field in model:
+        if field not in held:
+            yield f"client {client!r} lacks field {field!r}, which client {first!r} has"
+    for field, value in held.items():
+        if value.dtype == object:
+            yield f"client {client!r}, field {field!r}: rows of different lengths or kinds (dtype object)"
+        elif field not in model:
+            yield f"client {client!r} has a field {field!r}, which client {first!r} lacks"
+        elif not _same_dtype(value.dtype, model[field].dtype):
+            yield f"client {client!r}, field {field!r}: dtype {value.dtype}, but {model[field].dtype} at {first!r}"
+        elif value.shape[1:] != model[field].shape[1:]:
+            yield (
+                f"client {client!r}, field {field!r}: examples of shape {value.shape[1:]}, but "
+                f"{model[field].shape[1:]} at {first!r}"
+            )
+
+
+def _same_dtype(a: np.dtype, b: np.dtype) -> bool:
+    # Text of another longest word is still text.
+    return a == b or (a.kind == b.kind and a.kind in "US")
+
+
+def problems_inside(
+    arrays: Mapping[str, Mapping[str, np.ndarray]], *, allow_empty: bool, allow_nan: bool
+) -> Iterator[str]:
+    """Says which clients hold no examples and which fields hold NaN."""
+    for client, held in arrays.items():
+        if not allow_empty and any(value.ndim and not len(value) for value in held.values()):
+            yield f"client {client!r} is empty: no examples"
+        if allow_nan:
+            continue
+        for field, value in held.items():
+            if np.issubdtype(value.dtype, np.inexact) and (bad := int(np.isnan(value).sum())):
+                yield f"client {client!r}, field {field!r}: {bad} of {value.size} values are NaN"

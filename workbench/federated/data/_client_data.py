@@ -1,0 +1,182 @@
+"""Examples held by named clients, as they are: ragged, in numpy, on the host."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.federated.data._checks import problems_between_clients, raise_all, show_ids
+from workbench.federated.data._partition import Partition
+
+ClientArrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ClientData:
+    """What every client holds: the same fields everywhere, any number of examples each.
+
+    Arrays are kept as read-only views: nothing is copied, and nothing can be changed through the data set.
+
+    Attributes:
+        arrays: Per client id, per field, an array `[examples_of_this_client, *shape]`.
+        name: What the data are, for titles.
+        label: The field that holds class numbers, None where there is none.
+        classes: Names of the classes 0, 1, … in `label`; empty where they have none.
+        metadata: What is known about a client beside its examples (a writer's age, a hospital's town), per client id.
+    """
+
+    arrays: Mapping[str, ClientArrays]
+    name: str = ""
+    label: str | None = None
+    classes: tuple[str, ...] = ()
+    metadata: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        frozen = {
+            str(client): MappingProxyType({field: _read_only(value) for field, value in fields.items()})
+            for client, fields in self.arrays.items()
+        }
+        raise_all(f"client data `{self.name or 'without a name'}`", problems_between_clients(frozen))
+        unknown = [client for client in self.metadata if client not in frozen]
+        if unknown:
+            message = (
+                f"`ClientData` was given metadata of {show_ids(unknown)}, which hold no arrays. Metadata belong to a "
+                f"client by its id: use ids among {show_ids(frozen)}, or leave these out."
+            )
+            raise DataError(message)
+        fields = next(iter(frozen.values()))
+        if self.label is not None and self.label not in fields:
+            message = (
+                f"`ClientData` was given label={self.label!r}, but the clients have the fields "
+                f"{', '.join(map(repr, fields))}. The label is one of the fields: name it, or pass label=None."
+            )
+            raise DataError(message)
+        object.__setattr__(self, "arrays", MappingProxyType(frozen))
+        object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients' ids, in order."""
+        return tuple(self.arrays)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, the same at every client."""
+        return tuple(next(iter(self.arrays.values())))
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many examples each client holds, int64 `[clients]`."""
+        first = self.fields[0]
+        return np.array([len(fields[first]) for fields in self.arrays.values()], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.arrays
+
+    def __getitem__(self, client: str | int) -> ClientArrays:
+        """The arrays of one client, by its id or its position."""
+        if isinstance(client, int | np.integer):
+            return tuple(self.arrays.values())[client]
+        try:
+            return self.arrays[client]
+        except KeyError:
+            message = (
+                f"client {client!r} was asked for, but the data hold {show_ids(self.arrays)}. Use one of these ids, or "
+                "a position (an int)."
+            )
+            raise DataError(message) from None
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        shapes = ", ".join(f"{k}: {v.dtype}[examples{_dims(v.shape[1:])}]" for k, v in self[0].items())
+        spread = f"{counts.min()} to {counts.max()} each"
+        return f"ClientData({self.name!r}, {len(self)} clients, {counts.sum()} examples, {spread}; {shapes})"
+
+    def select(self, clients: Iterable[str | int]) -> "ClientData":
+        """The same data, only of some clients, in the order asked for (ids or positions)."""
+        names = self.clients
+        chosen = [names[c] if isinstance(c, int | np.integer) else c for c in clients]
+        repeated = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
+        if repeated or not chosen:
+            what = f"{show_ids(repeated)} more than once" if repeated else "no client"
+            message = (
+                f"`select` was asked for {what}. A cohort holds at least one client and each at most once: pass "
+                "distinct ids or positions."
+            )
+            raise DataError(message)
+        arrays = {client: self[client] for client in chosen}
+        return dataclasses.replace(
+            self, arrays=arrays, metadata={c: self.metadata[c] for c in chosen if c in self.metadata}
+        )
+
+    def pooled(self) -> dict[str, np.ndarray]:
+        """Everybody's examples one after another, in the order of the clients: what a central server would hold."""
+        return {field: np.concatenate([held[field] for held in self.arrays.values()]) for field in self.fields}
+
+
+def federate(
+    x: np.ndarray,
+    y: np.ndarray | None,
+    partition: Partition | Sequence[np.ndarray],
+    *,
+    name: str = "",
+    classes: Sequence[str] = (),
+) -> ClientData:
+    """Hands the examples of one data set out to clients.
+
+    Args:
+        x: The inputs, `[examples, *shape]`.
+        y: The labels or targets, `[examples, *shape]`; None when there are none.
+        partition: Which rows each client holds: made by `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or
+            one array of row numbers per client.
+        name: What the data are, for titles.
+        classes: Names of the classes 0, 1, … of integer labels.
+
+    Returns:
+        Client data with the fields `x` and, with `y` given, `y`.
+
+    Raises:
+        DataError: if `x` and `y` differ in length, or the partition is of another number of examples.
+
+    Example:
+        >>> data = federate(np.arange(6.0), np.array([0, 0, 1, 1, 2, 2]), [np.array([0, 5]), np.array([1, 2, 3, 4])])
+        >>> data.counts.tolist(), data["client_0"]["x"].tolist()
+        ([2, 4], [0.0, 5.0])
+    """
+    fields = {"x": np.asarray(x)} | ({} if y is None else {"y": np.asarray(y)})
+    lengths = {field: value.shape[0] if value.ndim else None for field, value in fields.items()}
+    if not isinstance(partition, Partition):
+        partition = Partition(rows=tuple(np.asarray(rows) for rows in partition))
+    if set(lengths.values()) != {partition.examples}:
+        given = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
+        message = (
+            f"`federate` was given {given} and a partition of {partition.examples} examples. Every array needs one row "
+            "per example of the partition: make the partition from these very labels (`dirichlet(y, ...)`) or this "
+            "very number of rows (`iid(len(x), ...)`)."
+        )
+        raise DataError(message)
+    arrays = {
+        client: {field: value[rows] for field, value in fields.items()}
+        for client, rows in zip(partition.clients, partition.rows, strict=True)
+    }
+    is_class = "y" in fields and fields["y"].ndim == 1 and np.issubdtype(fields["y"].dtype, np.integer)
+    return ClientData(arrays=arrays, name=name, label="y" if is_class else None, classes=tuple(classes))
+
+
+def _read_only(value: Any) -> np.ndarray:
+    view = np.asarray(value).view()
+    view.flags.writeable = False
+    return view
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return "".join(f", {n}" for n in shape)

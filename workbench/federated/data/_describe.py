@@ -1,0 +1,83 @@
+"""Client data, counted: what a picture of them needs."""
+
+import numpy as np
+
+from workbench.federated.data._client_data import ClientData
+from workbench.records._data import ClientDataRecord, FieldRecord
+
+
+def describe(data: ClientData) -> ClientDataRecord:
+    """Counts what every client holds, and how skewed it is.
+
+    Label skew is the total variation distance between a client's label shares and those of all examples together:
+    half the sum of absolute differences, 0 when they agree, near 1 when a client sees only rare classes. Size skew is
+    the standard deviation of the clients' numbers of examples over their mean.
+
+    Args:
+        data: The clients.
+
+    Returns:
+        The record. Without integer labels (`data.label` None, or targets that are measured numbers) it has no label
+        counts and no label skew. A client without examples has distance 0 and is left out of the mean.
+
+    Example:
+        >>> data = ClientData(arrays={"a": {"y": np.array([0, 0])}, "b": {"y": np.array([1, 1])}}, label="y")
+        >>> record = describe(data)
+        >>> record.label_counts, record.mean_total_variation
+        (((2, 0), (0, 2)), 0.5)
+
+    References:
+        Total variation as label skew: Hsu et al., arXiv 1909.06335; Zhao et al., arXiv 1806.00582 (earth mover's
+        distance between label distributions, which is twice this).
+    """
+    counts = data.counts
+    labels, classes = _label_counts(data)
+    distance, mean, weighted = _skew(labels, counts)
+    return ClientDataRecord(
+        name=data.name,
+        clients=data.clients,
+        examples=tuple(counts.tolist()),
+        bytes=tuple(sum(value.nbytes for value in held.values()) for held in data.arrays.values()),
+        fields=tuple(
+            FieldRecord(
+                name=field,
+                dtype=str(value.dtype),
+                shape=value.shape[1:],
+                bytes=sum(held[field].nbytes for held in data.arrays.values()),
+            )
+            for field, value in data[0].items()
+        ),
+        label=data.label if labels is not None else None,
+        classes=classes,
+        label_counts=() if labels is None else tuple(tuple(row) for row in labels.tolist()),
+        total_variation=distance,
+        mean_total_variation=mean,
+        weighted_total_variation=weighted,
+        size_variation=float(counts.std() / counts.mean()) if counts.any() else 0.0,
+    )
+
+
+def _label_counts(data: ClientData) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    if data.label is None or data[0][data.label].dtype.kind not in "iubUS" or data[0][data.label].ndim != 1:
+        return None, ()
+    held = [fields[data.label] for fields in data.arrays.values()]
+    values, index = np.unique(np.concatenate(held), return_inverse=True)
+    if data.classes and values.dtype.kind in "iu" and values.size and 0 <= values[0] <= values[-1] < len(data.classes):
+        # Named classes keep their seat even where nobody holds any.
+        index, classes = values[index].astype(np.int64), data.classes
+    else:
+        classes = tuple(str(value) for value in values)
+    owner = np.repeat(np.arange(len(held)), [len(labels) for labels in held])
+    counts = np.zeros((len(held), len(classes)), np.int64)
+    np.add.at(counts, (owner, index), 1)
+    return counts, classes
+
+
+def _skew(labels: np.ndarray | None, counts: np.ndarray) -> tuple[tuple[float, ...], float | None, float | None]:
+    if labels is None or not labels.any():
+        return (), None, None
+    everywhere = labels.sum(axis=0) / labels.sum()
+    share = labels / np.maximum(counts, 1)[:, None]
+    distance = np.where(counts > 0, np.abs(share - everywhere).sum(axis=1) / 2, 0.0)
+    mean = float(distance[counts > 0].mean())
+    return tuple(distance.tolist()), mean, float((distance * counts).sum() / counts.sum())

@@ -1,0 +1,77 @@
+"""What all loaders share: the path, the checks, and errors that name file, client and field."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.federated.data._checks import problems_between_clients, problems_inside, raise_all
+from workbench.federated.data._client_data import ClientData
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A file that is being read, by which loader, and what it may contain."""
+
+    loader: str
+    path: Path
+    allow_empty: bool = False
+    allow_nan: bool = False
+
+    def __str__(self) -> str:
+        return f"`{self.loader}` of file {str(self.path)!r}"
+
+    def existing(self, *, folder: bool = False) -> Path:
+        """The path, if there is a file (or, where the format allows it, a folder)."""
+        if self.path.is_file() or (folder and self.path.is_dir()):
+            return self.path
+        found = "is a folder" if self.path.is_dir() else "does not exist"
+        kind = "an existing file or folder" if folder else "an existing file"
+        message = f"{self}: the path {found}. The path must be {kind}: check it, seen from {str(Path.cwd())!r}."
+        raise DataError(message)
+
+    def unreadable(self, form: str, *, found: object) -> DataError:
+        """The error for a file that is cut off or of another format."""
+        return DataError(
+            f"{self} cannot be read: {found}. It must be {form}, whole: copy or download it again, or use the loader "
+            "of its real format."
+        )
+
+    def refuse(self, problems: Iterable[str]) -> None:
+        """Raises one error with all problems; does nothing without problems."""
+        remedy = (
+            "In a file every client also needs at least one example, and no NaN. Repair the file or leave these "
+            "clients out; `allow_empty=True` and `allow_nan=True` take such data as they are."
+        )
+        raise_all(str(self), problems, remedy)
+
+    def checked(
+        self,
+        arrays: Mapping[str, Mapping[str, np.ndarray]],
+        *,
+        label: str | None,
+        classes: tuple[str, ...] = (),
+        problems: Iterable[str] = (),
+    ) -> ClientData:
+        """The client data, if nothing is wrong with them or was found wrong before."""
+        found = [*problems, *problems_between_clients(arrays)]
+        found += problems_inside(arrays, allow_empty=self.allow_empty, allow_nan=self.allow_nan)
+        self.refuse(found)
+        fields = tuple(next(iter(arrays.values())))
+        if label is not None and label not in fields:
+            message = (
+                f"{self} was asked for the label field {label!r}, but the clients have the fields "
+                f"{', '.join(map(repr, fields))}. The label is one of the fields: name it, or pass label=None."
+            )
+            raise DataError(message)
+        return ClientData(arrays=arrays, name=self.path.stem, label=label, classes=classes)
+
+
+def guess_label(fields: Iterable[str], label: str | None) -> str | None:
+    """The label field asked for; with "auto" the one that is called as labels usually are, if there is one."""
+    fields = tuple(fields)
+    if label != "auto":
+        return label
+    return next((name for name in ("y", "label", "labels", "target", "character") if name in fields), None)

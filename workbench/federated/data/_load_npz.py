@@ -1,0 +1,140 @@
+"""numpy's own archives."""
+
+import zipfile
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.federated.data._client_data import ClientData
+from workbench.federated.data._files import Source, guess_label
+from workbench.federated.data._partition import by_natural_id
+
+_FORM = (
+    "a .npz archive with arrays named `client/field`, or with one row per example in every array and whose row it is "
+    "in one of them"
+)
+
+
+def load_npz(
+    path: str | Path,
+    *,
+    client: str = "client",
+    label: str | None = "auto",
+    allow_empty: bool = False,
+    allow_nan: bool = False,
+) -> ClientData:
+    """Reads client data from a numpy archive; nothing in it is executed (`allow_pickle=False`).
+
+    Args:
+        path: The `.npz` file: arrays named `<client>/<field>`, as `save_npz` writes them; or, if there is an array
+            named `client`, arrays with one row per example, of which that one says whose each row is.
+        client: The name of that array.
+        label: The field with the classes; "auto" takes `y` or another usual name if there is one, None no field.
+        allow_empty: Accept clients without examples.
+        allow_nan: Accept NaN.
+
+    Returns:
+        The clients in the archive's order; in sorted order when each row names its client.
+
+    Raises:
+        DataError: names file, client and field: a cut-off file, names without a client, an array that holds Python
+            objects, a client's field twice, and all that `load_leaf` refuses.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
+        >>> np.savez(path, client=np.array(["b", "a", "b"]), x=np.array([1.0, 2.0, 3.0]))
+        >>> load_npz(path)["b"]["x"].tolist()
+        [1.0, 3.0]
+    """
+    source = Source(loader="load_npz", path=Path(path), allow_empty=allow_empty, allow_nan=allow_nan)
+    arrays = _read(source)
+    if client in arrays:
+        return _by_rows(source, arrays, client, label)
+    nameless = [name for name in arrays if "/" not in name]
+    if nameless or not arrays:
+        names = ", ".join(map(repr, nameless[:5])) or "nothing"
+        raise source.unreadable(_FORM, found=f"it holds {names} and no array {client!r} that says whose the rows are")
+    held: dict[str, dict[str, np.ndarray]] = {}
+    for name, value in arrays.items():
+        owner, _, field = name.rpartition("/")
+        held.setdefault(owner, {})[field] = value
+    return source.checked(held, label=guess_label(next(iter(held.values())), label))
+
+
+def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: str | None) -> ClientData:
+    owners = arrays.pop(client)
+    if owners.ndim != 1 or owners.dtype.kind not in "iuUS" or not owners.size or not arrays:
+        raise source.unreadable(
+            _FORM,
+            found=f"its array {client!r} has dtype {owners.dtype}, shape {owners.shape}, beside {len(arrays)} field(s)",
+        )
+    rows = {field: value.shape[0] if value.ndim else None for field, value in arrays.items()}
+    source.refuse(
+        f"field {field!r} has {length} rows, but {client!r} names the clients of {len(owners)}"
+        for field, length in rows.items()
+        if length != len(owners)
+    )
+    partition = by_natural_id(owners)
+    held = {
+        owner: {field: value[rows] for field, value in arrays.items()}
+        for owner, rows in zip(partition.clients, partition.rows, strict=True)
+    }
+    return source.checked(held, label=guess_label(arrays, label))
+
+
+def _read(source: Source) -> dict[str, np.ndarray]:
+    # numpy leaves a file open that it opened itself and then finds broken.
+    with source.existing().open("rb") as file:
+        try:
+            loaded = np.load(file, allow_pickle=False)
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+            raise source.unreadable(_FORM, found=f"it is cut off or not .npz ({error})") from error
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise source.unreadable(_FORM, found="it holds one array (.npy)")
+        with loaded:
+            return _read_members(source, loaded)
+
+
+def _read_members(source: Source, loaded: Any) -> dict[str, np.ndarray]:
+    source.refuse(f"{_name(n)} is there {times} times" for n, times in Counter(loaded.files).items() if times > 1)
+    arrays: dict[str, np.ndarray] = {}
+    problems = []
+    for name in loaded.files:
+        try:
+            arrays[name] = loaded[name]
+        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
+            problems.append(f"{_name(name)}: cannot be read ({str(error).rstrip('.')})")
+    source.refuse(problems)
+    return arrays
+
+
+def _name(name: str) -> str:
+    owner, slash, field = name.rpartition("/")
+    return f"client {owner!r}, field {field!r}" if slash else f"field {name!r}"
+
+
+def save_npz(data: ClientData, path: str | Path) -> Path:
+    """Writes client data as a compressed numpy archive with arrays named `<client>/<field>`.
+
+    Args:
+        data: The clients.
+        path: Where; `.npz` is appended if it is missing. An existing file is replaced.
+
+    Returns:
+        The path that was written.
+
+    Example:
+        >>> import tempfile
+        >>> data = ClientData(arrays={"a": {"x": np.arange(3)}})
+        >>> load_npz(save_npz(data, Path(tempfile.mkdtemp()) / "toy"))["a"]["x"].tolist()
+        [0, 1, 2]
+    """
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    flat = {f"{client}/{field}": value for client, held in data.arrays.items() for field, value in held.items()}
+    np.savez_compressed(path, **flat)  # type: ignore[arg-type]
+    return path

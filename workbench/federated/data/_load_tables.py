@@ -1,0 +1,202 @@
+"""Tables with one row per example and a column that says whose it is: parquet, and Hugging Face data sets on disk."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError, MissingDependencyError
+from workbench.federated.data._client_data import ClientData
+from workbench.federated.data._files import Source, guess_label
+from workbench.federated.data._partition import by_natural_id
+
+
+def load_parquet(
+    path: str | Path,
+    *,
+    client: str,
+    fields: Sequence[str] | None = None,
+    label: str | None = "auto",
+    allow_nan: bool = False,
+) -> ClientData:
+    """Reads client data from parquet: one row per example, a column of client ids. Needs the extra `data`.
+
+    Args:
+        path: A `.parquet` file, or a folder of them.
+        client: The column that says whose each row is.
+        fields: The columns to keep; all others by default. Columns of (nested) lists become arrays.
+        label: The column with the classes; "auto" takes `y`, `label` or another usual name if there is one.
+        allow_nan: Accept NaN.
+
+    Returns:
+        The clients in sorted order.
+
+    Raises:
+        DataError: names file, client and field: a cut-off file, a missing column, missing values, lists of different
+            lengths, columns that are no numbers, text or lists, NaN.
+        MissingDependencyError: if pyarrow is not installed.
+
+    Example:
+        >>> load_parquet("visits.parquet", client="hospital")  # doctest: +SKIP
+        ClientData('visits', 12 clients, ...)
+    """
+    try:
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+    except ImportError as missing:
+        raise MissingDependencyError("pyarrow", extra="data", needed_for="`load_parquet`") from missing
+    source = Source(loader="load_parquet", path=Path(path), allow_nan=allow_nan)
+    found = source.existing(folder=True)
+    try:
+        table = pq.read_table(found)
+    except (pa.ArrowException, OSError) as error:
+        raise source.unreadable("a parquet file", found=f"it is cut off or not parquet ({error})") from error
+    return _from_table(source, table, client=client, fields=fields, label=label)
+
+
+def load_hugging_face(
+    path: str | Path,
+    *,
+    client: str,
+    split: str | None = None,
+    fields: Sequence[str] | None = None,
+    label: str | None = "auto",
+    allow_nan: bool = False,
+) -> ClientData:
+    """Reads a data set that Hugging Face `datasets` saved with `save_to_disk`. Needs the extra `data`; no network.
+
+    Args:
+        path: The folder.
+        client: The column that says whose each row is.
+        split: Which split, for folders that hold several.
+        fields: The columns to keep; all others by default.
+        label: As in `load_parquet`. The names of a `ClassLabel` become the classes.
+        allow_nan: Accept NaN.
+
+    Returns:
+        The clients in sorted order.
+
+    Raises:
+        DataError: as `load_parquet` does, or if the split is missing.
+        MissingDependencyError: if `datasets` is not installed.
+
+    Example:
+        >>> load_hugging_face("my_dataset", client="speaker", split="train")  # doctest: +SKIP
+        ClientData('my_dataset', 40 clients, ...)
+    """
+    try:
+        import datasets  # pyright: ignore[reportMissingImports]
+    except ImportError as missing:
+        raise MissingDependencyError("datasets", extra="data", needed_for="`load_hugging_face`") from missing
+    source = Source(loader="load_hugging_face", path=Path(path), allow_nan=allow_nan)
+    form = "a folder that `datasets` wrote with `save_to_disk`"
+    if not source.existing(folder=True).is_dir():
+        raise source.unreadable(form, found="it is a file")
+    try:
+        found: Any = datasets.load_from_disk(str(source.path))
+    # Cut-off files surface as pyarrow, JSON, key or system errors, depending on which file is cut.
+    except Exception as error:
+        raise source.unreadable(form, found=f"`datasets` says {type(error).__name__}: {error}") from error
+    if isinstance(found, datasets.DatasetDict):
+        if split not in found:
+            message = (
+                f"{source} was asked for split={split!r}, but the folder holds the splits "
+                f"{', '.join(map(repr, found))}. Name one of them, for example split={next(iter(found))!r}."
+            )
+            raise DataError(message)
+        found = found[split]
+    table = found.with_format("arrow")[:]  # follows the data set's own selection and order of rows
+    column = guess_label(found.column_names, label)
+    names = getattr(found.features.get(column), "names", None) if column else None
+    return _from_table(source, table, client=client, fields=fields, label=label, classes=tuple(names or ()))
+
+
+def _from_table(
+    source: Source,
+    table: Any,
+    *,
+    client: str,
+    fields: Sequence[str] | None,
+    label: str | None,
+    classes: tuple[str, ...] = (),
+) -> ClientData:
+    there = list(table.column_names)
+    kept = [name for name in there if name != client] if fields is None else list(fields)
+    missing = [name for name in (client, *kept) if name not in there]
+    if missing or not kept:
+        absent = (
+            f"lacks the column(s) {', '.join(map(repr, missing))}" if missing else f"has no column beside {client!r}"
+        )
+        message = (
+            f"{source} {absent}; its columns are {', '.join(map(repr, there))}. It needs the column of client ids and "
+            "at least one field: name columns that are there in `client` and `fields`."
+        )
+        raise DataError(message)
+    owners = np.asarray(table.column(client).to_pylist(), dtype=object)
+    absent_ids = [row for row, owner in enumerate(owners) if not isinstance(owner, str | int)]
+    if absent_ids or not len(owners):
+        fact = f"row {absent_ids[0]} has the client id {owners[absent_ids[0]]!r}" if absent_ids else "it has no rows"
+        form = f"a table with text or whole numbers in every row of column {client!r}"
+        raise source.unreadable(form, found=fact)
+    partition = by_natural_id(np.array([str(owner) for owner in owners]))
+    problems: list[str] = []
+    columns: dict[str, np.ndarray] = {}
+    for name in kept:
+        try:
+            columns[name] = _as_array(table.column(name).combine_chunks())
+        except _BadRowError as bad:
+            who = "" if bad.row is None else f"client {str(owners[bad.row])!r}, "
+            problems.append(f"{who}field {name!r}: {bad}")
+    source.refuse(problems)
+    arrays = {
+        owner: {field: value[rows] for field, value in columns.items()}
+        for owner, rows in zip(partition.clients, partition.rows, strict=True)
+    }
+    return source.checked(arrays, label=guess_label(columns, label), classes=classes)
+
+
+class _BadRowError(Exception):
+    """A column cannot become an array, because of one row of the table if `row` is known."""
+
+    def __init__(self, fact: str, row: int | None) -> None:
+        super().__init__(fact)
+        self.row = row
+
+
+def _as_array(column: Any) -> np.ndarray:
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        message = f"{column.null_count} missing value(s), the first in row {row}"
+        raise _BadRowError(message, row)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _as_array(column.dictionary_decode())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _as_nested(column)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(column.to_pylist(), dtype=np.str_)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return column.to_numpy(zero_copy_only=False)
+    message = f"wrong dtype, {kind}, which is neither numbers, text nor lists of them"
+    raise _BadRowError(message, None)
+
+
+def _as_nested(column: Any) -> np.ndarray:
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    length = int(lengths[0])
+    if (lengths != length).any():
+        row = int(np.argmax(lengths != length))
+        message = f"rows of different lengths: {int(lengths[row])} values in row {row}, {length} in row 0"
+        raise _BadRowError(message, row)
+    try:
+        inner = _as_array(column.flatten())
+    except _BadRowError as bad:
+        raise _BadRowError(str(bad), None if bad.row is None else bad.row // max(length, 1)) from None
+    return inner.reshape(len(column), length, *inner.shape[1:])

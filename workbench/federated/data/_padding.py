@@ -1,0 +1,159 @@
+"""Ragged clients as rectangular arrays with masks: the form that a program over clients takes."""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.federated.data._client_data import ClientArrays, ClientData
+from workbench.federated.data._seeds import Key, generator
+
+_RESERVED = ("mask", "weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Padded:
+    """Client data as rectangular arrays; `mask` says which entries are examples and which are padding (zeros).
+
+    Attributes:
+        arrays: Per field `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
+        mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
+        counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty seat.
+        clients: The clients' ids; an empty seat has the id "".
+    """
+
+    arrays: Mapping[str, Any]
+    mask: Any
+    counts: Any
+    clients: tuple[str, ...]
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """What to pass to a program: every field, `mask` (bool) and `weight` (float32 `[clients]`, the counts)."""
+        return {**self.arrays, "mask": self.mask, "weight": self.counts.astype(np.float32)}
+
+    def __getitem__(self, field: str) -> Any:
+        return self.arrays[field]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{field}: {value.dtype}{list(value.shape)}" for field, value in self.arrays.items())
+        return f"Padded({len(self.clients)} clients, mask: bool{list(self.mask.shape)}, {shapes})"
+
+    def put(self, sharding: Any = None) -> "Padded":
+        """The same data as JAX arrays, on the default device or laid out by `sharding` (one for every array)."""
+        import jax
+
+        arrays, mask, counts = jax.device_put((dict(self.arrays), self.mask, self.counts), sharding)
+        return dataclasses.replace(self, arrays=arrays, mask=mask, counts=counts)
+
+
+def pad_clients(
+    data: ClientData,
+    *,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    key: Key | None = None,
+    examples: int | None = None,
+    multiple_of: int = 1,
+) -> Padded:
+    """Makes ragged clients rectangular: every client as long as the longest, padding masked out.
+
+    Needs `clients × longest` examples of host memory, however unequal the clients are.
+
+    Args:
+        data: The clients.
+        batch_size: Cut every client into steps of this many examples, for local SGD; None leaves one long axis. The
+            padding is at the end of each epoch, so a small client has whole steps without any example.
+        epochs: With `batch_size`, how many times a client goes through its examples; steps follow one another.
+        key: A seed or PRNG key that shuffles each client's examples, anew for every epoch. A client's order depends
+            on the key and its id only, not on who else is in the cohort. None keeps the order.
+        examples: Pad to this many per client instead of the longest of `data`: keeps shapes equal from cohort to
+            cohort, so that nothing recompiles.
+        multiple_of: Add empty seats (no examples, count 0) until this divides the number of clients.
+
+    Returns:
+        Arrays, mask and counts; dtypes as in `data`.
+
+    Raises:
+        DataError: if a client has more than `examples`, a field is called `mask` or `weight`, or a size is not
+            positive.
+
+    Example:
+        >>> data = ClientData(arrays={"a": {"x": np.array([1.0, 2.0, 3.0])}, "b": {"x": np.array([4.0])}})
+        >>> padded = pad_clients(data, batch_size=2)
+        >>> padded["x"].tolist(), padded.mask.astype(int).tolist()
+        ([[[1.0, 2.0], [3.0, 0.0]], [[4.0, 0.0], [0.0, 0.0]]], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
+    """
+    _check_sizes(data, batch_size=batch_size, epochs=epochs, examples=examples, multiple_of=multiple_of)
+    longest = max(1, int(data.counts.max())) if examples is None else examples
+    width = longest if batch_size is None else -(-longest // batch_size) * batch_size
+    seats = -(-len(data) // multiple_of) * multiple_of
+    arrays = {
+        field: np.zeros((seats, epochs * width, *value.shape[1:]), value.dtype) for field, value in data[0].items()
+    }
+    mask = np.zeros((seats, epochs * width), bool)
+    for seat, (client, held) in enumerate(data.arrays.items()):
+        _fill(arrays, mask, seat, held, orders=_orders(client, int(data.counts[seat]), epochs, key))
+    if batch_size is not None:
+        steps = epochs * width // batch_size
+        arrays = {field: value.reshape(seats, steps, batch_size, *value.shape[2:]) for field, value in arrays.items()}
+        mask = mask.reshape(seats, steps, batch_size)
+    empty = seats - len(data)
+    counts = np.append(data.counts, np.zeros(empty, np.int64)).astype(np.int32)
+    return Padded(arrays=arrays, mask=mask, counts=counts, clients=data.clients + ("",) * empty)
+
+
+def _orders(client: str, count: int, epochs: int, key: Key | None) -> list[np.ndarray]:
+    if key is None:
+        return [np.arange(count)] * epochs
+    return [generator(key, zlib.crc32(client.encode()), epoch).permutation(count) for epoch in range(epochs)]
+
+
+def _fill(
+    arrays: dict[str, np.ndarray], mask: np.ndarray, seat: int, held: ClientArrays, *, orders: list[np.ndarray]
+) -> None:
+    width = mask.shape[1] // len(orders)
+    for epoch, order in enumerate(orders):
+        place = slice(epoch * width, epoch * width + len(order))
+        mask[seat, place] = True
+        for field, value in held.items():
+            arrays[field][seat, place] = value[order]
+
+
+def _check_sizes(
+    data: ClientData, *, batch_size: int | None, epochs: int, examples: int | None, multiple_of: int
+) -> None:
+    sizes = {"batch_size": batch_size, "epochs": epochs, "examples": examples, "multiple_of": multiple_of}
+    wrong = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
+    if wrong or (batch_size is None and epochs != 1):
+        message = (
+            f"`pad_clients` was given {', '.join(wrong) or f'epochs={epochs} without a batch_size'}. Sizes are at "
+            "least 1, and several epochs need a batch_size to be cut into steps: pass positive numbers, for example "
+            "batch_size=16, epochs=2."
+        )
+        raise DataError(message)
+    taken = [field for field in data.fields if field in _RESERVED]
+    if taken:
+        message = (
+            f"`pad_clients` was given client data with the field(s) {', '.join(map(repr, taken))}. These names are "
+            f"kept for what padding adds ({', '.join(map(repr, _RESERVED))}): rename the field(s)."
+        )
+        raise DataError(message)
+    text = [field for field in data.fields if data[0][field].dtype.kind not in "biufcV"]
+    if text:
+        message = (
+            f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} hold text. Devices hold "
+            "numbers only: turn text into numbers first (for words `tokenize`), or leave the field out."
+        )
+        raise DataError(message)
+    if examples is not None and data.counts.max() > examples:
+        long = [f"{c!r} has {n}" for c, n in zip(data.clients, data.counts, strict=True) if n > examples]
+        message = (
+            f"`pad_clients` was given examples={examples}, but client "
+            f"{', '.join(long[:5])}{f' and {len(long) - 5} more' if len(long) > 5 else ''}. Padding never drops an "
+            f"example: use examples={data.counts.max()} or more, or cut the clients first."
+        )
+        raise DataError(message)

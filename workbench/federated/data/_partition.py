@@ -1,0 +1,292 @@
+"""Who holds which example: partitions of a data set over clients, each a function of its seed."""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from workbench.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partition:
+    """Which rows of a data set each client holds; every row is held exactly once.
+
+    Attributes:
+        rows: Per client, the row numbers it holds.
+        clients: The clients' ids; `client_0`, `client_1`, … (with leading zeros) when left out.
+    """
+
+    rows: tuple[np.ndarray, ...]
+    clients: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            width = len(str(max(len(self.rows) - 1, 0)))
+            object.__setattr__(self, "clients", tuple(f"client_{i:0{width}d}" for i in range(len(self.rows))))
+        held = np.concatenate(self.rows) if self.rows else np.array([], np.int64)
+        wrong = None
+        if len(self.clients) != len(self.rows) or len(set(self.clients)) != len(self.clients):
+            wrong = f"{len(set(self.clients))} distinct ids for {len(self.rows)} clients"
+        elif held.size == 0:
+            wrong = "no examples at all"
+        elif not np.issubdtype(held.dtype, np.integer):
+            wrong = f"row numbers of dtype {held.dtype}"
+        elif not np.array_equal(np.sort(held), np.arange(held.size)):
+            values, times = np.unique(held, return_counts=True)
+            twice = values[times > 1][:5].tolist()
+            absent = np.setdiff1d(np.arange(max(held.size, held.max() + 1)), held)[:5].tolist()
+            wrong = f"rows held more than once: {twice}, rows held by nobody: {absent}"
+        if wrong:
+            message = (
+                f"`Partition` was given {wrong}. Every row 0 … examples-1 belongs to exactly one client with an id of "
+                "its own: pass one integer array per client that together are a permutation of the rows."
+            )
+            raise DataError(message)
+
+    @property
+    def examples(self) -> int:
+        """How many rows are handed out in all."""
+        return sum(len(rows) for rows in self.rows)
+
+
+def iid(examples: int, clients: int, *, seed: int) -> Partition:
+    """Deals the examples out like cards: the same number to everyone, give or take one, whatever they are.
+
+    Example:
+        >>> [len(rows) for rows in iid(10, 3, seed=0).rows]
+        [4, 3, 3]
+    """
+    _check_enough("iid", examples, clients, 0)
+    order = np.random.default_rng(seed).permutation(examples)
+    return Partition(rows=tuple(np.sort(rows) for rows in np.array_split(order, clients)))
+
+
+def dirichlet(
+    labels: ArrayLike, clients: int, *, alpha: float, seed: int, min_examples: int = 1, equal_sizes: bool = False
+) -> Partition:
+    """Skews the labels: a small `alpha` gives each client few classes, a large one gives everyone all of them.
+
+    By default each class is split by proportions drawn from `Dirichlet(alpha)` over the clients, which makes sizes
+    ragged too (Yurochkin et al. 2019); clients left with fewer than `min_examples` then receive random examples of the
+    largest ones. With `equal_sizes`, each client in turn draws its own class mixture from
+    `Dirichlet(alpha * share of each class)` and fills its equal share from what is left, as in Hsu et al. 2019.
+    The two read `alpha` on different scales: with 10 balanced classes, Hsu's `alpha=1` is 0.1 per class.
+
+    Args:
+        labels: The class of each example, `[examples]`.
+        clients: Number of clients.
+        alpha: Concentration, positive; `inf` is the limit in which every client has the global mixture.
+        seed: The same seed gives the same partition.
+        min_examples: No client has fewer.
+        equal_sizes: Whether all clients hold the same number of examples, give or take one.
+
+    Returns:
+        The partition; every example is held exactly once.
+
+    Raises:
+        DataError: if `alpha` is not positive, labels are not `[examples]`, or there are too few examples.
+
+    Example:
+        >>> parts = dirichlet([0, 0, 0, 0, 1, 1, 1, 1], 2, alpha=0.1, seed=1)
+        >>> sorted(row for rows in parts.rows for row in rows.tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7]
+
+    References:
+        Hsu, Qi, Brown, arXiv 1909.06335 (2019), section 3. Yurochkin et al., ICML 2019, section 4.
+        Li, Diao, Chen, He, ICDE 2022 (NIID-Bench), section 4.1.
+    """
+    labels = _as_labels("dirichlet", labels)
+    _check_enough("dirichlet", len(labels), clients, min_examples)
+    if not alpha > 0:
+        message = (
+            f"`dirichlet` was given alpha={alpha}. The concentration must be positive: use 0.1 for strong skew, 1 for "
+            "mild, math.inf for none."
+        )
+        raise DataError(message)
+    rng = np.random.default_rng(seed)
+    by_class = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+    if equal_sizes:
+        held = _mixture_per_client(rng, by_class, clients, alpha)
+    else:
+        held = _proportions_per_class(rng, by_class, clients, alpha)
+        held = _top_up(rng, held, min_examples)
+    return Partition(rows=tuple(np.sort(rows) for rows in held))
+
+
+def _proportions_per_class(
+    rng: np.random.Generator, by_class: list[np.ndarray], clients: int, alpha: float
+) -> list[np.ndarray]:
+    held: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for rows in by_class:
+        share = _draw_dirichlet(rng, np.full(clients, alpha))
+        # A random order of clients, so that rounding favours nobody.
+        order = rng.permutation(clients)
+        cuts = np.rint(np.cumsum(share[order])[:-1] * len(rows)).astype(np.int64)
+        for client, piece in zip(order, np.split(rows, cuts), strict=True):
+            held[client].append(piece)
+    return [np.concatenate(pieces) for pieces in held]
+
+
+def _mixture_per_client(
+    rng: np.random.Generator, by_class: list[np.ndarray], clients: int, alpha: float
+) -> list[np.ndarray]:
+    left = np.array([len(rows) for rows in by_class])
+    taken = np.zeros_like(left)
+    prior = left / left.sum()
+    sizes = [len(part) for part in np.array_split(np.arange(left.sum()), clients)]
+    held = []
+    for size in sizes:
+        mixture = _draw_dirichlet(rng, alpha * prior)
+        wanted = np.zeros_like(left)
+        while (missing := size - wanted.sum()) > 0:
+            room = left - wanted
+            weight = np.where(room > 0, mixture, 0.0)
+            # A mixture may live on exhausted classes only; what is left then decides.
+            weight = weight if weight.sum() > 1e-12 else room.astype(float)
+            wanted += np.minimum(rng.multinomial(missing, weight / weight.sum()), room)
+        held.append(np.concatenate([rows[t : t + w] for rows, t, w in zip(by_class, taken, wanted, strict=True)]))
+        taken, left = taken + wanted, left - wanted
+    return held
+
+
+def _draw_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.ndarray:
+    if np.isinf(concentration).any():
+        finite = np.where(np.isinf(concentration), 1.0, 0.0)
+        return finite / finite.sum()
+    share = rng.dirichlet(concentration)
+    # Very small concentrations underflow to all zeros or NaN; their limit is one winner drawn by weight.
+    if not np.isfinite(share).all() or share.sum() < 0.5:
+        share = np.zeros(len(concentration))
+        share[rng.choice(len(concentration), p=concentration / concentration.sum())] = 1.0
+    return share / share.sum()
+
+
+def _top_up(rng: np.random.Generator, held: list[np.ndarray], least: int) -> list[np.ndarray]:
+    held = list(held)
+    for poor in range(len(held)):
+        while len(held[poor]) < least:
+            rich = int(np.argmax([len(rows) for rows in held]))
+            give = int(rng.integers(len(held[rich])))
+            held[poor] = np.append(held[poor], held[rich][give])
+            held[rich] = np.delete(held[rich], give)
+    return held
+
+
+def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed: int) -> Partition:
+    """Sorts the examples by label, cuts them into equal shards and deals some to each client ("pathological non-IID").
+
+    With two shards each, most clients see only two classes.
+
+    Args:
+        labels: The class of each example, `[examples]`.
+        clients: Number of clients.
+        shards_per_client: How many shards each client receives.
+        seed: Decides the order inside a class and who gets which shard.
+
+    Raises:
+        DataError: if there are fewer examples than shards.
+
+    Example:
+        >>> labels = np.repeat([0, 1, 2, 3], 4)
+        >>> [sorted(set(labels[rows].tolist())) for rows in shards(labels, 2, shards_per_client=1, seed=0).rows]
+        [[0, 1], [2, 3]]
+
+    References:
+        McMahan, Moore, Ramage, Hampson, Agüera y Arcas, AISTATS 2017, section 3.
+    """
+    labels = _as_labels("shards", labels)
+    _check_enough("shards", len(labels), clients, shards_per_client)
+    rng = np.random.default_rng(seed)
+    mixed = rng.permutation(len(labels))
+    order = mixed[np.argsort(labels[mixed], kind="stable")]
+    pieces = np.array_split(order, clients * shards_per_client)
+    dealt = rng.permutation(len(pieces)).reshape(clients, shards_per_client)
+    return Partition(rows=tuple(np.sort(np.concatenate([pieces[i] for i in hand])) for hand in dealt))
+
+
+def by_size(
+    examples: int,
+    clients: int,
+    *,
+    law: Literal["lognormal", "power"] = "lognormal",
+    spread: float = 1.0,
+    seed: int,
+    min_examples: int = 1,
+) -> Partition:
+    """Gives clients very different numbers of examples, dealt at random: size skew without label skew.
+
+    Args:
+        examples: How many there are.
+        clients: Number of clients.
+        law: `lognormal`: sizes go as `exp(spread * normal)`. `power`: the k-th largest client goes as `k ** -spread`.
+        spread: 0 makes all sizes equal; 1 is strong.
+        seed: Decides sizes (lognormal), which client has which size, and who holds what.
+        min_examples: No client has fewer.
+
+    Raises:
+        DataError: if `spread` is negative, the law is unknown, or there are too few examples.
+
+    Example:
+        >>> sorted(len(rows) for rows in by_size(100, 4, law="power", spread=1.0, seed=0).rows)
+        [13, 16, 24, 47]
+
+    References:
+        Li et al., MLSys 2020 (FedProx), section 5.1: power law. Caldas et al., arXiv 1812.01097 (LEAF): lognormal.
+    """
+    _check_enough("by_size", examples, clients, min_examples)
+    if law not in ("lognormal", "power") or not (np.isfinite(spread) and spread >= 0):
+        message = (
+            f"`by_size` was given law={law!r}, spread={spread}. The law is 'lognormal' or 'power' and its spread a "
+            "number of at least 0: for example law='power', spread=1.0."
+        )
+        raise DataError(message)
+    rng = np.random.default_rng(seed)
+    if law == "lognormal":
+        weight = np.exp(spread * rng.standard_normal(clients))
+    else:
+        weight = rng.permutation(np.arange(1, clients + 1) ** -float(spread))
+    exact = weight / weight.sum() * (examples - clients * min_examples)
+    sizes = np.floor(exact).astype(np.int64)
+    # Largest remainder: the sizes add up exactly and none is off by one whole example.
+    sizes[np.argsort(sizes - exact, kind="stable")[: examples - clients * min_examples - sizes.sum()]] += 1
+    order = rng.permutation(examples)
+    return Partition(rows=tuple(np.sort(rows) for rows in np.split(order, np.cumsum(sizes + min_examples)[:-1])))
+
+
+def by_natural_id(ids: ArrayLike) -> Partition:
+    """One client per id in the data themselves (a writer, a hospital, a speaker), in sorted order.
+
+    Args:
+        ids: Whose each example is, `[examples]`, strings or integers.
+
+    Example:
+        >>> by_natural_id(["ann", "bob", "ann"]).clients
+        ('ann', 'bob')
+    """
+    names, owner = np.unique(_as_labels("by_natural_id", ids), return_inverse=True)
+    rows = np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
+    return Partition(rows=tuple(rows), clients=tuple(str(name) for name in names))
+
+
+def _as_labels(operation: str, labels: ArrayLike) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iubUS":
+        message = (
+            f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. It needs one integer or "
+            "string per example, of shape (examples,), at least one: pass class numbers, and for targets that are "
+            "measured numbers use `iid` or `by_size`, or bin them with `numpy.digitize` first."
+        )
+        raise DataError(message)
+    return labels
+
+
+def _check_enough(operation: str, examples: int, clients: int, least: int) -> None:
+    if clients < 1 or least < 0 or examples < max(1, clients * least):
+        message = (
+            f"`{operation}` was asked to split {examples} examples over {clients} clients with at least {least} each, "
+            f"which needs {max(1, clients * least)}. There must be at least one client and enough examples for all: "
+            f"use {max(1, examples // max(least, 1))} clients or fewer, or ask for fewer examples each."
+        )
+        raise DataError(message)

@@ -1,0 +1,133 @@
+"""The next rounds' data on the devices before they are asked for."""
+
+import collections
+import contextvars
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from workbench.errors import DataError
+from workbench.federated.data._padding import Padded
+
+
+class Prefetch(Iterator[Any]):
+    """An iterator whose next items are being made by a thread; made by `prefetch`.
+
+    Ends the thread when it is exhausted, closed, left as a context or no longer referred to.
+    """
+
+    def __init__(self, items: Iterable[Any], size: int, sharding: Any) -> None:
+        self._line = _Line(size)
+        self._thread = threading.Thread(
+            # A context of its own holds the caller's mesh and placements, as far as they are context variables.
+            target=contextvars.copy_context().run,
+            args=(_work, self._line, iter(items), sharding),
+            name="workbench-prefetch",
+            daemon=True,
+        )
+        # The thread refers to the line only, so that a forgotten iterator can be collected and then ends it.
+        self._finalizer = weakref.finalize(self, self._line.close)
+        self._thread.start()
+
+    def __next__(self) -> Any:
+        kind, item = self._line.take()
+        if kind == "item":
+            return item
+        self.close()
+        if kind == "error":
+            raise item
+        raise StopIteration
+
+    def close(self) -> None:
+        """Drops what is prepared and ends the thread, once the item that it is making is made; harmless twice."""
+        self._finalizer()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def prefetch(items: Iterable[Any], size: int = 2, sharding: Any = None) -> Prefetch:
+    """Makes items in a thread and puts them on the devices ahead of their use.
+
+    Keeps up to `size` items in device memory besides the one in use and the one being made.
+
+    Args:
+        items: Trees of arrays or `Padded`, such as `cohorts(...)` yields.
+        size: How many items to hold ready.
+        sharding: Where every array goes, for example `NamedSharding(mesh, PartitionSpec("clients"))`; the default
+            device when None.
+
+    Returns:
+        An iterator over the same items, in the same order, as JAX arrays. An exception while making an item is raised
+        in its place. Close it, or use it in `with`, if it is not read to its end.
+
+    Raises:
+        DataError: if `size` is not positive.
+
+    Example:
+        >>> with prefetch([{"x": 1.0}, {"x": 2.0}]) as ready:
+        ...     [float(item["x"]) for item in ready]
+        [1.0, 2.0]
+    """
+    if size < 1:
+        message = f"`prefetch` was given size={size}. It holds at least one item ready: use 1 or more, usually 2."
+        raise DataError(message)
+    return Prefetch(items, size, sharding)
+
+
+class _Line:
+    """A bounded line of ready items between two threads, that either may close."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ready: collections.deque[tuple[str, Any]] = collections.deque()
+        self._closed = False
+        # Reentrant: a garbage collection inside the lock may close the line of a forgotten iterator.
+        self._changed = threading.Condition(threading.RLock())
+
+    def offer(self, kind: str, item: Any) -> bool:
+        """Waits for room; False once nobody takes any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._ready) < self._size)
+            if not self._closed:
+                self._ready.append((kind, item))
+            self._changed.notify_all()
+            return not self._closed
+
+    def take(self) -> tuple[str, Any]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._ready)
+            taken = ("end", None) if self._closed else self._ready.popleft()
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+
+
+def _work(line: _Line, items: Iterator[Any], sharding: Any) -> None:
+    import jax
+
+    try:
+        for item in items:
+            placed = item.put(sharding) if isinstance(item, Padded) else jax.device_put(item, sharding)
+            if not line.offer("item", placed):
+                break
+            # Or the last item stays in device memory while the next one is awaited.
+            del item, placed
+        else:
+            line.offer("end", None)
+    except BaseException as error:  # whatever it is, it belongs to the caller of `next`
+        line.offer("error", error)
+    finally:
+        if hasattr(items, "close"):
+            items.close()  # type: ignore[attr-defined]

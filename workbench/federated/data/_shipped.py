@@ -1,0 +1,229 @@
+"""Real data without a network: what ships inside scikit-learn and inside Python itself."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.federated.data._client_data import ClientData, federate
+from workbench.federated.data._partition import Partition, dirichlet
+
+ShippedName = Literal["breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine"]
+_NAMES = ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """A data set in one place, before it is handed out to clients.
+
+    Attributes:
+        name: What the data are.
+        x: Inputs, float32 `[examples, features]`.
+        y: Classes, int32 `[examples]`, or targets, float32 `[examples, ...]`.
+        features: Names of the columns of `x`.
+        classes: Names of the classes; empty for targets that are measured numbers.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.classes)} classes" if self.classes else f"targets {self.y.shape[1:] or '()'}"
+        return f"Examples({self.name!r}, {len(self)} examples of shape {self.x.shape[1:]}, {kind})"
+
+    def split(self, *, test_fraction: float = 0.2, seed: int = 0) -> tuple["Examples", "Examples"]:
+        """Splits at random into examples to train on and examples to test on.
+
+        Example:
+            >>> train, test = shipped("iris").split(test_fraction=0.2, seed=0)
+            >>> len(train), len(test)
+            (120, 30)
+        """
+        held_out = round(len(self) * test_fraction) if 0 < test_fraction < 1 else 0
+        if not 0 < held_out < len(self):
+            message = (
+                f"`split` was given test_fraction={test_fraction} for {len(self)} examples. Both sides need at least "
+                f"one example: use a fraction between {1 / len(self):.2g} and {1 - 1 / len(self):.2g}, such as 0.2."
+            )
+            raise DataError(message)
+        order = np.random.default_rng(seed).permutation(len(self))
+        test, train = np.sort(order[:held_out]), np.sort(order[held_out:])
+        return self.take(train), self.take(test)
+
+    def take(self, rows: np.ndarray) -> "Examples":
+        """The same data, only some rows."""
+        return dataclasses.replace(self, x=self.x[rows], y=self.y[rows])
+
+    def federate(self, partition: Partition | Sequence[np.ndarray]) -> ClientData:
+        """Hands the examples out to clients as the fields `x` and `y`."""
+        return federate(self.x, self.y, partition, name=self.name, classes=self.classes)
+
+    def standardized(self, like: "Examples | None" = None) -> "Examples":
+        """Columns of `x` shifted and scaled to mean 0 and deviation 1 of `like` (the training part), or of themselves.
+
+        A column that never varies becomes 0.
+        """
+        model = (like or self).x
+        deviation = model.std(axis=0)
+        scaled = (self.x - model.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+        return dataclasses.replace(self, x=scaled.astype(np.float32))
+
+
+class Split(NamedTuple):
+    """Client data to train on and pooled examples to test on."""
+
+    train: ClientData
+    test: Examples
+
+
+def shipped(name: ShippedName) -> Examples:
+    """Returns a real data set that comes with scikit-learn; nothing is downloaded.
+
+    | name | examples × features | what `y` is |
+    |---|---|---|
+    | `breast_cancer` | 569 × 30 | malignant or benign |
+    | `diabetes` | 442 × 10 | progression after one year, unscaled |
+    | `digits` | 1797 × 64 (8×8 pixels, 0 to 1) | the digit |
+    | `iris` | 150 × 4, in cm | the species |
+    | `linnerud` | 20 × 3 exercises | weight, waist, pulse |
+    | `wine` | 178 × 13 | the cultivar |
+
+    Args:
+        name: Which one.
+
+    Raises:
+        DataError: if there is no such data set.
+
+    Example:
+        >>> shipped("wine")
+        Examples('wine', 178 examples of shape (13,), 3 classes)
+
+    References:
+        scikit-learn user guide, "Toy datasets". Digits: Alpaydin & Kaynak, UCI 1998.
+    """
+    if name not in _NAMES:
+        message = (
+            f"`shipped` was asked for {name!r}, which does not ship with scikit-learn. Only data that need no network "
+            f"are offered: use one of {', '.join(_NAMES)}, or a loader such as `load_npz` for your own files."
+        )
+        raise DataError(message)
+    # scikit-learn takes a second to import and is needed only here.
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name}")()
+    classes = tuple(str(c) for c in bunch.target_names) if name not in ("diabetes", "linnerud") else ()
+    x = bunch.data / 16 if name == "digits" else bunch.data
+    return Examples(
+        name=name,
+        x=np.asarray(x, np.float32),
+        y=np.asarray(bunch.target, np.int32 if classes else np.float32),
+        features=tuple(str(f) for f in bunch.feature_names),
+        classes=classes,
+    )
+
+
+def digits(
+    clients: int = 64, *, alpha: float = 0.3, seed: int = 0, test_fraction: float = 0.2, min_examples: int = 1
+) -> Split:
+    """Real handwritten digits held by clients whose labels are skewed: the data of the first notebook.
+
+    Args:
+        clients: Number of clients.
+        alpha: Dirichlet concentration over clients, per digit: 0.1 is strong skew, `inf` none.
+        seed: Decides the test examples and who holds what.
+        test_fraction: Share of the 1797 examples held out for testing.
+        min_examples: No client has fewer.
+
+    Returns:
+        `(train, test)`: client data with `x` float32 `[examples, 64]` in 0 to 1 and `y` int32 `[examples]`; and the
+        held-out examples, in one place.
+
+    Raises:
+        DataError: as `dirichlet` and `Examples.split` do.
+
+    Example:
+        >>> train, test = digits(clients=64, alpha=0.3, seed=0)
+        >>> len(train), int(train.counts.sum()), len(test)
+        (64, 1438, 359)
+    """
+    train, test = shipped("digits").split(test_fraction=test_fraction, seed=seed)
+    partition = dirichlet(train.y, clients, alpha=alpha, seed=seed, min_examples=min_examples)
+    return Split(train.federate(partition), test)
+
+
+class Text(NamedTuple):
+    """Documents as client data of word numbers, and the words that the numbers stand for."""
+
+    data: ClientData
+    vocabulary: tuple[str, ...]
+
+
+def python_reference(documents: int | None = None) -> Text:
+    """The Python language reference, one topic per client: text for word counts and inverted indexes.
+
+    It ships with Python as `pydoc_data.topics` (what `help("LAMBDA")` shows), so its words depend on the version of
+    Python.
+
+    Args:
+        documents: Keep only this many of the longest topics; all by default.
+
+    Returns:
+        `(data, vocabulary)`: the field `word`, int32 `[words_of_this_topic]`, numbers into `vocabulary`, which is
+        sorted; words are lower case. A client's id is the topic's name.
+
+    Raises:
+        DataError: if fewer than one document is asked for, or this Python was built without its topics.
+
+    Example:
+        >>> data, vocabulary = python_reference(documents=3)
+        >>> len(data), vocabulary[int(data[0]["word"][0])] in vocabulary
+        (3, True)
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as missing:
+        message = (
+            "`python_reference` found no `pydoc_data.topics` in this Python. Some distributions leave it out: install "
+            "Python's documentation package (often `python3-doc` or `libpython3-stdlib`), or give your own text to "
+            "`tokenize`."
+        )
+        raise DataError(message) from missing
+    longest = sorted(topics, key=lambda topic: (-len(topics[topic]), topic))
+    if documents is not None and documents < 1:
+        message = (
+            f"`python_reference` was asked for {documents} documents. Client data hold at least one client: use 1 to "
+            f"{len(topics)}, or None for all."
+        )
+        raise DataError(message)
+    return tokenize({topic: topics[topic] for topic in longest[:documents]}, name="Python language reference")
+
+
+def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
+    """Turns texts into numbered words, one client per text.
+
+    Args:
+        documents: Text per client id.
+        name: What the texts are, for titles.
+
+    Returns:
+        `(data, vocabulary)` as in `python_reference`. A word is a run of letters, with apostrophes inside.
+
+    Example:
+        >>> data, vocabulary = tokenize({"a": "to be or not", "b": "To be."})
+        >>> vocabulary, data["b"]["word"].tolist()
+        (('be', 'not', 'or', 'to'), [3, 0])
+    """
+    words = {client: re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", text.lower()) for client, text in documents.items()}
+    vocabulary = tuple(sorted({word for found in words.values() for word in found}))
+    number = {word: i for i, word in enumerate(vocabulary)}
+    arrays = {client: {"word": np.array([number[w] for w in found], np.int32)} for client, found in words.items()}
+    return Text(ClientData(arrays=arrays, name=name, label="word", classes=vocabulary), vocabulary)

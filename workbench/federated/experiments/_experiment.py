@@ -1,0 +1,162 @@
+"""An experiment that runs: data, algorithm, rounds and what they cost."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from workbench.federated import algorithms, data
+from workbench.federated.experiments._settings import Settings
+from workbench.inspection import plan_program
+from workbench.measurement import Run
+from workbench.plan import jit
+from workbench.primitives import broadcast, map_fn, program
+from workbench.records import PlanRecord
+
+BATCH, HIDDEN = 16, 32
+DELTA = 1e-5
+
+Params = dict[str, jax.Array]
+
+
+def predict(params: Params, x: jax.Array) -> jax.Array:
+    """Logits `[examples, 10]` of a network with one hidden layer."""
+    return jax.nn.relu(x @ params["in"] + params["b"][None]) @ params["out"]
+
+
+def loss(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
+    """Mean cross entropy of the examples; of those that are no padding, where there is a `mask`."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(predict(params, batch["x"]), batch["y"])
+    mask = batch.get("mask", jnp.ones(losses.shape, bool))
+    return jnp.where(mask, losses, 0.0).sum() / jnp.maximum(mask.sum(), 1).astype(losses.dtype)
+
+
+def first_params(seed: int) -> Params:
+    """Random weights, zero biases."""
+    first, second = jax.random.split(jax.random.key(seed))
+    draw = jax.nn.initializers.he_normal()
+    return {"in": draw(first, (64, HIDDEN)), "b": jnp.zeros(HIDDEN), "out": draw(second, (HIDDEN, 10))}
+
+
+def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
+    """How the clients' movements become one; None for the plain mean."""
+    made = None
+    if settings.compression.startswith("top"):
+        share = float(settings.compression.split()[1]) / 100
+        made = algorithms.top_k_mean(share, memory=not settings.noise)
+    elif settings.compression.endswith("bits"):
+        made = algorithms.quantized_mean(int(settings.compression.split()[0]), seed=settings.seed)
+    if settings.noise:
+        expected = settings.clients * settings.participation
+        return algorithms.gaussian_mean(settings.clip, settings.noise, expected=expected, seed=settings.seed, of=made)
+    return made
+
+
+def algorithm_of(settings: Settings) -> algorithms.Algorithm:
+    """The algorithm as the settings have it."""
+    clients, rate, server = settings.clients, settings.learning_rate, settings.server_learning_rate
+    sgd, how = optax.sgd(rate), aggregator_of(settings)
+    if settings.algorithm == "SCAFFOLD":
+        return algorithms.scaffold(loss, clients=clients, learning_rate=rate, server_learning_rate=server)
+    if settings.algorithm == "Mime-lite":
+        momentum = optax.sgd(rate, momentum=0.9)
+        return algorithms.mime_lite(
+            loss, clients=clients, optimizer=momentum, server_learning_rate=server, aggregator=how
+        )
+    if settings.algorithm == "DiLoCo":
+        outer = optax.sgd(server, momentum=0.9, nesterov=True)
+        return algorithms.diloco(loss, clients=clients, inner_optimizer=sgd, outer_optimizer=outer, aggregator=how)
+    if settings.algorithm == "FedAdam":
+        adam = optax.adam(server, eps=1e-3)
+        return algorithms.fedopt(loss, clients=clients, client_optimizer=sgd, server_optimizer=adam, aggregator=how)
+    return algorithms.fedavg(
+        loss,
+        clients=clients,
+        client_optimizer=sgd,
+        server_optimizer=optax.sgd(server),
+        proximal=0.1 if settings.algorithm == "FedProx" else 0.0,
+        aggregator=how,
+    )
+
+
+class Experiment:
+    """An experiment, ready to run.
+
+    Args:
+        settings: What it is made of.
+
+    Attributes:
+        run: The rounds; start them with `run.start()`. Their metrics are `test accuracy`, `loss` (of the clients while
+            they train), `client loss` (of the server's model on every client's own examples, `[clients]`), `clients`
+            (that answered) and `sent up (MiB)` (by all clients, all rounds so far).
+        plan: One round as stages.
+        sent_down_bytes: What one client receives in a round.
+        sent_up_bytes: What it sends.
+
+    Example:
+        >>> experiment = Experiment(Settings(clients=4, rounds=2))
+        >>> run = experiment.run.start()
+        >>> run.status, sorted(run.history[-1].metrics)[:3]
+        ('finished', ['client loss', 'clients', 'loss'])
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.train, self.test = data.digits(settings.clients, alpha=settings.alpha, seed=settings.seed)
+        self.algorithm = algorithm_of(settings)
+        held = jax.tree.map(jnp.asarray, data.pad_clients(self.train).tree)
+        self._held = {name: held[name] for name in ("x", "y", "mask")}
+        self._step = jit(self.algorithm.round)
+        self._losses = jit(
+            program(clients=settings.clients)(lambda params, rows: map_fn(loss, (broadcast(params), rows)))
+        )
+        state = self.algorithm.init(first_params(settings.seed))
+        self.plan = plan_program(self.algorithm.round, (state, self.batches(0)), {})
+        self.sent_down_bytes, self.sent_up_bytes = _per_client(self.plan, settings.clients)
+        self._sent_up = 0.0
+        self.run = Run(self._round, state, settings.rounds, data=self.batches, progress=False)
+
+    def batches(self, round: int) -> dict[str, np.ndarray]:
+        """What every client trains on in a round, drawn with replacement; clients that do not answer weigh 0."""
+        settings, counts = self.settings, self.train.counts
+        random = np.random.default_rng([settings.seed, round])
+        rows = [random.integers(count, size=(settings.local_steps, BATCH)) for count in counts]
+        asked = random.random(settings.clients) < settings.participation
+        stayed = random.random(settings.clients) >= settings.dropout
+        held = list(self.train.arrays.values())
+        return {
+            "x": np.stack([each["x"][row] for each, row in zip(held, rows, strict=True)]),
+            "y": np.stack([each["y"][row] for each, row in zip(held, rows, strict=True)]),
+            "weight": (counts * (asked & stayed)).astype(np.float32),
+        }
+
+    def epsilon(self) -> float | None:
+        """What the noise is worth after all rounds: ε at δ = 1e-5, an upper bound; None without noise."""
+        if not self.settings.noise:
+            return None
+        settings = self.settings
+        return algorithms.epsilon(
+            settings.noise, rounds=settings.rounds, participation=settings.participation, delta=DELTA
+        )
+
+    def _round(self, state: Any, batches: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
+        state, metrics = self._step(state, batches)
+        params = self.algorithm.params_of(state)
+        guesses = np.asarray(predict(params, jnp.asarray(self.test.x))).argmax(axis=1)
+        answered = int((batches["weight"] > 0).sum())
+        self._sent_up += answered * self.sent_up_bytes / 2**20
+        return state, {
+            "test accuracy": float((guesses == self.test.y).mean()),
+            "loss": metrics["loss"],
+            "client loss": self._losses(params, self._held),
+            "clients": answered,
+            "sent up (MiB)": self._sent_up,
+        }
+
+
+def _per_client(made: PlanRecord, clients: int) -> tuple[int, int]:
+    down = sum(stage.moved_bytes for stage in made.stages if stage.kind == "broadcast")
+    up = sum(stage.moved_bytes for stage in made.stages if stage.kind == "reduce")
+    return down // clients, up // clients

@@ -1,0 +1,95 @@
+"""What an experiment is made of."""
+
+import dataclasses
+import math
+from typing import Any, get_type_hints
+
+from workbench.errors import ProgramError
+
+ALGORITHMS = ("FedAvg", "FedProx", "FedAdam", "SCAFFOLD", "Mime-lite", "DiLoCo")
+COMPRESSIONS = ("none", "top 1 %", "top 10 %", "8 bits", "4 bits")
+_WITHOUT_AGGREGATOR = ("SCAFFOLD",)
+_RANGES: dict[str, tuple[float, float]] = {
+    "clients": (2, 256),
+    "alpha": (0.01, math.inf),
+    "participation": (0.01, 1.0),
+    "local_steps": (1, 100),
+    "learning_rate": (1e-4, 10.0),
+    "server_learning_rate": (1e-4, 10.0),
+    "dropout": (0.0, 0.99),
+    "clip": (1e-3, 1e3),
+    "noise": (0.0, 100.0),
+    "rounds": (1, 1000),
+    "seed": (0, 2**31 - 1),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """An experiment on real handwritten digits, held by clients who train a small network together.
+
+    Args (of the constructor):
+        algorithm: One of `ALGORITHMS`.
+        clients: How many hold data.
+        alpha: Dirichlet concentration of the labels: 0.1 is strong skew, `inf` none.
+        participation: Chance of each client to be asked in a round.
+        local_steps: Steps of 16 examples that a client takes in a round.
+        learning_rate: Of the clients.
+        server_learning_rate: Of the server's step.
+        dropout: Chance that a client that was asked does not answer.
+        clip: The largest norm of one client's movement, where `noise` is not 0.
+        noise: Differential privacy: standard deviation of the noise over `clip`; 0 for none.
+        compression: One of `COMPRESSIONS`: what clients send of their movement.
+        rounds: How many.
+        seed: Decides everything that is drawn.
+
+    Raises:
+        ProgramError: for a value out of its range, or parts that do not go together.
+
+    Example:
+        >>> Settings(algorithm="SCAFFOLD", alpha=0.1).changed()
+        {'algorithm': 'SCAFFOLD', 'alpha': 0.1}
+    """
+
+    algorithm: str = "FedAvg"
+    clients: int = 64
+    alpha: float = 0.3
+    participation: float = 0.5
+    local_steps: int = 8
+    learning_rate: float = 0.2
+    server_learning_rate: float = 1.0
+    dropout: float = 0.0
+    clip: float = 1.0
+    noise: float = 0.0
+    compression: str = "none"
+    rounds: int = 40
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
+            for name, known in (("algorithm", ALGORITHMS), ("compression", COMPRESSIONS))
+            if getattr(self, name) not in known
+        ]
+        types = get_type_hints(Settings)
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, types[name] | int) and not isinstance(value, bool)
+            if not is_number or not low <= value <= high:
+                kind = "whole number" if types[name] is int else "number"
+                wrong.append(f"{name}={value!r} is not a {kind} from {low:g} to {high:g}")
+        if self.algorithm in _WITHOUT_AGGREGATOR and (self.noise or self.compression != "none"):
+            wrong.append(f"{self.algorithm} sends two values that belong together, which are not compressed or noised")
+        if self.noise and self.compression.endswith("bits"):
+            wrong.append("bits share one scale among all clients, behind which noise hides nobody: use a top share")
+        if wrong:
+            message = (
+                f"`Settings` was given what no experiment can be made of: {'; '.join(wrong)}. Every setting has its "
+                "range, and the mean that noise or compression replaces must be there: change these, or leave them out."
+            )
+            raise ProgramError(message)
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that are not the usual ones."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}

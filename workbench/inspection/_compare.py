@@ -1,0 +1,252 @@
+"""Puts the records of several programs side by side: what changed in stages, collectives, bytes, FLOPs and memory."""
+
+import collections
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from workbench.errors import InspectionError
+from workbench.records import (
+    ComparedRecord,
+    ComparisonRecord,
+    ProgramRecord,
+    StageRecord,
+    ValueRecord,
+)
+
+Values = tuple[float | str | None, ...]
+
+
+def compare(*records: ProgramRecord) -> ComparisonRecord:
+    """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
+
+    Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
+    are counted per call by kind and mesh axes, loop turns included. Planned collectives are never compared with
+    compiled ones.
+
+    Args:
+        *records: Two or more programs, from `inspect`.
+
+    Returns:
+        One row per quantity with a value for every program; `differences` leaves out what is alike.
+
+    Raises:
+        InspectionError: if fewer than two records were given, or something else than a `ProgramRecord`.
+
+    Example:
+        >>> from workbench.records import PlanRecord
+        >>> plan = PlanRecord(name="f", placements=(), stages=())
+        >>> compare(*[ProgramRecord(name="f", target=t, plan=plan) for t in ("here", "v5e:2x4")]).differences[0].values
+        ('here', 'v5e:2x4')
+    """
+    wrong = [f"argument {number}: `{type(x).__name__}`" for number, x in enumerate(records) if not _is_program(x)]
+    if wrong or len(records) < 2:
+        message = (
+            f"`compare` was given {len(records)} argument{'s' if len(records) != 1 else ''}"
+            f"{', of which no program records are ' + ', '.join(wrong) if wrong else ''}. It needs two or more "
+            "`ProgramRecord`s to put side by side: pass `inspect(before, ...)` and `inspect(after, ...)`."
+        )
+        raise InspectionError(message)
+    rows = [*_program_rows(records), *_stage_rows(records), *_collective_rows(records), *_device_rows(records)]
+    return ComparisonRecord(
+        names=tuple(record.name for record in records),
+        targets=tuple(record.target for record in records),
+        rows=tuple(rows),
+        notes=tuple(_notes(records)),
+    )
+
+
+def _is_program(value: Any) -> bool:
+    return isinstance(value, ProgramRecord)
+
+
+def _row(group: str, name: str, values: Iterable[Any], unit: Any = "") -> ComparedRecord:
+    values = tuple(values)
+    return ComparedRecord(group=group, name=name, values=values, unit=unit, status=_status(values))
+
+
+def _status(values: Values) -> Any:
+    if all(_alike(value, values[0]) for value in values):
+        return "same"
+    return "unknown" if None in values else "changed"
+
+
+def _presence(values: Values) -> Any:
+    """Like `_status`, for things whose absence is known."""
+    if values[0] is None and values[-1] is not None:
+        return "added"
+    if values[0] is not None and values[-1] is None:
+        return "removed"
+    return "same" if all(value == values[0] for value in values) else "changed"
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, float | int) and isinstance(b, float | int):
+        return math.isclose(a, b, rel_tol=1e-12)
+    return a == b
+
+
+def _program_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
+    meshes = [_mesh_text(record) for record in records]
+    return [
+        _row("program", "target", (record.target for record in records)),
+        _row("program", "mesh", meshes),
+        _row("program", "stages", (len(_walk(record.plan.stages)) for record in records), "count"),
+        _row("program", "bytes between server and clients", map(_moved_bytes, records), "bytes"),
+    ]
+
+
+def _mesh_text(record: ProgramRecord) -> str:
+    if record.mesh is None:
+        return "none"
+    return " × ".join(f"{axis.name}={axis.size} {axis.type}" for axis in record.mesh.axes) or "none"
+
+
+def _walk(stages: Sequence[StageRecord]) -> list[StageRecord]:
+    return [inner for stage in stages for inner in (stage, *_walk(stage.body))]
+
+
+def _moved_bytes(record: ProgramRecord) -> float:
+    return _moved(record.plan.stages)
+
+
+def _moved(stages: Sequence[StageRecord]) -> float:
+    return sum(stage.moved_bytes + (stage.trip_count or 1) * _moved(stage.body) for stage in stages)
+
+
+def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
+    tables = [_keyed_stages(record.plan.stages) for record in records]
+    rows = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        values = tuple(table.get(key) for table in tables)
+        rows.append(ComparedRecord(group="stages", name=key, values=values, status=_presence(values)))
+    return rows
+
+
+def _keyed_stages(stages: Sequence[StageRecord]) -> dict[str, str]:
+    seen: collections.Counter[str] = collections.Counter()
+    table = {}
+    for stage in _walk(stages):
+        label = f"{stage.kind} {stage.name}".strip()
+        seen[label] += 1
+        table[label if seen[label] == 1 else f"{label} ({seen[label]})"] = _stage_text(stage)
+    return table
+
+
+def _stage_text(stage: StageRecord) -> str:
+    parts = [f"{_types(stage.inputs)} → {_types(stage.outputs)}"] if stage.inputs or stage.outputs else []
+    if stage.clients > 1:
+        parts.append(f"{stage.clients} clients")
+    if stage.trip_count is not None:
+        parts.append(f"{stage.trip_count} turns")
+    if stage.flops_per_client is not None:
+        parts.append(f"{stage.flops_per_client:,.0f} FLOP per client")
+    if stage.moved_bytes:
+        parts.append(f"{stage.moved_bytes:,} bytes moved")
+    return ", ".join(parts) or "present"
+
+
+def _types(values: Sequence[ValueRecord]) -> str:
+    found = collections.Counter(f"{value.dtype}[{','.join(map(str, value.shape))}]" for value in values)
+    return " ".join(f"{count}×{kind}" if count > 1 else kind for kind, count in found.items()) or "nothing"
+
+
+def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
+    rows = []
+    compiled = [_by_axes(record.module.collectives) if record.module else None for record in records]
+    for key in _keys(compiled):
+        rows.append(_collective_row("collectives", key, compiled, lambda found: _times(found, lambda _: 1), "count"))
+    for key in _keys(compiled):
+        rows.append(_collective_row("collective bytes", key, compiled, _payload_bytes, "bytes"))
+    for key in _keys(compiled):
+        told = [None if table is None else _strategies(table.get(key, ())) for table in compiled]
+        if any(told):
+            rows.append(_row("collective strategy", key, told))
+    planned = [_by_axes(record.propagation.collectives) if record.propagation else None for record in records]
+    for key in _keys(planned):
+        rows.append(_collective_row("planned collectives", key, planned, lambda found: float(len(found)), "count"))
+    return rows
+
+
+def _payload_bytes(found: Sequence[Any]) -> float | None:
+    return _times(found, lambda collective: collective.payload_bytes)
+
+
+def _strategies(found: Sequence[Any]) -> str | None:
+    """How the compiler carries them out, where it says so."""
+    return ", ".join(sorted({collective.algorithm for collective in found if collective.algorithm})) or None
+
+
+def _by_axes(collectives: Iterable[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for collective in collectives:
+        axes = " × ".join(collective.axes) or "no product of axes"
+        found.setdefault(f"{collective.kind} over {axes}", []).append(collective)
+    return found
+
+
+def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
+    return sorted({key for table in tables if table for key in table})
+
+
+def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
+    """Sum over a call; None where the turns of a loop, or the bytes of a turn, are not known."""
+    amounts = [(collective.times, amount(collective)) for collective in found]
+    known = [times * each for times, each in amounts if times is not None and each is not None]
+    return float(sum(known)) if len(known) == len(amounts) else None
+
+
+def _collective_row(
+    group: str, key: str, tables: Sequence[dict[str, list[Any]] | None], measure: Callable[[Any], Any], unit: str
+) -> ComparedRecord:
+    values = tuple(None if table is None else measure(table[key]) if key in table else 0.0 for table in tables)
+    status = _status(values)
+    if status == "changed" and (values[0] == 0 or values[-1] == 0):
+        status = "added" if values[0] == 0 else "removed"
+    return _row(group, key, values, unit).replace(status=status)
+
+
+def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
+    modules, costs = [record.module for record in records], [record.cost for record in records]
+    memories = [module.memory if module else None for module in modules]
+    return [
+        _row("per device", "FLOPs", (module.flops if module else None for module in modules), "flops"),
+        _row(
+            "per device", "bytes accessed", (module.accessed_bytes if module else None for module in modules), "bytes"
+        ),
+        _row("per device", "bytes sent in collectives", map(_wire_bytes, modules), "bytes"),
+        _row("per device", "peak memory", (m.peak_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "memory available", (m.available_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "fits", (_fits(m) for m in memories)),
+        _row("per device", "layout padding at the peak", (m.padding_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "arguments", (m.argument_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "temporaries", (m.temporary_bytes if m else None for m in memories), "bytes"),
+        _row("per device", "predicted seconds", (cost.seconds if cost else None for cost in costs), "seconds"),
+    ]
+
+
+def _fits(memory: Any) -> str | None:
+    if memory is None or memory.fits is None:
+        return None
+    if memory.fits:
+        return "yes"
+    if memory.peak_bytes is None or memory.available_bytes is None:
+        return "no"
+    return f"no: {(memory.peak_bytes - memory.available_bytes) / 2**30:.2f} GiB too much"
+
+
+def _wire_bytes(module: Any) -> float | None:
+    return None if module is None else _times(module.collectives, lambda collective: collective.wire_bytes)
+
+
+def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:
+    for record in records:
+        if record.module is None:
+            yield f"{record.name} on {record.target} is not compiled: its collectives, bytes and memory are unknown"
+            continue
+        unknown = [collective.name for collective in record.module.collectives if collective.times is None]
+        if unknown:
+            yield f"{record.name} on {record.target}: the turns of the loops around {', '.join(unknown)} are unknown"
+    platforms = {record.module.platform for record in records if record.module}
+    if len(platforms) > 1:
+        yield f"compiled for different platforms ({', '.join(sorted(platforms))}): fusion alone changes bytes accessed"

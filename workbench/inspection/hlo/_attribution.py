@@ -1,0 +1,295 @@
+"""Which stage of the user's program each HLO instruction belongs to.
+
+Stages leave their scope in `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop it from some instructions; those take
+it, in this order, from the instructions fused into them, from the loop or call around them, and from their nearest
+neighbours in the graph of values, users first.
+
+Code that went through a plan is all in some stage, so that an `op_name` without one belongs to the loop over chunks of
+clients, and takes its stage from its neighbours too. Code that went through no plan carries the scopes of the
+primitives (`wb.map_fn[clients]`), which are then its stages; what is whole and in none of them is the server's.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from workbench.inspection.hlo._executions import Runs
+from workbench.inspection.hlo._text import Computation, Hlo, Instruction
+
+_PATH = r"\d+(?:\[\d+\])?(?:\.\d+(?:\[\d+\])?)*"  # "2.0", and "2[1].0" in the second branch of a conditional
+_STAGE = re.compile(rf"\bwb:({_PATH}):([a-z]+)")
+_MASKED = re.compile(rf"\bwb=({_PATH})=([a-z]+)")
+_COMBINED = re.compile(r"(?:^|/)\((.*)\)$")
+_PRIMITIVE = re.compile(r"\bwb\.(\w+)\[([^\]]*)\]")
+_WHOLE = re.compile(r"^p?jit\(")
+_HOPS = 6
+_COMMUNICATING = ("reduce", "broadcast")
+_COLLECTIVE = re.compile(r"^(all-|reduce-scatter|collective-|ragged-all|send|recv)")
+
+
+class Stage(NamedTuple):
+    """A stage as `op_name` gives it."""
+
+    path: str
+    kind: str
+
+
+SERVER = Stage("server", "server")
+
+
+def stages_of(op_name: str) -> tuple[Stage, ...]:
+    """The stages named by an `op_name`; several where the compiler combined operations.
+
+    Args:
+        op_name: As HLO carries it, with combined names in any of the compilers' forms.
+
+    Returns:
+        Innermost stages, in order. For code that went through no plan, the scope of the primitive is the stage.
+
+    Example:
+        >>> stages_of("jit(f)/wb:2:loop/while/body/transpose(jvp(wb:2.0:clients))/mul")
+        (Stage(path='2.0', kind='clients'),)
+    """
+    if "wb" not in op_name:
+        return ()
+    found = [_innermost(path) for path in _paths(op_name)]
+    return tuple(dict.fromkeys(stage for stage in found if stage is not None))
+
+
+def _paths(op_name: str) -> list[str]:
+    """The single paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Stages keep a colon of their own."""
+    paths = []
+    for part in _STAGE.sub(r"wb=\1=\2", op_name).split(";"):
+        group = _COMBINED.search(part)
+        if group is not None and ":" in group[1]:
+            paths += [part[: group.start(1) - 1] + piece for piece in group[1].split(":")]
+        else:
+            paths.append(part)
+    return paths
+
+
+def _innermost(path: str) -> Stage | None:
+    planned = _MASKED.findall(path)
+    if planned:
+        return Stage(*planned[-1])
+    primitives = _PRIMITIVE.findall(path)
+    return Stage("{}[{}]".format(*primitives[-1]), _kind(primitives[-1][0])) if primitives else None
+
+
+def _kind(primitive: str) -> str:
+    return "clients" if primitive.startswith("map") else primitive.split("_")[0]
+
+
+class StageFinder:
+    """The stages of all instructions of one module."""
+
+    def __init__(self, hlo: Hlo, runs: Runs) -> None:
+        self._hlo, self._runs = hlo, runs
+        self._own: dict[Instruction, tuple[Stage, ...]] = {}
+        self._inferred: dict[Instruction, Stage] = {}
+        self._combined: dict[Instruction, tuple[Stage, ...]] = {}
+        self._witnesses: dict[Instruction, list[Instruction]] = {}
+        for instruction in hlo.instructions():
+            stages = stages_of(instruction.op_name)
+            if stages:
+                self._own[instruction] = stages
+        if self._own:
+            if not any(_STAGE.search(instruction.op_name) for instruction in self._own):
+                self._give_to_server()
+            self._infer()
+
+    def stage(self, instruction: Instruction) -> Stage | None:
+        """The stage of an instruction, None outside of all stages."""
+        own = self._own.get(instruction)
+        return own[0] if own else self._inferred.get(instruction)
+
+    def stages(self, instruction: Instruction) -> tuple[Stage, ...]:
+        """All stages of an instruction that the compiler combined from several."""
+        stage = self.stage(instruction)
+        several = self._own.get(instruction) or self._combined.get(instruction)
+        return several or (() if stage is None else (stage,))
+
+    def witnesses(self, collective: Instruction) -> list[Instruction]:
+        """The instructions that told the stages of a collective which lost its own name."""
+        return self._witnesses.get(collective, [])
+
+    def is_inferred(self, instruction: Instruction) -> bool:
+        """Whether the stage is not written in the instruction's own `op_name`."""
+        return instruction in self._inferred
+
+    def _infer(self) -> None:
+        for computation in self._hlo.computations.values():  # callees first, so that nested fusions vote upwards
+            for instruction in computation.instructions:
+                if instruction.opcode in ("fusion", "async-start", "call-start", "call") and self._open(instruction):
+                    self._vote(instruction)
+        for computation in reversed(self._hlo.computations.values()):
+            self._inherit(computation)
+        self._spread()
+        for computation in reversed(self._hlo.computations.values()):
+            self._fall_back(computation)
+
+    def _open(self, instruction: Instruction) -> bool:
+        return instruction not in self._own and instruction not in self._inferred
+
+    def _give_to_server(self) -> None:
+        for instruction in self._hlo.instructions():
+            if instruction not in self._own and _WHOLE.match(instruction.op_name):
+                self._own[instruction] = (SERVER,)
+
+    def _vote(self, instruction: Instruction) -> None:
+        votes: Counter[Stage] = Counter()
+        for name in instruction.calls():
+            for inner in self._hlo.computations[name].instructions:
+                stage = self.stage(inner)
+                if stage is not None:
+                    heavy = inner.opcode in ("dot", "convolution", "custom-call") or _COLLECTIVE.match(inner.opcode)
+                    votes[stage] += 1000 if heavy else 1
+        if votes:
+            self._inferred[instruction] = votes.most_common(1)[0][0]
+
+    def _inherit(self, computation: Computation) -> None:
+        """Instructions of a loop, call or fusion that belongs to one stage as a whole are of that stage."""
+        caller = self._runs.callers.get(computation.name)
+        stage = self.stage(caller) if caller is not None else None
+        if stage is None or any(self._is_other(i, stage) for i in computation.instructions):
+            return
+        for instruction in computation.instructions:
+            if self._open(instruction):
+                self._inferred[instruction] = stage
+
+    def _is_other(self, instruction: Instruction, stage: Stage) -> bool:
+        own = self._own.get(instruction)
+        return own is not None and own[0] != stage
+
+    def _spread(self) -> None:
+        neighbours = _Neighbours(self._hlo, self._runs)
+        for instruction in self._hlo.instructions():
+            if _COLLECTIVE.match(instruction.opcode) and self._open(instruction):
+                self._look_ahead(instruction, neighbours)
+        pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]
+        for _ in range(_HOPS):
+            found: dict[Instruction, Stage] = {}
+            for instruction in pending:
+                stage = self._nearest(instruction, neighbours)
+                if stage is not None:
+                    found[instruction] = stage
+            if not found:
+                break
+            self._inferred.update(found)
+            pending = [i for i in pending if i not in found]
+
+    def _look_ahead(self, collective: Instruction, neighbours: "_Neighbours") -> None:
+        """A collective is of the communicating stages whose work first meets its result."""
+        found: list[Stage] = []
+        witnesses: list[Instruction] = []
+        reached, seen = [collective], {collective}
+        for _ in range(_HOPS):
+            reached = [user for node in reached for user in neighbours.users(node) if user not in seen]
+            seen.update(reached)
+            for node in reached:
+                stages = [stage for stage in self._own.get(node, ()) if stage.kind in _COMMUNICATING]
+                found += stages
+                witnesses += [node] if stages else []
+            reached = [node for node in dict.fromkeys(reached) if node not in self._own]
+        if found:
+            self._inferred[collective] = found[0]
+            self._combined[collective] = tuple(dict.fromkeys(found))
+            self._witnesses[collective] = witnesses
+
+    def _nearest(self, instruction: Instruction, neighbours: "_Neighbours") -> Stage | None:
+        after = self._labels(neighbours.users(instruction))
+        before = self._labels(neighbours.operands(instruction))
+        for stages in (after, before):
+            if stages:
+                return Counter(stages).most_common(1)[0][0]
+        return None
+
+    def _labels(self, instructions: Iterable[Instruction]) -> list[Stage]:
+        return [stage for i in instructions if (stage := self.stage(i)) is not None]
+
+    def _fall_back(self, computation: Computation) -> None:
+        caller = self._runs.callers.get(computation.name)
+        stage = self.stage(caller) if caller is not None else None
+        if stage is not None:
+            for instruction in computation.instructions:
+                if self._open(instruction):
+                    self._inferred[instruction] = stage
+
+
+class _Neighbours:
+    """Users and operands of instructions, seen through fusions, tuples and loops."""
+
+    def __init__(self, hlo: Hlo, runs: Runs) -> None:
+        self._hlo, self._runs = hlo, runs
+
+    def users(self, instruction: Instruction) -> list[Instruction]:
+        """Who reads a value; for a fusion or loop, what inside it reads it first."""
+        computation = self._hlo.computations[instruction.computation]
+        found = []
+        for user, position in computation.users[instruction.name]:
+            found += [user, *self._entered(user, position)]
+            if user.opcode == "tuple":
+                found += self._unpacked(computation, user, position)
+        if instruction.root:
+            caller = self._runs.callers.get(computation.name)
+            if caller is not None and caller.opcode == "fusion":
+                found.append(caller)
+        return found
+
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        """What an instruction reads; for an element of a tuple or a parameter, where the value comes from."""
+        computation = self._hlo.computations[instruction.computation]
+        if instruction.opcode == "parameter":
+            caller = self._runs.callers.get(computation.name)
+            if caller is None or caller.opcode != "fusion":
+                return []
+            outer = self._hlo.computations[caller.computation]
+            return [outer.by_name[caller.operands[int(instruction.arguments)]]]
+        found = [computation.by_name[operand] for operand in instruction.operands]
+        if instruction.opcode == "get-tuple-element":
+            found += self._packed(computation, found[0], int(instruction.attribute("index") or 0))
+        return found
+
+    def _entered(self, user: Instruction, position: int) -> list[Instruction]:
+        if user.opcode != "fusion":
+            return []
+        body = self._hlo.computations[user.calls("calls")[0]]
+        parameter = body.parameters.get(position)
+        return [] if parameter is None else [reader for reader, _ in body.users[parameter.name]]
+
+    def _unpacked(self, computation: Computation, packed: Instruction, position: int) -> list[Instruction]:
+        """Readers of one element of a tuple: of the tuple itself, or of the loop that carries it."""
+        found = []
+        for user, _ in computation.users[packed.name]:
+            if user.opcode == "while":
+                body = self._hlo.computations[user.calls("body")[0]]
+                found += _elements(body, body.parameters[0], position) if 0 in body.parameters else []
+        caller = self._runs.callers.get(computation.name)
+        if packed.root and caller is not None and caller.opcode == "while":
+            found += _elements(self._hlo.computations[caller.computation], caller, position)
+        return found
+
+    def _packed(self, computation: Computation, source: Instruction, index: int) -> list[Instruction]:
+        if source.opcode == "tuple":
+            return [computation.by_name[source.operands[index]]]
+        if source.opcode in ("while", "fusion"):
+            return _result(self._hlo.computations[source.calls("body", "calls")[0]], index)
+        caller = self._runs.callers.get(computation.name)
+        if source.opcode != "parameter" or caller is None or caller.opcode != "while":
+            return []
+        outer = self._hlo.computations[caller.computation]
+        start = outer.by_name[caller.operands[0]]
+        return [outer.by_name[start.operands[index]]] if start.opcode == "tuple" else []
+
+
+def _elements(computation: Computation, packed: Instruction, index: int) -> list[Instruction]:
+    readers = computation.users[packed.name]
+    return [u for u, _ in readers if u.opcode == "get-tuple-element" and u.attribute("index") == str(index)]
+
+
+def _result(body: Computation, index: int) -> list[Instruction]:
+    root = body.root
+    if root is None:
+        return []
+    return [body.by_name[root.operands[index]]] if root.opcode == "tuple" else [root]

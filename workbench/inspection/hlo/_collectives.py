@@ -1,0 +1,220 @@
+"""The collectives of a module: what is sent, between whom, how often, for which stage and line."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from workbench.inspection.hlo._attribution import StageFinder
+from workbench.inspection.hlo._executions import Runs
+from workbench.inspection.hlo._frames import Frames
+from workbench.inspection.hlo._groups import Axes, Groups, group_axes, pair_axes, parse_groups
+from workbench.inspection.hlo._shapes import Shape
+from workbench.inspection.hlo._text import Computation, Hlo, Instruction
+from workbench.records import CollectiveRecord, SourceLine
+
+_KINDS = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
+    "collective-broadcast", "send", "recv",
+)  # fmt: skip
+_OPCODES = {kind: kind for kind in _KINDS} | {f"{kind}-start": kind for kind in _KINDS}
+# Values at the end, because groups of the mesh syntax hold braces, spaces and commas.
+_REPLICA_GROUPS = re.compile(
+    r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^)]*(?:\([^)]*\))?\))? \{[^}]*\}"
+    r"|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\}|\{\{.*?\}\})"
+)
+_PAIRS = re.compile(r'source_target_pairs="?\{(\{.*?\})?\}')
+_STRATEGY = re.compile(r'"strategy":"([^"]+)"')
+_EMITTER = re.compile(r'"emitter":"([^"]+)"')
+_COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
+_KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
+_OFFLOAD = re.compile(r'"phase_rings":\[')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshAxes:
+    """What naming the groups needs to know of a mesh; `order` maps a position in HLO to one in the mesh."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    order: tuple[int, ...] | None = None
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return math.prod(self.sizes)
+
+
+class CollectiveReader:
+    """Makes the records of the collectives of one module."""
+
+    def __init__(self, hlo: Hlo, runs: Runs, stages: StageFinder, frames: Frames, mesh: MeshAxes | None) -> None:
+        self._hlo, self._runs, self._stages, self._frames, self._mesh = hlo, runs, stages, frames, mesh
+        partitions, replicas = (_header_count(hlo, word) for word in ("num_partitions", "replica_count"))
+        self._devices = partitions * replicas
+        self._both = partitions > 1 and replicas > 1
+        self._axes: dict[str, tuple[Groups, Axes]] = {}
+
+    def records(self) -> Iterator[CollectiveRecord]:
+        """One record per collective that one call of the module can reach, in the order of the text."""
+        for computation in self._hlo.computations.values():
+            if computation.name in self._runs.regions:
+                continue
+            for instruction in computation.instructions:
+                kind = _OPCODES.get(instruction.opcode)
+                if kind is not None:
+                    yield self._record(computation, instruction, kind)
+
+    def _record(self, computation: Computation, instruction: Instruction, kind: str) -> CollectiveRecord:
+        operands = [computation.by_name[operand].shape for operand in instruction.operands]
+        payload = sum(shape.size_bytes for shape in operands if not shape.is_tuple)
+        groups, axes = self._groups(instruction)
+        unknown = not groups  # before pairs of a device with itself are left out
+        size = max((len(group) for group in groups), default=0)
+        notes = [axes.note] if axes.note else []
+        if kind == "all-reduce" and _is_scattered(computation, instruction, size):
+            kind = "reduce-scatter"
+            notes.append("an all-reduce of which every device keeps its part, in one fusion")
+        times = self._runs.times[instruction.computation]
+        if kind in ("collective-permute", "send", "recv"):
+            groups = tuple(pair for pair in groups if len(set(pair)) > 1)
+        around = self._around(computation, instruction)
+        return CollectiveRecord(
+            name=instruction.name,
+            kind=kind,
+            axes=axes.names,
+            group_size=size,
+            groups=len(groups),
+            payload_bytes=payload,
+            wire_bytes=None if unknown else wire_bytes(kind, payload, size) if groups else 0.0,
+            times=None if math.isnan(times) else times,
+            stages=tuple(dict.fromkeys(stage.path for i in around for stage in self._stages.stages(i))),
+            stage_shares=self._shares(around, operands),
+            sources=_sources(self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))),
+            op_names=tuple(dict.fromkeys(i.op_name for i in around if i.op_name)),
+            algorithm=_algorithm(instruction.attributes),
+            asynchronous=instruction.opcode.endswith("-start") or self._is_called_asynchronously(computation),
+            reduction=self._reduction(instruction),
+            channel=int(instruction.attribute("channel_id") or 0) or None,
+            notes=tuple(notes),
+        )
+
+    def _groups(self, instruction: Instruction) -> tuple[Groups, Axes]:
+        pairs = _PAIRS.search(instruction.attributes)
+        text = pairs[0] if pairs else ""
+        if pairs is None:
+            match = _REPLICA_GROUPS.search(instruction.attributes)
+            if match is None:
+                return (), Axes((), "who takes part is not written in a known syntax")
+            text = match[1]
+        if text not in self._axes:
+            self._axes[text] = self._named(text, is_pairs=pairs is not None)
+        return self._axes[text]
+
+    def _named(self, text: str, *, is_pairs: bool) -> tuple[Groups, Axes]:
+        if is_pairs:
+            found = re.findall(r"\{(\d+),(\d+)\}", text)
+            groups: Groups | None = tuple((int(source), int(target)) for source, target in found)
+        else:
+            groups = parse_groups(text, self._devices)
+        if groups is None:
+            return (), Axes((), f"groups in an unknown syntax: {text[:60]}")
+        if self._mesh is None:
+            return groups, Axes((), "no mesh was given to name the groups by")
+        if self._both:
+            return groups, Axes((), "the module has replicas and partitions: ids are no positions of the mesh")
+        if self._mesh.devices != self._devices:
+            note = f"the module was compiled for {self._devices} devices and the mesh has {self._mesh.devices}"
+            return groups, Axes((), note)
+        order = self._mesh.order
+        placed = groups if order is None else tuple(tuple(order[position] for position in group) for group in groups)
+        name: Callable[..., Axes] = pair_axes if is_pairs else group_axes
+        return groups, name(placed, self._mesh.names, self._mesh.sizes)
+
+    def _around(self, computation: Computation, instruction: Instruction) -> list[Instruction]:
+        """The instruction and, where it was combined from several, the elements that are taken out of its result."""
+        done = [u for u, _ in computation.users[instruction.name] if u.opcode.endswith("-done")]
+        takers = [
+            u
+            for node in (instruction, *done)
+            for u, _ in computation.users[node.name]
+            if u.opcode == "get-tuple-element" and u.op_name
+        ]
+        return [instruction, *takers]
+
+    def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
+        """Whose the parts of a combined payload are: each element taken out of the result is of its own stage."""
+        sizes: dict[str, int] = {}
+        for taker in around[1:]:
+            index = int(taker.attribute("index") or 0)
+            for stage in self._stages.stages(taker)[:1]:
+                sizes[stage.path] = sizes.get(stage.path, 0) + (operands[index].size_bytes if operands[index:] else 0)
+        total = sum(sizes.values())
+        return {stage: size / total for stage, size in sizes.items()} if total and len(sizes) > 1 else {}
+
+    def _is_called_asynchronously(self, computation: Computation) -> bool:
+        caller = self._runs.callers.get(computation.name)
+        return caller is not None and caller.opcode in ("async-start", "call-start")
+
+    def _reduction(self, instruction: Instruction) -> str | None:
+        for name in instruction.calls("to_apply"):
+            root = self._hlo.computations[name].root
+            return None if root is None else root.opcode
+        return None
+
+
+def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
+    """What one device sends in a ring of `group_size`, given its operand of `payload_bytes`.
+
+    An all-reduce is a reduce-scatter followed by an all-gather of n-1 steps each; the operand of an all-gather is one
+    device's part, that of a reduce-scatter the whole.
+
+    Args:
+        kind: The kind of the collective.
+        payload_bytes: Bytes of one device's operand.
+        group_size: Devices in a group.
+
+    Returns:
+        Bytes that one device sends.
+
+    Example:
+        >>> wire_bytes("all-reduce", 1000, 4)
+        1500.0
+    """
+    if kind == "recv" or group_size < 2:
+        return 0.0
+    if kind in ("collective-permute", "collective-broadcast", "send"):
+        return float(payload_bytes)
+    if kind == "all-gather":
+        return float(payload_bytes * (group_size - 1))
+    share = payload_bytes * (group_size - 1) / group_size
+    return 2 * share if kind == "all-reduce" else share
+
+
+def _is_scattered(computation: Computation, instruction: Instruction, group_size: int) -> bool:
+    """Whether all that is done with an all-reduce is to cut out one device's part: the TPU's fused reduce-scatter."""
+    users = [user for user, _ in computation.users[instruction.name]]
+    sizes = {user.shape.size_bytes * group_size for user in users}
+    slices = users and all(user.opcode == "dynamic-slice" for user in users)
+    return bool(slices and sizes == {instruction.shape.size_bytes})
+
+
+def _algorithm(attributes: str) -> str | None:
+    if kernel := _KERNEL.search(attributes):
+        return kernel[1]
+    if '"collective_offload_config"' in attributes:
+        return f"SparseCore offload, {len(_OFFLOAD.findall(attributes))} rings"
+    if '"collective_algorithm_config"' not in attributes:
+        return None
+    strategy, emitter, colors = (p.search(attributes) for p in (_STRATEGY, _EMITTER, _COLORS))
+    name = strategy[1] if strategy else emitter[1] if emitter else None
+    return f"{name} (colors {colors[1]}, phases {colors[2]})" if name and colors else name
+
+
+def _sources(lines: Iterator[SourceLine | None]) -> tuple[SourceLine, ...]:
+    return tuple({str(line): line for line in lines if line is not None}.values())
+
+
+def _header_count(hlo: Hlo, word: str) -> int:
+    match = re.search(rf"\b{word}=(\d+)", hlo.header)
+    return int(match[1]) if match else 1

@@ -1,0 +1,153 @@
+"""FLOPs of HLO instructions: dot products and convolutions, a multiply and an add being two.
+
+Elementwise operations and reductions are not counted: a roofline's peak is that of the matrix unit, and the rest is
+bounded by memory. So a program's FLOPs are exactly those of its analytic matrix products, on every backend.
+"""
+
+import math
+import re
+
+from workbench.errors import InspectionError
+from workbench.inspection.hlo._shapes import Shape
+from workbench.inspection.hlo._text import Hlo, Instruction, unreadable
+from workbench.plan._windows import valid_positions
+
+_LABELS = re.compile(r"(\w*)_(\w*)->(\w*)")
+_DECLARED = re.compile(r'"cost_estimate":\{"flops":"?(\d+)')
+_GEMM_LISTS = re.compile(r'"(lhs|rhs)_contracting_dimensions":\[([^\]]*)\]')
+_FREE_CALLS = frozenset(
+    "AllocateBuffer ConcatBitcast PrepareAsyncCallStart PrepareAsyncCallDone Sharding SPMDFullToShardShape "
+    "SPMDShardToFullShape annotate_device_placement MoveToHost MoveToDevice TopK ApproxTopK AssumeGatherIndicesInBound "
+    "xla_python_cpu_callback xla_python_gpu_callback xla_ffi_python_cpu_callback xla_ffi_python_gpu_callback "
+    "xla_ffi_partitioned_python_cpu_callback GlobalToLocal LocalToGlobal X64Combine X64SplitLow X64SplitHigh".split()
+)
+
+
+class FlopCounter:
+    """Counts FLOPs of one run of instructions and computations of a module, and notes what it cannot count."""
+
+    def __init__(self, hlo: Hlo) -> None:
+        self._hlo = hlo
+        self._computations: dict[str, float] = {}
+        self.notes: dict[str, str] = {}  # custom call target -> note
+
+    def fusion(self, name: str) -> float:
+        """FLOPs of one run of a computation and of all that its fusions hold."""
+        if name not in self._computations:
+            computation = self._hlo.computations[name]
+            self._computations[name] = sum(self.instruction(i) for i in computation.instructions)
+        return self._computations[name]
+
+    def instruction(self, instruction: Instruction) -> float:
+        """FLOPs of one run of an instruction; loops, calls and branches count nothing themselves."""
+        opcode = instruction.opcode
+        if opcode == "fusion":
+            return sum(self.fusion(name) for name in set(instruction.calls("calls")))
+        if opcode in ("dot", "ragged-dot", "scaled-dot"):
+            return self._dot(instruction)
+        if opcode == "convolution":
+            return self._convolution(instruction)
+        if opcode == "custom-call":
+            return self._custom_call(instruction)
+        return 0.0
+
+    def _operand(self, instruction: Instruction, index: int) -> Shape:
+        computation = self._hlo.computations[instruction.computation]
+        return computation.by_name[instruction.operands[index]].shape
+
+    def _dot(self, instruction: Instruction) -> float:
+        lhs = self._operand(instruction, 0).dimensions
+        dimensions = instruction.attribute("lhs_contracting_dims")
+        if dimensions is None:
+            raise InspectionError(unreadable(f"`{instruction.name}` has no `lhs_contracting_dims`"))
+        contracting = _integers(dimensions)
+        return 2.0 * instruction.shape.elements * math.prod(lhs[d] for d in contracting)
+
+    def _convolution(self, instruction: Instruction) -> float:
+        lhs, rhs = self._operand(instruction, 0), self._operand(instruction, 1)
+        return convolution_flops(instruction, lhs.dimensions, rhs.dimensions, instruction.shape.dimensions)
+
+    def _custom_call(self, instruction: Instruction) -> float:
+        target = instruction.attribute("custom_call_target") or '"?"'
+        target = target.strip('"')
+        if target.startswith("__cublas$"):
+            return self._gemm(instruction)
+        if target.startswith("__cudnn$conv"):
+            return self._cudnn(instruction, target)
+        declared = _DECLARED.search(instruction.attributes)
+        if declared:
+            self.notes[target] = f"FLOPs of custom call `{target}` are those that its author declared"
+            return float(declared[1])
+        if target not in _FREE_CALLS:
+            self.notes[target] = f"FLOPs inside custom call `{target}` are not counted"
+        return 0.0
+
+    def _gemm(self, instruction: Instruction) -> float:
+        contracting = {side: _integers(dims) for side, dims in _GEMM_LISTS.findall(instruction.attributes)}
+        lhs = self._operand(instruction, 0).dimensions
+        if "lhs" not in contracting or any(d >= len(lhs) for d in contracting["lhs"]):
+            self.notes[instruction.name] = f"FLOPs of `{instruction.name}` are not counted: no dimension numbers"
+            return 0.0
+        return 2.0 * instruction.shape.elements * math.prod(lhs[d] for d in contracting["lhs"])
+
+    def _cudnn(self, instruction: Instruction, target: str) -> float:
+        first, second = (self._operand(instruction, i).dimensions for i in (0, 1))
+        result = instruction.shape.dimensions
+        if "BackwardInput" in target:  # dim_labels describe the forward convolution, whose input is the result
+            return convolution_flops(instruction, result, second, first)
+        if "BackwardFilter" in target:
+            return convolution_flops(instruction, first, result, second)
+        return convolution_flops(instruction, first, second, result)
+
+
+def convolution_flops(
+    instruction: Instruction, lhs: tuple[int, ...], rhs: tuple[int, ...], out: tuple[int, ...]
+) -> float:
+    """FLOPs of a convolution, counting only taps that meet a real element of the input.
+
+    Args:
+        instruction: Carries `dim_labels`, `window` and the group counts.
+        lhs: Dimensions of the input.
+        rhs: Dimensions of the kernel.
+        out: Dimensions of the output.
+
+    Returns:
+        2 × the number of multiplications.
+    """
+    labels = _LABELS.search(instruction.attribute("dim_labels") or "")
+    if labels is None:
+        raise InspectionError(unreadable(f"convolution `{instruction.name}` has no `dim_labels`"))
+    lhs_labels, rhs_labels, out_labels = labels.groups()
+    window = _window(instruction.attribute("window") or "")
+    positions = 1
+    for dimension in (label for label in rhs_labels if label.isdigit()):
+        index = int(dimension)
+        positions *= valid_positions(
+            lhs[lhs_labels.index(dimension)],
+            rhs[rhs_labels.index(dimension)],
+            out[out_labels.index(dimension)],
+            stride=_at(window, "stride", index, 1),
+            padding_low=_at(window, "pad", index, 0),
+            base_dilation=_at(window, "lhs_dilate", index, 1),
+            dilation=_at(window, "rhs_dilate", index, 1),
+        )
+    batch = lhs[lhs_labels.index("b")] // int(instruction.attribute("batch_group_count") or 1)
+    features_in, features_out = rhs[rhs_labels.index("i")], rhs[rhs_labels.index("o")]
+    return 2.0 * batch * features_in * features_out * positions  # the kernel's "i" is already one group's
+
+
+def _window(text: str) -> dict[str, list[int]]:
+    """`size=3x3 pad=1_1x1_1` -> the first number of every dimension, by field."""
+    fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
+    return {
+        key: [int(v.split("_")[0]) for v in value.split("x")] for key, value in fields.items() if key != "rhs_reversal"
+    }
+
+
+def _at(window: dict[str, list[int]], key: str, index: int, default: int) -> int:
+    values = window.get(key)
+    return values[index] if values else default
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part.strip(' "')) for part in text.split(",") if part.strip(' "')]

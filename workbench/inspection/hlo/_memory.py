@@ -1,0 +1,261 @@
+"""Memory of a compiled module: the compiler's totals, and which values are alive when, from the schedule."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from workbench.inspection.hlo._shapes import Leaf, parse_shape, tuple_widths
+from workbench.inspection.hlo._text import Computation, Hlo, Instruction
+from workbench.records import BufferRecord, MemoryRecord, SourceLine
+
+_LARGEST = 12
+_ALIASES = frozenset("bitcast opt-barrier add-dependency domain".split())
+_SILENT = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
+_ELEMENTWISE = frozenset(
+    "add subtract multiply divide maximum minimum select compare tanh exponential log negate convert power rsqrt sqrt "
+    "and or not xor sine cosine logistic clamp abs".split()
+)
+_ON_DEVICE = (0, 1, 3)  # HBM, and on TPU VMEM and CMEM: what the compilers' own peak counts
+_UPDATES = frozenset(("dynamic-update-slice", "scatter"))
+
+RECONSTRUCTED = (
+    "the timeline and the largest buffers are reconstructed from the instruction schedule; the compiler's own buffer "
+    "assignment may differ"
+)
+
+
+class _Buffer(NamedTuple):
+    """A value that takes memory of the device: one array of an instruction's result."""
+
+    instruction: Instruction
+    leaf: Leaf
+    number: int
+
+
+def read_memory(
+    hlo: Hlo, stats: Any | None, source: Callable[[Instruction], SourceLine | None], *, available: int | None = None
+) -> MemoryRecord:
+    """The memory of a module.
+
+    Args:
+        hlo: The module.
+        stats: What `compiled.memory_analysis()` returned, or None.
+        source: Finds the user's line of an instruction.
+        available: Bytes of memory of a device, where known.
+
+    Returns:
+        The compiler's totals where it gives them, and a timeline reconstructed from the schedule.
+    """
+    liveness = _Liveness(hlo)
+    if "is_scheduled=true" in hlo.header:
+        liveness.run()
+    peak_bytes = _peak(stats)
+    return MemoryRecord(
+        argument_bytes=_stat(stats, "argument_size_in_bytes"),
+        output_bytes=_stat(stats, "output_size_in_bytes"),
+        temporary_bytes=_stat(stats, "temp_size_in_bytes"),
+        alias_bytes=_stat(stats, "alias_size_in_bytes"),
+        code_bytes=_stat(stats, "generated_code_size_in_bytes"),
+        peak_bytes=peak_bytes,
+        available_bytes=available,
+        fits=None if peak_bytes is None or available is None else peak_bytes <= available,
+        largest=(largest := _largest(liveness.at_peak, source)),
+        padding_bytes=sum(buffer.padding_bytes for buffer in largest) if largest else None,
+        timeline=tuple(liveness.timeline),
+        notes=(RECONSTRUCTED if liveness.timeline else "the module is not scheduled: no memory timeline",),
+    )
+
+
+def with_padding(memory: MemoryRecord) -> MemoryRecord:
+    """The same with the padding of every listed buffer read from its layout, where a compiler's list leaves it out."""
+    largest = tuple(
+        buffer.replace(padding_bytes=min(parse_shape(buffer.shape).padding_bytes, buffer.size_bytes))
+        for buffer in memory.largest
+    )
+    padding = sum(buffer.padding_bytes for buffer in largest) if largest else None
+    return memory.replace(largest=largest, padding_bytes=padding)
+
+
+def _stat(stats: Any | None, name: str) -> int | None:
+    value = getattr(stats, name, None)
+    return None if value is None else int(value)
+
+
+def _peak(stats: Any | None) -> int | None:
+    """The compiler's peak; XLA's CPU leaves temporaries out of it, so that the sum of all parts may be more."""
+    peak = _stat(stats, "peak_memory_in_bytes")
+    parts = [_stat(stats, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return peak
+    return max(peak or 0, sum(known) - (_stat(stats, "alias_size_in_bytes") or 0))
+
+
+def _largest(
+    buffers: tuple[_Buffer, ...], source: Callable[[Instruction], SourceLine | None]
+) -> tuple[BufferRecord, ...]:
+    ordered = sorted(buffers, key=lambda buffer: -buffer.leaf.padded_bytes)[:_LARGEST]
+    return tuple(
+        BufferRecord(
+            name=buffer.instruction.name,
+            size_bytes=buffer.leaf.padded_bytes,
+            shape=f"{buffer.leaf.dtype}[{','.join(map(str, buffer.leaf.dimensions))}]",
+            op_name=buffer.instruction.op_name,
+            source=source(buffer.instruction),
+            padding_bytes=buffer.leaf.padded_bytes - buffer.leaf.size_bytes,
+        )
+        for buffer in ordered
+    )
+
+
+class _Liveness:
+    """Walks a module in schedule order and keeps track of the values that are still needed.
+
+    Loops update their carried values in place, and an elementwise result takes over the buffer of an operand of its
+    size that nothing reads afterwards; everything else that is not an alias gets memory of its own from its instruction
+    to the last one that reads it.
+    """
+
+    def __init__(self, hlo: Hlo) -> None:
+        self._hlo = hlo
+        self._buffers = 0
+        self._peak = -1
+        self.at_peak: tuple[_Buffer, ...] = ()
+        self.timeline: list[tuple[str, int]] = []
+
+    def run(self) -> None:
+        """Fills the timeline of one call, every loop taken once."""
+        self._walk(self._hlo.entry, {}, frozenset(), is_loop=False)
+
+    def _walk(
+        self, computation: Computation, given: dict[int, list[_Buffer]], outside: frozenset[_Buffer], *, is_loop: bool
+    ) -> None:
+        """Runs one computation; `given` are the buffers of its parameters, `outside` stays alive all the while."""
+        values: dict[str, list[_Buffer]] = {}
+        for instruction in computation.instructions:
+            values[instruction.name] = self._value(instruction, computation, values, given)
+        result = values[computation.root.name] if computation.root else []
+        # A loop's body leaves its results in the buffers of its parameters: copies where that is not possible are
+        # instructions of their own by now.
+        free = outside.union(result) if is_loop else outside
+        starting, ending = self._lives(computation, values, result)
+        live: dict[_Buffer, None] = {}
+        total = sum(buffer.leaf.padded_bytes for buffer in outside)
+        for index, instruction in enumerate(computation.instructions):
+            for buffer in starting.get(index, ()):
+                if buffer not in free:
+                    replaced = _taken_over(buffer, [b for b in ending.get(index, ()) if b in live])
+                    if replaced is not None:
+                        del live[replaced]
+                        total -= replaced.leaf.padded_bytes
+                    live[buffer] = None
+                    total += buffer.leaf.padded_bytes
+            if instruction.opcode in ("while", "call", "conditional"):
+                self._enter(instruction, values, outside.union(live))
+            elif instruction.opcode not in _SILENT:
+                self.timeline.append((instruction.name, total))
+                if total > self._peak:
+                    self._peak, self.at_peak = total, (*outside, *live)
+            for buffer in ending.get(index, ()):
+                if buffer in live:
+                    del live[buffer]
+                    total -= buffer.leaf.padded_bytes
+
+    def _lives(
+        self, computation: Computation, values: dict[str, list[_Buffer]], result: list[_Buffer]
+    ) -> tuple[dict[int, list[_Buffer]], dict[int, list[_Buffer]]]:
+        """Which buffers begin, and which end, at every instruction."""
+        first: dict[_Buffer, int] = {}
+        last: dict[_Buffer, int] = {}
+        for index, instruction in enumerate(computation.instructions):
+            for buffer in values[instruction.name]:
+                first.setdefault(buffer, index)
+            for operand in instruction.operands:
+                last.update(dict.fromkeys(values[operand], index))
+        forever = len(computation.instructions)
+        last.update(dict.fromkeys(result, forever))
+        starting: dict[int, list[_Buffer]] = {}
+        ending: dict[int, list[_Buffer]] = {}
+        for buffer, index in first.items():
+            argument = self._is_argument(buffer)
+            starting.setdefault(0 if argument else index, []).append(buffer)
+            ending.setdefault(forever if argument else last.get(buffer, index), []).append(buffer)
+        return starting, ending
+
+    def _is_argument(self, buffer: _Buffer) -> bool:
+        node = buffer.instruction
+        return node.opcode == "parameter" and node.computation == self._hlo.entry.name
+
+    def _enter(self, instruction: Instruction, values: dict[str, list[_Buffer]], outside: frozenset[_Buffer]) -> None:
+        given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
+        if instruction.opcode == "conditional":  # the first operand chooses, every branch has one of the others
+            branches = instruction.calls()
+            for branch, operand in zip(branches, instruction.operands[1:], strict=False):
+                self._walk(self._hlo.computations[branch], {0: values[operand]}, outside, is_loop=False)
+            return
+        for name in instruction.calls("body", "to_apply", "calls"):
+            self._walk(self._hlo.computations[name], given, outside, is_loop=instruction.opcode == "while")
+
+    def _value(
+        self,
+        instruction: Instruction,
+        computation: Computation,
+        values: dict[str, list[_Buffer]],
+        given: dict[int, list[_Buffer]],
+    ) -> list[_Buffer]:
+        opcode = instruction.opcode
+        if opcode == "tuple":
+            return [buffer for operand in instruction.operands for buffer in values[operand]]
+        if opcode == "get-tuple-element":
+            source = computation.by_name[instruction.operands[0]]
+            index = int(instruction.attribute("index") or 0)
+            widths = tuple_widths(source.shape_text)
+            start = sum(widths[:index])
+            return values[source.name][start : start + widths[index]]
+        if opcode == "parameter" and given:
+            return given.get(int(instruction.arguments), [])
+        if opcode in _ALIASES or opcode in _UPDATES or opcode == "while":
+            return values[instruction.operands[0]][: len(instruction.shape.leaves)]
+        if opcode.endswith(("-done", "-update")) and instruction.operands:
+            return self._finished(instruction, computation, values)
+        new = self._new(instruction)
+        given_back = _alias_positions(instruction, [b for o in instruction.operands for b in values[o]])
+        return [given_back.get(position, buffer) for position, buffer in enumerate(new)]
+
+    def _finished(
+        self, instruction: Instruction, computation: Computation, values: dict[str, list[_Buffer]]
+    ) -> list[_Buffer]:
+        """What an asynchronous operation leaves: its start holds operands, results and context."""
+        start = computation.by_name[instruction.operands[0]]
+        held, width = values[start.name], len(instruction.shape.leaves)
+        if width >= len(held) or start.opcode == "copy-start":
+            return held[:width]
+        operands = sum(len(values[operand]) for operand in start.operands)
+        return held[operands : operands + width]
+
+    def _new(self, instruction: Instruction) -> list[_Buffer]:
+        found = []
+        for leaf in instruction.shape.leaves:
+            self._buffers += 1
+            counts = leaf.space in _ON_DEVICE and instruction.opcode != "constant"
+            found.append(_Buffer(instruction, leaf if counts else _nothing(leaf), self._buffers))
+        return found
+
+
+def _taken_over(buffer: _Buffer, dying: list[_Buffer]) -> _Buffer | None:
+    node = buffer.instruction
+    if node.opcode not in _ELEMENTWISE and not (node.opcode == "fusion" and "kind=kLoop" in node.attributes):
+        return None
+    same = (b for b in dying if b.leaf.padded_bytes == buffer.leaf.padded_bytes and b.leaf.space == buffer.leaf.space)
+    return next(same, None)
+
+
+def _alias_positions(instruction: Instruction, operands: list[_Buffer]) -> dict[int, _Buffer]:
+    """Which arrays in the result of an asynchronous start are its operands: the first ones, a copy's second."""
+    if not instruction.opcode.endswith("-start") or len(instruction.shape.leaves) <= len(operands):
+        return {}
+    first = 1 if instruction.opcode == "copy-start" else 0
+    return {first + position: buffer for position, buffer in enumerate(operands)}
+
+
+def _nothing(leaf: Leaf) -> Leaf:
+    return Leaf(leaf.dtype, leaf.dimensions, leaf.elements, 0, 0, leaf.space)

@@ -1,0 +1,211 @@
+"""A compiled module as a record: instructions, collectives, memory, loop-exact costs, stages and source lines."""
+
+import math
+import re
+from typing import Any
+
+from workbench.errors import InspectionError
+from workbench.inspection.hlo._attribution import StageFinder
+from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
+from workbench.inspection.hlo._executions import Runs, count_runs
+from workbench.inspection.hlo._flops import FlopCounter
+from workbench.inspection.hlo._frames import Frames
+from workbench.inspection.hlo._memory import read_memory
+from workbench.inspection.hlo._opcodes import note_on_opcode
+from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
+from workbench.inspection.hlo._traffic import Traffic
+from workbench.records import InstructionRecord, MeshRecord, ModuleRecord
+
+# They name or pass on values and do no work of their own, so that no stage is asked of them.
+_STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
+_PLATFORMS = (
+    ("tpu", re.compile(r'"flag_configs":|:T\(\d|"scoped_memory_configs"')),
+    ("gpu", re.compile(r'"operation_queue_id"|__cublas\$|"fusion_backend_config"|__cudnn\$')),
+    ("cpu", re.compile(r'outer_dimension_partitions|__ynn_fusion|__onednn\$|"xla_cpu|xla_cpu_')),
+)
+
+
+def inspect_module(
+    compiled: Any, *, mesh: MeshRecord | None = None, platform: str | None = None, available_bytes: int | None = None
+) -> ModuleRecord:
+    """Reads what the compiler made of a program; nothing runs.
+
+    Args:
+        compiled: A `jax.stages.Compiled`, or the text of one optimized HLO module of any backend.
+        mesh: The mesh that it was compiled for, to name the axes of collectives. Without it they stay unnamed.
+        platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
+        available_bytes: Memory of one device, for the question whether the program fits.
+
+    Returns:
+        The module. Its `notes` say what could not be known: loops of unknown length, custom calls, an unknown backend.
+
+    Raises:
+        InspectionError: if what was given is no compiled program, or if its text is cut off.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> x = jnp.ones((3, 4))
+        >>> inspect_module(jax.jit(lambda x: x @ x.T).lower(x).compile()).flops
+        72.0
+    """
+    text, stats, devices = _opened(compiled)
+    platform = platform or next((device.platform for device in devices), None)
+    try:
+        inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
+        return inspection.record(platform or _guess_platform(text), stats, available_bytes)
+    except InspectionError:
+        raise
+    except (LookupError, ValueError, ArithmeticError, RecursionError) as error:
+        fact = f"{type(error).__name__}: {error}"
+        raise InspectionError(unreadable(fact)) from error
+
+
+def _opened(compiled: Any) -> tuple[str, Any | None, list[Any]]:
+    """Text, memory statistics and devices of a compiled program."""
+    if isinstance(compiled, str):
+        return compiled, None, []
+    if not callable(getattr(compiled, "as_text", None)) or not hasattr(compiled, "memory_analysis"):
+        message = (
+            f"`inspect_module` was given a `{type(compiled).__name__}`, which is not a compiled program. It reads a "
+            "`jax.stages.Compiled` or HLO text: pass `jax.jit(fn).lower(*args).compile()`."
+        )
+        raise InspectionError(message)
+    try:
+        text, stats = compiled.as_text(), compiled.memory_analysis()
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise InspectionError(_no_hlo(str(error))) from error
+    if not text:
+        raise InspectionError(_no_hlo("it returned no text"))
+    return text, stats, _devices_of(compiled)
+
+
+def _no_hlo(fact: str) -> str:
+    return (
+        f"`inspect_module` was given a compiled program whose backend does not show its HLO ({fact}). Costs are read "
+        "from HLO alone: compile for a backend of XLA, or pass the text of the optimized module."
+    )
+
+
+def _devices_of(compiled: Any) -> list[Any]:
+    """The devices in the order in which the module counts them; empty where the runtime does not tell."""
+    try:
+        return list(compiled.runtime_executable().local_devices())
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return []
+
+
+def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
+    """Where in the mesh each position of the module's device list lies; None for the same order."""
+    if mesh is None or mesh.abstract:
+        return None
+    place = {device.id: index for index, device in enumerate(mesh.devices)}
+    devices = [device.id for device in devices]
+    if len(devices) != len(place) or not set(devices) <= place.keys():
+        return None
+    return tuple(place[device] for device in devices)
+
+
+class _Inspection:
+    """Everything that is computed once per module."""
+
+    def __init__(self, hlo: Hlo, text: str, mesh: MeshRecord | None, order: tuple[int, ...] | None) -> None:
+        self._hlo, self._text = hlo, text
+        self._flops, self._traffic = FlopCounter(hlo), Traffic(hlo)
+        self._runs: Runs = count_runs(hlo, self._weight)
+        self._stages, self._frames = StageFinder(hlo, self._runs), Frames(hlo)
+        axes = mesh and MeshAxes(names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order)
+        self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
+
+    def record(self, platform: str, stats: Any | None, available_bytes: int | None) -> ModuleRecord:
+        """The module as a record."""
+        instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
+        memory = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
+        flops = _total((i.flops, i.times) for i in instructions)
+        accessed = _total((i.accessed_bytes, i.times) for i in instructions)
+        working = [i for i in instructions if not i.fused and i.opcode not in _STRUCTURE]
+        return ModuleRecord(
+            name=self._hlo.name,
+            platform=platform,
+            devices=_devices(self._hlo),
+            instructions=instructions,
+            collectives=tuple(self._collectives.records()),
+            flops=flops,
+            accessed_bytes=accessed,
+            memory=memory,
+            attributed_instructions=_share([(1.0, i.stage) for i in working]),
+            attributed_flops=_share([(i.flops * _once(i.times), i.stage) for i in working]),
+            attributed_bytes=_share([(i.accessed_bytes * _once(i.times), i.stage) for i in working]),
+            text=self._text,
+            notes=tuple(self._notes(platform)),
+        )
+
+    def _instruction(self, instruction: Instruction) -> InstructionRecord:
+        where = instruction.computation
+        fused = where in self._runs.fused or where in self._runs.regions
+        times, stage, shape = self._runs.times[where], self._stages.stage(instruction), instruction.shape
+        return InstructionRecord(
+            name=instruction.name,
+            opcode=instruction.opcode,
+            computation=where,
+            shape=instruction.shape_text,
+            size_bytes=shape.size_bytes,
+            times=None if math.isnan(times) else times,
+            flops=0.0 if fused else self._flops.instruction(instruction),
+            accessed_bytes=0 if fused else self._traffic.instruction(instruction),
+            op_name=instruction.op_name,
+            stage=None if stage is None else stage.path,
+            kind="" if stage is None else stage.kind,
+            source=self._frames.source(instruction),
+            operands=instruction.operands,
+            calls=instruction.calls(),
+            memory_space=shape.space,
+            inferred=self._stages.is_inferred(instruction),
+            fused=fused,
+        )
+
+    def _weight(self, computation: str) -> float:
+        """What decides the branch of a conditional: FLOPs, and bytes between branches of equal FLOPs."""
+        weight = 0.0
+        for instruction in self._hlo.computations[computation].instructions:
+            weight += self._flops.instruction(instruction) * 1e6 + self._traffic.instruction(instruction)
+            if instruction.opcode in ("while", "conditional", "call", "async-start", "call-start"):
+                weight += sum(self._weight(callee) for callee in instruction.calls())
+        return weight
+
+    def _notes(self, platform: str) -> list[str]:
+        opcodes = {instruction.opcode: None for instruction in self._hlo.instructions()}
+        notes = [*self._runs.notes, *self._flops.notes.values(), *filter(None, map(note_on_opcode, opcodes))]
+        if platform == "unknown":
+            notes.append("the backend of this module is not known: algorithms and custom calls may be unread")
+        if not self._frames.known:
+            notes.append("the module holds no stack frames: source lines are missing")
+        if not any(i.op_name for i in self._hlo.instructions()):
+            notes.append("no instruction holds an op_name: nothing can be attributed to a stage")
+        return notes
+
+
+def _once(times: float | None) -> float:
+    return 1.0 if times is None else times
+
+
+def _total(amounts: Any) -> float | None:
+    total = 0.0
+    for amount, times in amounts:
+        if amount and times is None:
+            return None
+        total += amount * (times or 0.0)
+    return total
+
+
+def _share(weights: list[tuple[float, str | None]]) -> float:
+    total = sum(weight for weight, _ in weights)
+    return sum(weight for weight, stage in weights if stage is not None) / total if total else 1.0
+
+
+def _devices(hlo: Hlo) -> int:
+    counts = [re.search(rf"\b{word}=(\d+)", hlo.header) for word in ("num_partitions", "replica_count")]
+    return math.prod(int(match[1]) for match in counts if match)
+
+
+def _guess_platform(text: str) -> str:
+    return next((platform for platform, pattern in _PLATFORMS if pattern.search(text)), "unknown")

@@ -1,0 +1,261 @@
+"""HLO text as computations and instructions, read line by line and checked for what is missing."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from workbench.errors import InspectionError
+from workbench.inspection.hlo._shapes import Shape, parse_shape
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .+ )?\{\s*$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = ")
+_PLAIN_SHAPE = re.compile(r"(\S+) ([a-z][\w\-]*)\(")
+_TUPLE_OPCODE = re.compile(r"\) ([a-z][\w\-]*)\(")
+_NAMES = re.compile(r"%([^\s,()]+)")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_CALLED = re.compile(
+    r"\b(calls|to_apply|condition|body|true_computation|false_computation|branch_computations|called_computations)="
+    r"(?:\{([^}]*)\}|%?([^\s,}]+))"
+)
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """One line of HLO. `attributes` is the text after the operands, kept unparsed until something asks."""
+
+    name: str
+    opcode: str
+    computation: str
+    shape_text: str
+    operands: tuple[str, ...]
+    arguments: str  # the text between the parentheses: the number of a parameter, the value of a constant
+    attributes: str
+    root: bool
+    op_name: str
+    frame: int  # 0: none
+    called: tuple[tuple[str, str], ...]  # (attribute, computation)
+
+    @property
+    def shape(self) -> Shape:
+        """The parsed shape."""
+        return parse_shape(self.shape_text)
+
+    def attribute(self, name: str) -> str | None:
+        """The text of an attribute's value: what stands between its braces, or up to the next comma."""
+        match = re.search(rf"[\s,]{name}=(?:\{{([^}}]*)\}}|([^\s,}}]+))", self.attributes)
+        return None if match is None else match[1] if match[1] is not None else match[2]
+
+    def calls(self, *attributes: str) -> tuple[str, ...]:
+        """The computations called through the named attributes (all of them when none is named)."""
+        return tuple(callee for attribute, callee in self.called if not attributes or attribute in attributes)
+
+
+@dataclass(slots=True, eq=False)
+class Computation:
+    """A named list of instructions in schedule order."""
+
+    name: str
+    entry: bool
+    instructions: list[Instruction] = field(default_factory=list)
+    by_name: dict[str, Instruction] = field(default_factory=dict)
+    root: Instruction | None = None
+    _users: dict[str, list[tuple[Instruction, int]]] | None = None
+
+    @property
+    def users(self) -> dict[str, list[tuple[Instruction, int]]]:
+        """Who reads each value, and as which operand."""
+        if self._users is None:
+            self._users = {name: [] for name in self.by_name}
+            for instruction in self.instructions:
+                for index, operand in enumerate(instruction.operands):
+                    self._users[operand].append((instruction, index))
+        return self._users
+
+    @property
+    def parameters(self) -> dict[int, Instruction]:
+        """The parameters by number."""
+        return {int(i.arguments): i for i in self.instructions if i.opcode == "parameter"}
+
+
+@dataclass(slots=True, eq=False)
+class Hlo:
+    """A parsed module: computations in the order of the text (callees first)."""
+
+    name: str
+    header: str
+    computations: dict[str, Computation]
+    entry: Computation
+    tables: dict[str, list[str]]
+
+    def instructions(self) -> Iterator[Instruction]:
+        """All instructions of all computations."""
+        for computation in self.computations.values():
+            yield from computation.instructions
+
+
+def parse_hlo(text: str) -> Hlo:
+    """Reads the text of an HLO module.
+
+    Args:
+        text: What `compiled.as_text()` returns, of any backend.
+
+    Returns:
+        The module, complete: every operand and every called computation exists.
+
+    Raises:
+        InspectionError: if the text is not HLO, or if a part of it is missing.
+    """
+    header, tables, computations = "", {}, {}
+    table: list[str] | None = None
+    current: Computation | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if current is not None:
+            if line.startswith("}"):
+                current = None
+            elif line.strip():
+                _add(current, line, number)
+        elif (match := _COMPUTATION.match(line)) and not line.startswith("HloModule"):
+            current = Computation(match[2], match[1] is not None)
+            if current.name in computations:
+                raise InspectionError(_cut_off(f"computation `{current.name}` stands twice", len(computations)))
+            computations[current.name] = current
+            table = None
+        elif line.startswith("HloModule "):
+            header = line
+        elif line.strip() in _TABLES:
+            table = tables.setdefault(line.strip(), [])
+        elif table is not None and line.strip():
+            table.append(line)
+        elif line.strip():
+            raise InspectionError(_not_hlo(number, line))
+    if current is not None:
+        raise InspectionError(_cut_off(f"computation `{current.name}` has no end", len(computations)))
+    entry = _complete(computations, text)
+    name = header[len("HloModule ") :].split(",")[0].strip() or "unnamed"
+    return Hlo(name, header, computations, entry, tables)
+
+
+def _add(computation: Computation, line: str, number: int) -> None:
+    start = _INSTRUCTION.match(line)
+    if start is None:
+        raise InspectionError(_not_hlo(number, line))
+    shape_start = start.end()
+    if line.startswith("(", shape_start):
+        opcode = _TUPLE_OPCODE.search(line, shape_start)
+        shape_end = opcode.start() + 1 if opcode else 0
+    else:
+        opcode = _PLAIN_SHAPE.match(line, shape_start)
+        shape_end = opcode.end(1) if opcode else 0
+    close = -1 if opcode is None else _closing(line, opcode.end())
+    if opcode is None or close < 0:
+        raise InspectionError(_not_hlo(number, line))
+    arguments, attributes = line[opcode.end() : close], line[close + 1 :]
+    name = opcode[opcode.lastindex or 1]
+    op_name, frame = _OP_NAME.search(attributes), _FRAME.search(attributes)
+    instruction = Instruction(
+        name=start[2],
+        opcode=name,
+        computation=computation.name,
+        shape_text=line[shape_start:shape_end],
+        operands=() if name in ("constant", "parameter") else _operands(arguments),
+        arguments=arguments,
+        attributes=attributes,
+        root=start[1] is not None,
+        op_name=op_name[1].replace("\\'", "'") if op_name else "",
+        frame=int(frame[1]) if frame else 0,
+        called=_called(attributes),
+    )
+    computation.instructions.append(instruction)
+    computation.by_name[instruction.name] = instruction
+    if instruction.root:
+        computation.root = instruction
+
+
+def _closing(line: str, start: int) -> int:
+    """Index of the parenthesis that closes the one before `start`, or -1."""
+    close = line.find(")", start)
+    opened = line.count("(", start, close)
+    while opened and close >= 0:
+        following = line.find(")", close + 1)
+        opened += line.count("(", close + 1, following) - 1 if following >= 0 else 0
+        close = following
+    return close
+
+
+def _operands(arguments: str) -> tuple[str, ...]:
+    if "%" in arguments:
+        return tuple(_NAMES.findall(arguments))
+    return tuple(part.split()[-1] for part in arguments.split(",") if part.strip())  # HLO printed without "%"
+
+
+def _called(attributes: str) -> tuple[tuple[str, str], ...]:
+    if "=%" not in attributes and "={%" not in attributes and "to_apply=" not in attributes:
+        if not any(f"{word}=" in attributes for word in ("calls", "condition", "body", "_computation")):
+            return ()
+    found = []
+    for attribute, several, one in _CALLED.findall(attributes):
+        for name in several.split(",") if several else [one]:
+            found.append((attribute, name.strip().lstrip("%")))
+    return tuple(found)
+
+
+def _complete(computations: dict[str, Computation], text: str) -> Computation:
+    entries = [c for c in computations.values() if c.entry]
+    if not entries:
+        missing = "no ENTRY computation" if text.strip() else "no text"
+        raise InspectionError(_cut_off(f"there is {missing}", len(computations)))
+    for computation in computations.values():
+        fault = _fault(computation, computations)
+        if fault:
+            raise InspectionError(_cut_off(fault, len(computations)))
+    return entries[-1]
+
+
+def _fault(computation: Computation, computations: dict[str, Computation]) -> str | None:
+    """What is missing from a computation, or stands twice in it."""
+    roots = sum(instruction.root for instruction in computation.instructions)
+    if roots != 1:
+        return f"computation `{computation.name}` has {roots or 'no'} ROOT"
+    if len(computation.by_name) != len(computation.instructions):
+        return f"computation `{computation.name}` defines an instruction twice"
+    defined: set[str] = set()
+    for instruction in computation.instructions:
+        lost = [f"%{operand}" for operand in instruction.operands if operand not in defined]
+        lost += [f"computation %{callee}" for _, callee in instruction.called if callee not in computations]
+        if lost:
+            return f"`{instruction.name}` reads {', '.join(lost)}, which stands nowhere before it"
+        defined.add(instruction.name)
+        for callee in instruction.calls("calls") if instruction.opcode == "fusion" else ():
+            taken = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)
+            if taken != len(instruction.operands):
+                return (
+                    f"`{instruction.name}` passes {len(instruction.operands)} values to `{callee}`, which takes {taken}"
+                )
+    return None
+
+
+def _cut_off(fact: str, computations: int) -> str:
+    return (
+        f"`inspect_module` was given HLO text of {computations} computation(s) in which {fact}. A module is read only "
+        "as a whole, because every cost in it depends on who calls what: pass all of `compiled.as_text()`, from "
+        "`HloModule` to the closing brace of ENTRY."
+    )
+
+
+def unreadable(fact: str) -> str:
+    """The message for text that looks like HLO and contradicts itself."""
+    return (
+        f"`inspect_module` was given HLO text that it cannot read: {fact}. Every cost needs whole shapes, dimension "
+        "numbers and operands: pass `compiled.as_text()` unchanged."
+    )
+
+
+def _not_hlo(number: int, line: str) -> str:
+    shown = line.strip()[:80]
+    return (
+        f"`inspect_module` was given text whose line {number}, {shown!r}, is not a line of HLO. It reads the text of "
+        "one optimized HLO module: pass a `jax.stages.Compiled` or all of its `as_text()` (StableHLO from "
+        "`lowered.as_text()` has to be compiled first)."
+    )

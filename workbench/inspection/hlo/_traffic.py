@@ -1,0 +1,106 @@
+"""Bytes of main memory that HLO instructions read and write."""
+
+from workbench.inspection.hlo._shapes import Leaf, Shape
+from workbench.inspection.hlo._text import Computation, Hlo, Instruction
+
+_NONE = frozenset(
+    "parameter constant tuple get-tuple-element bitcast while conditional call call-start async-start after-all "
+    "partition-id replica-id opt-barrier domain add-dependency".split()
+)
+_SLICES = frozenset(("dynamic-slice", "slice", "gather"))
+
+
+class Traffic:
+    """Counts the main-memory bytes of instructions of one module.
+
+    Operands and results at the boundary of a fusion, with the padding of their layout; of a slice only what is taken,
+    of an update in place only the update. Values in other memory spaces (VMEM, CMEM, the host) count nothing.
+    """
+
+    def __init__(self, hlo: Hlo) -> None:
+        self._hlo = hlo
+
+    def instruction(self, instruction: Instruction) -> int:
+        """Bytes of one run; loops, calls and branches access nothing themselves."""
+        opcode = instruction.opcode
+        if opcode in _NONE or opcode.endswith(("-done", "-update")):
+            return 0
+        if opcode == "fusion":
+            return self._fusion(instruction)
+        computation = self._hlo.computations[instruction.computation]
+        operands = [computation.by_name[operand].shape for operand in instruction.operands]
+        result = instruction.shape
+        if opcode in _SLICES:
+            return _taken(operands[0], result) + result.main_bytes + sum(o.main_bytes for o in operands[1:])
+        if opcode == "dynamic-update-slice":
+            return operands[1].main_bytes + (operands[1].size_bytes if result.space == 0 else 0)
+        if opcode == "scatter":  # inputs, indices, updates: the inputs are updated in place
+            half = len(operands) // 2
+            return operands[half].main_bytes + 3 * sum(o.main_bytes for o in operands[half + 1 :])
+        if opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
+            return _asynchronous_copy(opcode, operands[0], result)
+        if opcode.endswith("-start") and result.is_tuple:
+            return result.main_bytes  # holds its operands beside its results
+        return sum(operand.main_bytes for operand in operands) + result.main_bytes
+
+    def _fusion(self, instruction: Instruction) -> int:
+        computation = self._hlo.computations[instruction.computation]
+        total = 0
+        names = instruction.calls("calls")
+        body = self._hlo.computations[names[0]]
+        for index, operand in enumerate(instruction.operands):
+            shape = computation.by_name[operand].shape
+            if shape.main_bytes:
+                total += min(shape.main_bytes, self._reads(body, index))
+        results = self._results(body)
+        leaves = instruction.shape.leaves
+        if len(results) != len(leaves):
+            return total + instruction.shape.main_bytes
+        return total + sum(self._written(body, name, leaf) for name, leaf in zip(results, leaves, strict=True))
+
+    def _reads(self, body: Computation, index: int) -> int:
+        """Bytes of a parameter that a fused computation reads."""
+        parameter = body.parameters.get(index)
+        return 0 if parameter is None else self._reads_of(body, parameter.name)
+
+    def _reads_of(self, body: Computation, name: str) -> int:
+        full = sum(leaf.padded_bytes for leaf in body.by_name[name].shape.leaves)
+        total = full if body.root is not None and body.root.name == name else 0
+        for user, position in body.users[name]:
+            if user.opcode in _SLICES and position == 0:
+                total += sum(leaf.padded_bytes for leaf in user.shape.leaves)
+            elif user.opcode == "bitcast":
+                total += self._reads_of(body, user.name)
+            elif user.opcode == "fusion":
+                total += self._reads(self._hlo.computations[user.calls("calls")[0]], position)
+            elif not (user.opcode == "dynamic-update-slice" and position == 0):
+                return full
+        return min(full, total)
+
+    def _results(self, body: Computation) -> list[str]:
+        if body.root is None:
+            return []
+        return list(body.root.operands) if body.root.opcode == "tuple" else [body.root.name]
+
+    def _written(self, body: Computation, name: str, leaf: Leaf) -> int:
+        if leaf.space != 0:
+            return 0
+        node = body.by_name[name]
+        while node.opcode in ("bitcast", "copy") and node.operands:
+            node = body.by_name[node.operands[0]]
+        if node.opcode == "dynamic-update-slice":
+            return min(leaf.padded_bytes, body.by_name[node.operands[1]].shape.size_bytes)
+        return leaf.padded_bytes
+
+
+def _taken(source: Shape, result: Shape) -> int:
+    return sum(leaf.padded_bytes for leaf in result.leaves) if source.space == 0 else 0
+
+
+def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
+    """`(target, source, context)` of a copy, `((source), target, context)` of a slice."""
+    if len(result.leaves) < 2:
+        return source.main_bytes + result.main_bytes
+    target = result.leaves[0] if opcode == "copy-start" else result.leaves[1]
+    read = target.padded_bytes if source.space == 0 else 0
+    return read + (target.padded_bytes if target.space == 0 else 0)

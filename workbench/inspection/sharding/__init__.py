@@ -1,0 +1,9 @@
+"""Shardings: of arrays and meshes as they are, and of a program as Shardy propagates them."""
+
+from workbench.inspection.sharding._arrays import inspect_sharding as inspect_sharding
+from workbench.inspection.sharding._mesh import inspect_mesh as inspect_mesh, place_clients as place_clients
+from workbench.inspection.sharding._propagation import (
+    explain_axis as explain_axis,
+    propagate_shardings as propagate_shardings,
+    trace_axes as trace_axes,
+)

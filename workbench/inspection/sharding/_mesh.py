@@ -1,0 +1,181 @@
+"""Reads a mesh: its devices, their places on the torus, hops along its axes, and who holds which clients."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench.errors import InspectionError, MeshError
+from workbench.records import AxisRecord, ClientRange, DeviceRecord, MeshRecord, PlacementRecord
+
+# Length of a torus dimension at which its ends are wired together, per generation (Google Cloud's TPU system pages).
+_WRAP_EVERY_4 = ("v4", "v5", "v5p", "7x", "v7x")
+_WRAP_AT = {"v2": 16, "v3": 32, "v5 lite": 16, "v5e": 16, "v6 lite": 16, "v6e": 16}
+
+
+def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
+    """Reads a mesh of present, absent (ahead-of-time topology) or abstract devices.
+
+    Hops are counted along every mesh axis on the physical torus, the closing hop of the ring included, with
+    wraparound links where that TPU generation has them. They are None where devices have no coordinates (CPU, GPU,
+    abstract) or where the axis crosses from one slice to another. The compiler may reorder a ring inside a group,
+    so these are distances of neighbours in the mesh, not a promise of its route.
+
+    Args:
+        mesh: `jax.sharding.Mesh`, also of `topologies.get_topology_desc(...)` devices, or `AbstractMesh`.
+
+    Returns:
+        The axes in order and the devices in row-major order; an empty mesh gives no axes and no devices.
+
+    Raises:
+        InspectionError: if `mesh` is neither a `Mesh` nor an `AbstractMesh`.
+
+    Example:
+        >>> record = inspect_mesh(AbstractMesh((4, 2), ("clients", "model")))
+        >>> record.shape, record.abstract, record.devices[3].position
+        ((4, 2), True, (1, 1))
+    """
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        message = (
+            f"`inspect_mesh` was given {_described(mesh)}. Only a mesh has axes and devices: pass a "
+            "`jax.sharding.Mesh` (`wb.make_mesh(clients=4)`) or a `jax.sharding.AbstractMesh`; arrays are read by "
+            "`inspect_sharding`."
+        )
+        raise InspectionError(message)
+    shape = tuple(mesh.axis_sizes)
+    if isinstance(mesh, AbstractMesh):
+        devices = _abstract_devices(mesh, shape)
+        hops: list[tuple[float | None, int | None]] = [(None, None)] * len(shape)
+    else:
+        devices = tuple(
+            _device_record(device, position)
+            for position, device in zip(np.ndindex(shape), mesh.devices.flat, strict=True)
+        )
+        hops = _hops(devices, shape)
+    axes = tuple(
+        AxisRecord(name=str(name), size=size, type=_axis_type(kind), mean_hops=mean, max_hops=most)
+        for name, size, kind, (mean, most) in zip(mesh.axis_names, shape, mesh.axis_types, hops, strict=True)
+    )
+    return MeshRecord(axes=axes, devices=devices if shape else (), abstract=isinstance(mesh, AbstractMesh))
+
+
+def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
+    """Adds which clients of a placement each device holds.
+
+    Clients go in order along the placement's mesh axes (the first one outermost), equal shares of
+    `ceil(clients / devices along these axes)`; the last shares may have empty seats (`padding`). Devices that differ
+    only along other axes hold the same clients.
+
+    Args:
+        mesh: The mesh, from `inspect_mesh`.
+        placement: The placement; without mesh axes every device holds all clients.
+
+    Returns:
+        A copy of `mesh` with one more `ClientRange` per device in `clients`.
+
+    Raises:
+        MeshError: if the placement names mesh axes that the mesh lacks.
+
+    Example:
+        >>> mesh = inspect_mesh(AbstractMesh((4,), ("clients",)))
+        >>> placed = place_clients(mesh, PlacementRecord(name="clients", size=10, mesh_axes=("clients",)))
+        >>> [(held.start, held.stop, held.padding) for held in placed.clients]
+        [(0, 3, 0), (3, 6, 0), (6, 9, 0), (9, 10, 2)]
+    """
+    names = [axis.name for axis in mesh.axes]
+    missing = [name for name in placement.mesh_axes if name not in names]
+    if missing:
+        message = (
+            f"`place_clients` was given placement {placement.name!r} over mesh axes {placement.mesh_axes}, but the "
+            f"mesh lacks {', '.join(map(repr, missing))}: it has {tuple(names)}. A placement is spread over axes of "
+            "its mesh: name existing axes, add them to the mesh, or leave `mesh_axes` empty to replicate the clients."
+        )
+        raise MeshError(message)
+    where = [names.index(name) for name in placement.mesh_axes]
+    shape = mesh.shape
+    parts = math.prod(shape[axis] for axis in where)
+    share = -(-placement.size // parts)
+    held = []
+    for device in mesh.devices:
+        part = 0
+        for axis in where:
+            part = part * shape[axis] + device.position[axis]
+        start, stop = min(part * share, placement.size), min((part + 1) * share, placement.size)
+        held.append(
+            ClientRange(
+                placement=placement.name,
+                device_id=device.id,
+                start=start,
+                stop=stop,
+                padding=share - (stop - start),
+            )
+        )
+    kept = tuple(range_ for range_ in mesh.clients if range_.placement != placement.name)
+    return mesh.replace(clients=kept + tuple(held))
+
+
+def _described(value: Any) -> str:
+    text = repr(value)
+    return f"a `{type(value).__name__}`: {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def _axis_type(kind: Any) -> Literal["auto", "explicit", "manual"]:
+    name = kind.name.lower()
+    return name if name in ("explicit", "manual") else "auto"
+
+
+def _abstract_devices(mesh: AbstractMesh, shape: Sequence[int]) -> tuple[DeviceRecord, ...]:
+    known = mesh.abstract_device
+    platform, kind = (getattr(known, "platform", None) or "", getattr(known, "device_kind", None) or "")
+    return tuple(
+        DeviceRecord(id=number, position=position, platform=platform, kind=kind)
+        for number, position in enumerate(np.ndindex(*shape))
+    )
+
+
+def _device_record(device: Any, position: tuple[int, ...]) -> DeviceRecord:
+    coords = getattr(device, "coords", None)
+    return DeviceRecord(
+        id=int(device.id),
+        position=position,
+        platform=str(device.platform),
+        kind=str(device.device_kind),
+        host=int(device.process_index),
+        coords=None if coords is None else tuple(int(coordinate) for coordinate in coords),
+        core_on_chip=getattr(device, "core_on_chip", None),
+        slice_index=getattr(device, "slice_index", None),
+    )
+
+
+def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple[float | None, int | None]]:
+    """Mean and largest hop count between neighbours along every axis, ring closed."""
+    unknown: list[tuple[float | None, int | None]] = [(None, None)] * len(shape)
+    if not devices or any(device.coords is None for device in devices):
+        return unknown
+    coords = np.array([device.coords for device in devices])
+    extent = coords.max(axis=0) - coords.min(axis=0) + 1
+    wraps = _wraps(devices[0].kind, extent)
+    coords = coords.reshape(*shape, -1)
+    slices = np.array([device.slice_index or 0 for device in devices]).reshape(shape)
+    found: list[tuple[float | None, int | None]] = []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            found.append((0.0, 0))
+            continue
+        if (slices != slices.take([0], axis=axis)).any():
+            found.append((None, None))  # data-centre network between slices: no hops to count
+            continue
+        away = np.abs(coords - np.roll(coords, -1, axis=axis))
+        away = np.where(wraps, np.minimum(away, extent - away), away).sum(axis=-1)
+        found.append((float(away.mean()), int(away.max())))
+    return found
+
+
+def _wraps(kind: str, extent: np.ndarray) -> np.ndarray:
+    """Which torus dimensions have wraparound links."""
+    generation = kind.lower().removeprefix("tpu").strip()
+    if generation in _WRAP_EVERY_4:
+        return extent % 4 == 0
+    return extent == _WRAP_AT.get(generation, -1)

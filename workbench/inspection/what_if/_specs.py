@@ -1,0 +1,145 @@
+"""Names the leaves of a program's arguments and gives some of them other shardings."""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from workbench.errors import MeshError
+
+Spec = tuple[tuple[str, ...], ...]
+
+
+class Leaves:
+    """The leaves of a program's positional arguments, each known by two names.
+
+    `[0]['w']` is what `inspect(...).inputs` calls it, `params['w']` what one reads in the program.
+    """
+
+    def __init__(self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh) -> None:
+        found, self._structure = jax.tree_util.tree_flatten_with_path(args)
+        self.values = [_shape(leaf, mesh) for _, leaf in found]  # shapes: nothing here should keep arrays alive
+        self.paths = [jax.tree_util.keystr(path) for path, _ in found]
+        named = _argument_names(fn, len(args))
+        self.labels = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
+
+    def resolve(self, specs: Mapping[str, Any], mesh: Mesh | AbstractMesh) -> dict[int, Spec]:
+        """Which leaf gets which spec.
+
+        Raises:
+            MeshError: naming every leaf, axis and size that does not fit.
+        """
+        chosen: dict[int, Spec] = {}
+        wrong: list[str] = []
+        for name, given in specs.items():
+            indices = self._find(name)
+            if not indices:
+                near = difflib.get_close_matches(name, [*self.labels, *self.paths], n=2) or self.labels[:3]
+                wrong.append(f"{name!r} is no leaf of its arguments (near: {', '.join(near) or 'it has none'})")
+            for index in indices:
+                shape = tuple(jax.numpy.shape(self.values[index]))
+                try:
+                    spec = as_spec(given, len(shape))
+                except (TypeError, ValueError) as error:
+                    wrong.append(f"{self.labels[index]}: {error}")
+                    continue
+                wrong += [f"{self.labels[index]} {list(shape)}: {fact}" for fact in _misfits(spec, shape, mesh)]
+                chosen[index] = spec
+        if wrong:
+            axes = " × ".join(f"{name}={size}" for name, size in mesh.shape.items())
+            message = (
+                f"`try_specs` was given specs that do not fit: {'; '.join(wrong)}. The mesh is {axes}. A spec names, "
+                "per dimension, mesh axes whose sizes divide it, and each axis once: choose other axes or dimensions, "
+                "or pad the array."
+            )
+            raise MeshError(message)
+        return chosen
+
+    def replaced(self, chosen: Mapping[int, Spec], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
+        """The arguments with the chosen leaves as shapes that carry their new sharding."""
+        leaves = [
+            leaf
+            if index not in chosen
+            else jax.ShapeDtypeStruct(
+                jax.numpy.shape(leaf), _dtype(leaf), sharding=NamedSharding(mesh, partition_spec(chosen[index]))
+            )
+            for index, leaf in enumerate(self.values)
+        ]
+        return jax.tree_util.tree_unflatten(self._structure, leaves)
+
+    def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
+        """The arguments as shapes with the shardings `found` for them; as they are where none is known."""
+        known = {index: spec for index, spec in enumerate(found) if spec is not None}
+        return self.replaced(known, mesh)
+
+    def _find(self, name: str) -> list[int]:
+        """The leaves that `name` names: one of them, or all below an argument or a branch of it."""
+        below = (f"{name}[", f"{name}.")
+        return [
+            index
+            for index, names in enumerate(zip(self.paths, self.labels, strict=True))
+            if name in names or any(each.startswith(below) for each in names)
+        ]
+
+
+def as_spec(given: Any, rank: int) -> Spec:
+    """Mesh axes per dimension, of a `PartitionSpec` or of a sequence of None, names and tuples of names."""
+    if isinstance(given, str) or not isinstance(given, PartitionSpec | Sequence):
+        message = f"a spec is a `PartitionSpec` or a sequence of mesh axes per dimension, not {given!r}"
+        raise TypeError(message)
+    entries = list(given)
+    if len(entries) > rank:
+        message = f"{len(entries)} entries for {rank} dimension{'s' if rank != 1 else ''}"
+        raise ValueError(message)
+    free = (None, PartitionSpec.UNCONSTRAINED)
+    spec = [() if entry in free else (entry,) if isinstance(entry, str) else tuple(entry) for entry in entries]
+    return (*spec, *[()] * (rank - len(spec)))
+
+
+def partition_spec(spec: Spec) -> PartitionSpec:
+    """The same as JAX writes it."""
+    return PartitionSpec(*[axes[0] if len(axes) == 1 else axes or None for axes in spec])
+
+
+def _misfits(spec: Spec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> list[str]:
+    used = [axis for axes in spec for axis in axes]
+    facts = [f"mesh axis {axis!r} does not exist" for axis in dict.fromkeys(used) if axis not in mesh.shape]
+    facts += [f"mesh axis {axis!r} is used twice" for axis in dict.fromkeys(used) if used.count(axis) > 1]
+    if facts:
+        return facts
+    parts = [math.prod(mesh.shape[axis] for axis in axes) for axes in spec]
+    return [
+        f"{part} does not divide dimension {dim}"
+        for dim, (size, part) in enumerate(zip(shape, parts, strict=True))
+        if size % part
+    ]
+
+
+def _argument_names(fn: Callable, count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [plain[number] if number < len(plain) else f"args[{number}]" for number in range(count)]
+
+
+def _shape(leaf: Any, mesh: Mesh | AbstractMesh) -> Any:
+    """A leaf as a shape; a named sharding over another mesh is moved to this one, where its axes exist there too."""
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf
+    sharding = getattr(leaf, "sharding", None)
+    named = None
+    if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:
+        spec = as_spec(sharding.spec, len(leaf.shape))
+        if not _misfits(spec, leaf.shape, mesh):
+            named = NamedSharding(mesh, partition_spec(spec))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named)
+
+
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else jax.numpy.result_type(leaf)

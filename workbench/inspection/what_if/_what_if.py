@@ -1,0 +1,239 @@
+"""Lowers a program again with other shardings of its arguments, and compares what that makes of it."""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench import inspection
+from workbench.aot import (
+    TargetMesh,
+    compile_for_cpu,
+    compile_for_target,
+    fit_axes,
+    lower_for_target,
+    parse_target,
+    target_mesh,
+)
+from workbench.errors import EngineError, InspectionError, MeshError, WorkbenchError
+from workbench.inspection._program import (
+    ChunkSize,
+    Inspection,
+    current_mesh,
+    mesh_record,
+    on_mesh,
+    plan_program,
+    unwrap_jitted,
+)
+from workbench.inspection.what_if._specs import Leaves, Spec
+from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
+from workbench.plan import choose_chunk_size
+from workbench.records import ModuleRecord, ProgramRecord, StageRecord, WhatIfRecord
+
+Progress = Callable[[str, float], None]
+_PRESENT = "the present shardings"
+_MEMORY = ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "peak_bytes", "available_bytes", "fits")
+
+
+class WhatIf:
+    """A program that waits to be tried with other shardings; keeps what it learned of the present ones.
+
+    Args:
+        fn: The program.
+        args: Its arguments.
+        kwargs: Its keyword arguments; their shardings stay as they are.
+        mesh: The mesh; by default that of `jax.set_mesh`.
+        target: Hardware that is not here.
+        present: The record of the program as it is, from `inspect`, if there is one already.
+        chunk_size: As for `inspect`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        mesh: Mesh | AbstractMesh | None = None,
+        target: str | None = None,
+        present: ProgramRecord | None = None,
+        chunk_size: ChunkSize | Literal["as given"] = "as given",
+    ) -> None:
+        self._fn, given = unwrap_jitted(fn)
+        self._at_once: ChunkSize = given if chunk_size == "as given" else chunk_size
+        self._kwargs, self._present = dict(kwargs), present
+        self._machine = None if target is None else parse_target(target)
+        self._there: TargetMesh | None = None
+        self._mesh = self._find_mesh(mesh if mesh is not None else current_mesh())
+        self._leaves = Leaves(self._fn, args, self._mesh)
+        self._args = self._leaves.replaced({}, self._mesh)
+        self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
+        self._turn = threading.Lock()
+
+    def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
+        """What Shardy makes of other specs; see `Traced.try_specs`."""
+        chosen = self._leaves.resolve(specs, self._mesh)
+        with self._turn:
+            before, after = self._version({}), self._version(chosen)
+        records = (before.record, after.record)
+        known = [record.propagation for record in records if record.propagation is not None]
+        planned = compare_planned(known[0].collectives, known[-1].collectives, self._names(records[0]))
+        return WhatIfRecord(
+            specs={self._leaves.labels[index]: spec for index, spec in chosen.items()},
+            before=records[0],
+            after=records[1],
+            planned=planned,
+            notes=tuple(
+                f"{which}: {note}"
+                for which, each in zip(("as it is", "as tried"), known, strict=False)
+                for note in each.notes
+            ),
+        )
+
+    def compile(
+        self, tried: WhatIfRecord, *, progress: Progress | None = None, cancel: threading.Event | None = None
+    ) -> WhatIfRecord:
+        """Adds to what `plan` returned what the compiler makes of it; see `Traced.try_specs`."""
+        chosen = self._leaves.resolve(tried.specs, self._mesh)
+        with self._turn:
+            before = self._compiled(self._version({}), _PRESENT, progress, cancel)
+            after = self._compiled(self._version(chosen), "the shardings to be tried", progress, cancel)
+        assert before.module is not None
+        assert after.module is not None
+        traffic = compare_compiled(before.module.collectives, after.module.collectives, self._names(before))
+        return tried.replace(before=before, after=after, compiled=traffic)
+
+    def _find_mesh(self, current: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
+        if current is None or current.empty:
+            message = (
+                "`try_specs` was given a program without a mesh. A PartitionSpec names axes of a mesh: pass "
+                "`mesh=wb.make_mesh(clients=4, model=2)`, an abstract one such as `jax.sharding.AbstractMesh((4, 2), "
+                "('clients', 'model'))`, or set one with `jax.set_mesh`."
+            )
+            raise MeshError(message)
+        if self._machine is None:
+            return current
+        axes = fit_axes(self._machine, dict(current.shape))
+        self._there = target_mesh(
+            self._machine, tuple(axes.values()), tuple(axes), axis_types=tuple(current.axis_types)
+        )
+        return self._there.abstract
+
+    def _version(self, chosen: Mapping[int, Spec]) -> "_Version":
+        """The program with some leaves sharded differently, as Shardy plans it."""
+        key = tuple(sorted(chosen.items()))
+        if key not in self._known:
+            try:
+                self._known[key] = self._plan_version(chosen)
+            except WorkbenchError:
+                raise
+            except Exception as error:  # JAX's errors about shardings have no class in common
+                raise InspectionError(self._refusal(chosen, error)) from error
+        return self._known[key]
+
+    def _refusal(self, chosen: Mapping[int, Spec], error: Exception) -> str:
+        said = f"{type(error).__name__}: {error}"[:700]
+        specs = ", ".join(f"{self._leaves.labels[index]}: {_written(spec)}" for index, spec in chosen.items())
+        return (
+            f"`try_specs` was given {specs or _PRESENT}, with which JAX does not trace or lower the program. It says: "
+            f"{said} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
+            "other axes or dimensions, or make the axes Auto, so that the compiler may reshard."
+        )
+
+    def _plan_version(self, chosen: Mapping[int, Spec]) -> "_Version":
+        args = self._leaves.replaced(chosen, self._mesh)
+        inspection = Inspection(self._fn, args, self._kwargs, self._at_once, None)
+        with on_mesh(self._mesh):
+            if self._present is None:
+                self._present = self._described()
+            lowered, text = self._lowered(inspection)
+        propagation = inspection.propagate_shardings(text)
+        inputs = {value.name: value.spec for value in propagation.values if value.operation == "input"}
+        found = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
+        record = self._present.replace(
+            inputs=inspection.inspect_sharding(self._leaves.sharded(found, self._mesh)),
+            outputs=None,
+            propagation=propagation,
+            module=None if chosen else self._present.module,
+            cost=None,
+            stablehlo=text,
+        )
+        return _Version(lowered, record)
+
+    def _described(self) -> ProgramRecord:
+        described = plan_program(self._fn, self._args, self._kwargs)
+        where = self._machine.name if self._machine is not None else f"{self._mesh.size} devices"
+        mesh = mesh_record(self._mesh, described)
+        name = getattr(self._fn, "__name__", type(self._fn).__name__)
+        return ProgramRecord(name=name, target=where, plan=described, mesh=mesh)
+
+    def _lowered(self, inspection: Inspection) -> tuple[Any, str]:
+        """The program for its platform; every argument kept, so that inputs and leaves have the same order."""
+        if self._there is None:
+            lowered, _ = inspection.lower(self._mesh, keep_unused=True)
+            return lowered, lowered.as_text(debug_info=True)
+        target = self._there.target
+        chunk_size = inspection.chunk_size
+        if chunk_size == "auto":
+            chunk_size = functools.partial(
+                choose_chunk_size, platform=target.platform, memory_bytes=target.available_bytes
+            )
+        staged = functools.partial(inspection.staged(chunk_size), **self._kwargs)
+        text = lower_for_target(jax.jit(staged, keep_unused=True), inspection.args, self._there)
+        return None, text
+
+    def _compiled(
+        self, version: "_Version", which: str, progress: Progress | None, cancel: threading.Event | None
+    ) -> ProgramRecord:
+        if version.record.module is None:
+            what = f"Compiling {version.record.name} with {which}"
+            module = self._module(version, what, {"progress": progress, "cancel": cancel})
+            version.record = version.record.replace(module=module)
+        return version.record
+
+    def _module(self, version: "_Version", what: str, waiting: dict[str, Any]) -> ModuleRecord:
+        text, mesh = version.record.stablehlo, version.record.mesh
+        if self._there is not None:
+            target = self._there.target
+            made = compile_for_target(text, target, mesh_axes=self._there.axes, **waiting)
+            if not made.hlo:
+                message = (
+                    f"{what} for {target.name} gave no program: {made.error} Nothing can be compared with a program "
+                    "that does not fit: take a larger target, or other specs."
+                )
+                raise EngineError(message)
+            hlo, memory = made.hlo, made.memory
+            module = inspection.inspect_module(hlo, mesh=mesh, platform=target.platform)
+        elif self._platform() == "cpu":
+            hlo, memory = compile_for_cpu(text, self._mesh.size, what=what, **waiting)
+            module = inspection.inspect_module(hlo, mesh=mesh, platform="cpu")
+        else:  # its devices are this process's own; no other one could compile for them
+            return inspection.inspect_module(version.lowered.compile(), mesh=mesh)
+        told = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
+        return module.replace(memory=module.memory.replace(**told), devices=self._mesh.size)
+
+    def _platform(self) -> str:
+        return self._mesh.devices.flat[0].platform if isinstance(self._mesh, Mesh) else jax.default_backend()
+
+    def _names(self, record: ProgramRecord) -> dict[str, str]:
+        return {stage.path: stage.name for stage in _walk(record.plan.stages)}
+
+
+@dataclasses.dataclass
+class _Version:
+    """The program with one choice of shardings."""
+
+    lowered: Any
+    record: ProgramRecord
+
+
+def _walk(stages: Sequence[StageRecord]) -> list[StageRecord]:
+    return [found for stage in stages for found in (stage, *_walk(stage.body))]
+
+
+def _written(spec: Spec) -> str:
+    return f"P({', '.join('+'.join(axes) or 'None' for axes in spec)})"

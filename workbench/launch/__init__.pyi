@@ -1,0 +1,17 @@
+from ._client import Client as Client, Futures as Futures
+from ._context import NodeContext as NodeContext, current_node as current_node
+from ._dask import DaskEngine as DaskEngine
+from ._launch import launch as launch
+from ._launched import Launched as Launched
+from ._nodes import (
+    Handle as Handle,
+    Node as Node,
+    PyClassNode as PyClassNode,
+    PyNode as PyNode,
+    Restart as Restart,
+    ServiceNode as ServiceNode,
+)
+from ._program import Program as Program
+from ._ray import RayEngine as RayEngine
+from ._replay import Replay as Replay, ReplayNode as ReplayNode
+from ._service import batched as batched

@@ -1,0 +1,37 @@
+"""The first code of a spawned process of `workbench.launch`.
+
+Importing `workbench` and `workbench.launch` does not import JAX, which takes a second and 150 MB; a node that does not
+use JAX never pays for it. Where processes are forked from a server (`multiprocessing`'s forkserver, a process without
+threads and without JAX), the server imports this module once for all of them.
+"""
+
+import pickle
+from typing import Any
+
+from workbench.launch import _child
+
+
+def start(order: bytes, **arguments: Any) -> None:
+    """Becomes a child of a launched program."""
+    _child.main(pickle.loads(order), **arguments)
+
+
+class RayNode:
+    """The Ray actor of a node: Ray's worker imports this module to make it, and so starts without JAX as well."""
+
+    def __init__(self, order: bytes) -> None:
+        from workbench.launch._ray_worker import NodeActor
+
+        self._actor = NodeActor(pickle.loads(order))
+
+    def ask(self, label: str, payload: bytes) -> bytes:
+        """Answers one call."""
+        return self._actor.ask(label, payload)
+
+    def news(self, seconds: float) -> dict[str, Any]:
+        """What happened since the last look, after at most `seconds`."""
+        return self._actor.news(seconds)
+
+    def obey(self, order: str, *details: str) -> None:
+        """Does what the notebook says."""
+        self._actor.obey(order, *details)

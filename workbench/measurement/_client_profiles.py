@@ -1,0 +1,165 @@
+"""What simulated clients can do: a table with a row per client."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+from numpy.typing import ArrayLike
+
+from workbench.errors import MeasureError
+from workbench.records import ClientProfileRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("flops_per_second", "down_bytes_per_second", "up_bytes_per_second", "dropout_probability")
+_SHOWN = 5  # offenders named in an error
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClientProfiles:
+    """Speed, links and reliability of every client, `[clients]` each; a single number counts for all.
+
+    Attributes:
+        flops_per_second: Sustained speed of local training.
+        down_bytes_per_second: From the server to the client.
+        up_bytes_per_second: From the client to the server.
+        dropout_probability: Chance to leave during one round, 0..1.
+
+    Raises:
+        MeasureError: the columns have different lengths, or a value is impossible.
+
+    Example:
+        >>> profiles = ClientProfiles(
+        ...     flops_per_second=[1e9, 2e9], down_bytes_per_second=1e6, up_bytes_per_second=1e5
+        ... )
+        >>> len(profiles), profiles.up_bytes_per_second.tolist()
+        (2, [100000.0, 100000.0])
+    """
+
+    flops_per_second: Float[ndarray, " clients"] | ArrayLike
+    down_bytes_per_second: Float[ndarray, " clients"] | ArrayLike
+    up_bytes_per_second: Float[ndarray, " clients"] | ArrayLike
+    dropout_probability: Float[ndarray, " clients"] | ArrayLike = 0.0
+
+    def __post_init__(self) -> None:
+        columns = {name: np.atleast_1d(np.asarray(getattr(self, name), np.float64)) for name in _COLUMNS}
+        lengths = {name: column.shape for name, column in columns.items()}
+        clients = max((column.shape[0] for column in columns.values()), default=0)
+        if any(shape not in ((1,), (clients,)) for shape in lengths.values()):
+            msg = (
+                f"`ClientProfiles` was given columns of the shapes {lengths}, which are not one value per client. "
+                "Every column has the same clients: pass arrays of one length, or one number for all clients."
+            )
+            raise MeasureError(msg)
+        impossible = [
+            text for name, column in columns.items() if (text := _impossible(name, column, name == _COLUMNS[-1]))
+        ]
+        if impossible:
+            msg = (
+                f"`ClientProfiles` was given {'; '.join(impossible)}. Speeds are positive and finite, probabilities "
+                "between 0 and 1: correct or leave out these clients."
+            )
+            raise MeasureError(msg)
+        for name, column in columns.items():
+            full = np.array(np.broadcast_to(column, (clients,)))
+            full.flags.writeable = False
+            object.__setattr__(self, name, full)
+
+    def __len__(self) -> int:
+        return len(np.asarray(self.flops_per_second))
+
+    @classmethod
+    def from_pandas(cls, table: "pd.DataFrame") -> Self:
+        """The clients of a table with the columns that `to_pandas` writes; `dropout_probability` may be left out.
+
+        Raises:
+            MeasureError: a column is missing.
+        """
+        missing = [name for name in _COLUMNS[:-1] if name not in table.columns]
+        if missing:
+            msg = (
+                f"`ClientProfiles.from_pandas` was given a table with the columns {list(table.columns)}, without "
+                f"{missing}. A profile needs a speed and two bandwidths: rename or add these columns."
+            )
+            raise MeasureError(msg)
+        return cls(**{name: table[name].to_numpy() for name in _COLUMNS if name in table.columns})
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per client."""
+        import pandas as pd
+
+        table = pd.DataFrame({name: getattr(self, name) for name in _COLUMNS})
+        return table.rename_axis("client")
+
+    def records(self) -> tuple[ClientProfileRecord, ...]:
+        """One record per client."""
+        rows: Sequence[Sequence[float]] = np.stack([getattr(self, name) for name in _COLUMNS], axis=1).tolist()
+        return tuple(
+            ClientProfileRecord(client=client, **dict(zip(_COLUMNS, row, strict=True)))
+            for client, row in enumerate(rows)
+        )
+
+
+def sample_profiles(
+    clients: int,
+    *,
+    seed: int,
+    flops_per_second: float = 1e10,
+    down_bytes_per_second: float = 6.9e6,
+    up_bytes_per_second: float = 2.4e6,
+    spread: float = 0.6,
+    dropout_probability: float = 0.08,
+) -> ClientProfiles:
+    """Draws clients whose speed and bandwidths are lognormal around a median; the same seed gives the same clients.
+
+    The medians of the bandwidths are the 55.0 and 18.9 Mbit/s that Konečný et al. report, the probability of a dropout
+    is the middle of the 6 to 10 % that Bonawitz et al. observed. The speed (10 GFLOP/s) and the spread are assumptions:
+    replace them with what your clients do.
+
+    Args:
+        clients: How many.
+        seed: Of the draw.
+        flops_per_second: Median speed.
+        down_bytes_per_second: Median bandwidth towards the client.
+        up_bytes_per_second: Median bandwidth towards the server.
+        spread: Standard deviation of the logarithms; at 0.6, nine of ten clients are within a factor of 2.7.
+        dropout_probability: The same for all clients.
+
+    Returns:
+        The table of clients.
+
+    Raises:
+        MeasureError: `clients` or `spread` is negative, or a median is not positive.
+
+    References:
+        Konečný et al., Federated Learning: Strategies for Improving Communication Efficiency, 2016, section 1.
+        Bonawitz et al., Towards Federated Learning at Scale: System Design, MLSys 2019, section 9.
+    """
+    if clients < 1 or spread < 0:
+        msg = (
+            f"`sample_profiles` was given clients={clients} and spread={spread}, but a draw needs a client and a "
+            "spread that is not negative. Pass clients >= 1 and spread >= 0."
+        )
+        raise MeasureError(msg)
+    generator = np.random.default_rng(seed)
+    medians = (flops_per_second, down_bytes_per_second, up_bytes_per_second)
+    speed, down, up = (median * np.exp(spread * generator.standard_normal(clients)) for median in medians)
+    return ClientProfiles(
+        flops_per_second=speed,
+        down_bytes_per_second=down,
+        up_bytes_per_second=up,
+        dropout_probability=dropout_probability,
+    )
+
+
+def _impossible(name: str, column: np.ndarray, probability: bool) -> str:
+    good = (column >= 0) & (column <= 1) if probability else (column > 0) & np.isfinite(column)
+    bad = np.flatnonzero(~good)
+    if not len(bad):
+        return ""
+    shown = ", ".join(f"{column[client]:g} for client {client}" for client in bad[:_SHOWN])
+    return f"{name} {shown}" + (f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")

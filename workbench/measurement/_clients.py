@@ -1,0 +1,192 @@
+"""One client's time and steps, from a program in which the clients of a device run one after the other."""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from workbench.measurement._join import JoinedEvent, JoinedProfile
+from workbench.records import ClientRunRecord, ModuleRecord
+
+
+def client_runs(
+    joined: JoinedProfile,
+    module: ModuleRecord,
+    seats: Mapping[int, Sequence[int | None]],
+    *,
+    stage: str,
+    labels: Mapping[int, str],
+    rounds: int = 1,
+) -> tuple[ClientRunRecord, ...]:
+    """Measured seconds and steps of every client of one stage, from a loop over the clients of each device.
+
+    A client is one turn of the outermost loop around the stage with as many turns as the device has seats; XLA
+    dissolves a loop of one turn, so a device with one seat gives all of its stage to that client. Steps are the turns
+    of the loop that holds most of the client's work; inside it, of the one that again holds most, and so on.
+
+    Args:
+        joined: A profile of the program, joined to its module.
+        module: That module.
+        seats: Client of each turn, per device, in the order in which they run; None for padding, which is left out.
+        stage: Path of the clients' stage.
+        labels: The name of each device, such as "cpu:3".
+        rounds: Calls that were profiled. Seconds, steps and FLOPs are per call.
+
+    Returns:
+        One record per client and device that computed it; empty where the program has no such loop.
+    """
+    nest = _Nest(module)
+    turns: list[tuple[int, int, list[JoinedEvent]]] = []
+    over_clients: set[str] = set()
+    for device, clients in seats.items():
+        leaves = [leaf for leaf in joined.leaves if leaf.event.device == device]
+        loops = [item for item in joined.containers if item.event.device == device]
+        found = _turns(leaves, loops, nest, stage=stage, count=len(clients), used=over_clients)
+        turns += [(client, device, events) for client, events in zip(clients, found, strict=True) if client is not None]
+    own_loops = {loop for loop in nest.bodies if _belongs(nest.instructions[loop].stage, stage)} - over_clients
+    step_loop = nest.working_loop(Counter(leaf.event.name for _, _, events in turns for leaf in events), own_loops)
+    records = []
+    for client, device, events in sorted(turns, key=lambda turn: turn[:2]):
+        ran = nest.turns(Counter(leaf.event.name for leaf in events))
+        records.append(
+            ClientRunRecord(
+                stage=stage,
+                client=client,
+                where=labels.get(device, str(device)),
+                seconds=sum(leaf.work_seconds for leaf in events) / rounds,
+                steps=ran.get(step_loop, 0) // rounds if step_loop else None,
+                flops=sum(leaf.instruction.flops for leaf in events if leaf.instruction) / rounds,
+                loops={loop: ran[loop] // rounds for loop in sorted(own_loops & ran.keys())},
+            )
+        )
+    return tuple(records) if any(events for _, _, events in turns) else ()
+
+
+def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
+    """What running the clients of a device together would waste: they all take the steps of the longest.
+
+    Args:
+        clients: Records with steps, from a measurement in which the clients ran one after the other.
+
+    Returns:
+        Longest over mean steps, minus one, by device; 0 where all clients take as many steps.
+
+    Example:
+        >>> lockstep_waste([ClientRunRecord(stage="1", client=i, steps=1 + 2 * i, where="cpu:0") for i in range(2)])
+        {'cpu:0': 0.5}
+    """
+    steps: defaultdict[str, list[int]] = defaultdict(list)
+    for client in clients:
+        if client.steps is not None:
+            steps[client.where].append(client.steps)
+    return {
+        where: max(counts) * len(counts) / sum(counts) - 1 if sum(counts) else 0.0 for where, counts in steps.items()
+    }
+
+
+class _Nest:
+    """Which computation is called from where, and which of them are bodies of loops."""
+
+    def __init__(self, module: ModuleRecord) -> None:
+        self.instructions = {instruction.name: instruction for instruction in module.instructions}
+        callers = {called: item.computation for item in module.instructions for called in item.calls}
+        self.around: dict[str, tuple[str, ...]] = {}  # computation -> itself and all that it is called from
+        for computation in {item.computation for item in module.instructions}:
+            chain = [computation]
+            while (above := callers.get(chain[-1])) is not None and above not in chain:
+                chain.append(above)
+            self.around[computation] = tuple(chain)
+        # The body makes the tuple that the loop carries, the condition only a predicate.
+        tuples = {
+            item.computation
+            for item in module.instructions
+            if item.shape.startswith("(") and item.opcode != "parameter"
+        }
+        self.bodies = {
+            item.name: body
+            for item in module.instructions
+            if item.opcode == "while" and (body := next((name for name in item.calls if name in tuples), None))
+        }
+
+    def turns(self, executed: Mapping[str, int]) -> dict[str, int]:
+        """Turns of every loop: what stands directly in its body runs once per turn."""
+        ran: Counter[str] = Counter()
+        for name, times in executed.items():
+            if name in self.instructions:
+                computation = self.instructions[name].computation
+                ran[computation] = max(ran[computation], times)
+        return {loop: ran[body] for loop, body in self.bodies.items() if ran[body]}
+
+    def working_loop(self, executed: Mapping[str, int], loops: Set[str]) -> str | None:
+        """The loop that holds most of what was computed, or the one inside it that does, as deep as that goes on."""
+        work: defaultdict[str, float] = defaultdict(float)  # per computation, with all that is called from there
+        left = 0.0
+        for name, times in executed.items():
+            if (instruction := self.instructions.get(name)) is not None:
+                # One more than nothing: a loop that only counts has a weight too.
+                weight = times * (instruction.flops + instruction.accessed_bytes + 1.0)
+                left += weight
+                for computation in self.around[instruction.computation]:
+                    work[computation] += weight
+        found = None
+        while True:
+            nearest = self._nearest(loops, None if found is None else self.bodies[found])
+            loop = max(nearest, key=lambda name: (work[self.bodies[name]], name), default=None)
+            if loop is None or 2 * work[self.bodies[loop]] < left or not work[self.bodies[loop]]:
+                return found
+            found, left = loop, work[self.bodies[loop]]
+
+    def _nearest(self, loops: Set[str], inside: str | None) -> list[str]:
+        """The loops below a body that are in no other loop there."""
+        place = {loop: self.around[self.instructions[loop].computation] for loop in loops}
+        below = [loop for loop in loops if inside is None or inside in place[loop]]
+        bodies = {self.bodies[loop] for loop in below}
+        return [loop for loop in below if bodies.isdisjoint(place[loop])]
+
+
+def _turns(
+    leaves: Sequence[JoinedEvent],
+    loops: Sequence[JoinedEvent],
+    nest: _Nest,
+    *,
+    stage: str,
+    count: int,
+    used: set[str],
+) -> list[list[JoinedEvent]]:
+    """The leaves of the n-th turn of every execution of the loop over clients; the loop's name goes to `used`."""
+    if count == 1:
+        return [[leaf for leaf in leaves if _belongs(leaf.stage, stage)]]
+    turns: list[list[JoinedEvent]] = [[] for _ in range(count)]
+    everything = sorted((*leaves, *loops), key=lambda item: item.event.start_seconds)
+    times = [item.event.start_seconds for item in everything]
+    quiet = 0.0  # loops that begin before are inside a loop over clients
+    for loop in sorted(loops, key=lambda item: (item.event.start_seconds, -item.event.seconds)):
+        start, end = loop.event.start_seconds, loop.event.end_seconds
+        around = loop.stage is None or stage.startswith(f"{loop.stage}.")  # such as a loop over rounds
+        if loop.event.name not in nest.bodies or start < quiet or around:
+            continue
+        inside = [item for item in everything[bisect_left(times, start) : bisect_left(times, end)] if item is not loop]
+        starts = _turn_starts(inside, nest.bodies[loop.event.name])
+        if len(starts) != count or not any(_belongs(item.stage, stage) for item in inside):
+            continue
+        quiet = end
+        used.add(loop.event.name)
+        for item in inside:
+            turn = bisect_right(starts, item.event.start_seconds) - 1
+            if turn >= 0 and item.event.name not in nest.bodies and _belongs(item.stage, stage):
+                turns[turn].append(item)
+    return turns
+
+
+def _belongs(path: str | None, stage: str) -> bool:
+    """Whether a path is that of the stage or of a stage inside it."""
+    return path is not None and (path == stage or path.startswith(f"{stage}."))
+
+
+def _turn_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
+    """When each turn began: what stands directly in the body runs once per turn, whichever comes first starts it."""
+    starts: dict[str, list[float]] = defaultdict(list)
+    for item in inside:
+        if item.instruction is not None and item.instruction.computation == body:
+            starts[item.event.name].append(item.event.start_seconds)
+    turns = min((len(times) for times in starts.values()), default=0)
+    return [min(times[turn] for times in starts.values()) for turn in range(turns)]

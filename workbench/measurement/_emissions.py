@@ -1,0 +1,41 @@
+"""What the programs of a round emit, as metrics of that round."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from workbench.errors import ProgramError
+from workbench.plan import listen
+
+_LOOPS = ("step", "round")
+
+
+@contextlib.contextmanager
+def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
+    """Listens during the block; gives a function that adds what was heard to the metrics.
+
+    Arrays lead with their clients, then come rounds and steps inside of the call. Of what is emitted twice under one
+    name in a round, the last is kept.
+    """
+    if not wanted:
+        yield lambda metrics: metrics
+        return
+    with listen() as heard:
+        yield lambda metrics: _merged(metrics, {each.name: _clients_first(each.axes, each.value) for each in heard})
+
+
+def _clients_first(axes: tuple[str, ...], value: Any) -> Any:
+    place = next((i for i, axis in enumerate(axes) if not axis.startswith(_LOOPS)), 0)
+    return jnp.moveaxis(value, place, 0) if place else value
+
+
+def _merged(metrics: Any, heard: Mapping[str, Any]) -> Any:
+    if not isinstance(metrics, Mapping):
+        msg = (
+            f"`run_rounds` was given emitted=True and a step whose metrics are a `{type(metrics).__name__}`. What the "
+            "programs emit is added to the metrics by name: return them as a dictionary, `{}` if there are none."
+        )
+        raise ProgramError(msg)
+    return {**heard, **metrics}

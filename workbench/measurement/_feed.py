@@ -1,0 +1,50 @@
+"""What a round is given beside the state."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from workbench.errors import ProgramError
+
+
+class Feed:
+    """The arguments of every round: the round's number or its data, and its key if there is one.
+
+    Args:
+        data: A function of the round, an iterator (one item per round), or anything else, passed as it is. None: the
+            number of the round.
+        key: A PRNG key to fold the round into, or None.
+        finished: Rounds that an iterator has to skip.
+    """
+
+    def __init__(self, data: Any, key: Any, *, finished: int) -> None:
+        self._data, self._key = data, key
+        if isinstance(data, Iterator):
+            for _ in range(finished):
+                next(data, None)
+
+    def arguments(self, round: int) -> tuple[Any, ...]:
+        """What `step` gets after the state.
+
+        Raises:
+            ProgramError: an iterator has ended too early.
+        """
+        batch = self._batch(round)
+        return (batch,) if self._key is None else (batch, jax.random.fold_in(self._key, round))
+
+    def _batch(self, round: int) -> Any:
+        if self._data is None:
+            return round
+        if callable(self._data):
+            return self._data(round)
+        if not isinstance(self._data, Iterator):
+            return self._data
+        try:
+            return next(self._data)
+        except StopIteration as end:
+            msg = (
+                f"`run_rounds` was given an iterator as `data` that ended before round {round}. Every round takes one "
+                "item: pass fewer rounds, or a function of the round."
+            )
+            raise ProgramError(msg) from end

@@ -1,0 +1,218 @@
+"""What came out of the rounds of a run."""
+
+import importlib.util
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import jax
+import numpy as np
+
+from workbench.errors import MissingDependencyError, ProgramError
+from workbench.mesh import read_here
+from workbench.records import ProblemRecord, RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NAMED_CLIENTS = 10  # of those with a value that is not finite, per metric and round
+
+
+class History(Sequence[RoundRecord]):
+    """The finished rounds in order: a sequence of records that also writes tables and files.
+
+    Example:
+        >>> history = History([RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0)})])
+        >>> history.summary()["loss"].tolist()
+        [2.0]
+    """
+
+    def __init__(self, rounds: Sequence[RoundRecord] = ()) -> None:
+        self._rounds = tuple(rounds)
+
+    @overload
+    def __getitem__(self, index: int) -> RoundRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> "History": ...
+    def __getitem__(self, index: int | slice) -> "RoundRecord | History":
+        found = self._rounds[index]
+        return found if isinstance(found, RoundRecord) else History(found)
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, History) and self._rounds == other._rounds
+
+    def __hash__(self) -> int:
+        return hash(tuple(record.round for record in self._rounds))
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self)} rounds: {', '.join(self.metrics()) or 'no metrics'}>"
+
+    def metrics(self) -> tuple[str, ...]:
+        """Names of all metrics, in order of appearance."""
+        return tuple(dict.fromkeys(name for record in self._rounds for name in record.metrics))
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per number: round, metric, client and step (missing where the metric has none), value."""
+        rows = [
+            (record.round, name, *place, value)
+            for record in self._rounds
+            for name, values in record.metrics.items()
+            for place, value in _numbers(values)
+        ]
+        import pandas as pd
+
+        table = pd.DataFrame(rows, columns=["round", "metric", "client", "step", "value"])
+        return table.astype({"round": "int64", "client": "Int64", "step": "Int64", "value": "float64"})
+
+    def summary(self) -> "pd.DataFrame":
+        """One row per round: its seconds, and each metric as one number, the mean where there is one per client."""
+        rows = [
+            {"round": record.round, "seconds": record.seconds}
+            | {name: float(np.mean(_array(values))) for name, values in record.metrics.items()}
+            for record in self._rounds
+        ]
+        import pandas as pd
+
+        return pd.DataFrame(rows, columns=["round", "seconds", *self.metrics()]).set_index("round")
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """All rounds as JSON text, also written to `path` if there is one; what is not finite is written as text."""
+        text = json.dumps([_finite(record.to_dict()) for record in self._rounds])
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    @classmethod
+    def from_json(cls, text: str) -> "History":
+        """The history that `to_json` wrote."""
+        return cls([_round_record(plain) for plain in json.loads(text)])
+
+    def to_parquet(self, path: str | Path) -> None:
+        """The table of `to_pandas` as a Parquet file.
+
+        Raises:
+            MissingDependencyError: `pyarrow` is not installed.
+        """
+        if importlib.util.find_spec("pyarrow") is None:
+            raise MissingDependencyError("pyarrow", extra="data", needed_for="`History.to_parquet`")
+        self.to_pandas().to_parquet(path, engine="pyarrow", index=False)
+
+
+def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple], tuple[ProblemRecord, ...]]:
+    """A pytree of metrics as plain numbers by name, and which of them are not finite.
+
+    Args:
+        metrics: Numbers or arrays: `[]`, `[clients]` or `[clients, steps]`.
+        round: For the problems.
+
+    Returns:
+        Metrics by name, nested names joined by a dot; one problem per metric and client that is not finite (the first
+        few clients, then one problem for the others).
+
+    Raises:
+        ProgramError: a metric is no number.
+    """
+    found: dict[str, float | tuple] = {}
+    problems: list[ProblemRecord] = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(metrics):
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+        values = _as_numbers(name, leaf, round)
+        found[name] = _nested(values.tolist())
+        problems += _not_finite(name, values, round)
+    return found, tuple(problems)
+
+
+def without_clients(history: tuple[RoundRecord, ...], *, keep: int | None) -> tuple[RoundRecord, ...]:
+    """The rounds, of which the one before the last `keep` has a mean where it had a value per client."""
+    if keep is None or len(history) <= keep:
+        return history
+    place = len(history) - keep - 1  # all before have been shortened when they were the oldest
+    means = {name: float(np.mean(_array(values))) for name, values in history[place].metrics.items()}
+    return (*history[:place], history[place].replace(metrics=means), *history[place + 1 :])
+
+
+def _as_numbers(name: str, leaf: Any, round: int) -> np.ndarray:
+    try:
+        values = read_here(leaf).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"`run_rounds` was given a step whose metric {name!r} of round {round} is a `{type(leaf).__name__}`. "
+            "Metrics are numbers or arrays of numbers: leave it out of the metrics, or keep it in the state."
+        )
+        raise ProgramError(msg) from error
+    return values
+
+
+def _not_finite(name: str, values: np.ndarray, round: int) -> Iterator[ProblemRecord]:
+    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are theirs to tell
+    if finite.all():
+        return
+    if values.ndim == 0:
+        yield _problem(name, float(values), round, None)
+        return
+    per_client = values.reshape(values.shape[0], -1)
+    bad = np.flatnonzero(~finite.reshape(per_client.shape).all(axis=1))
+    for client in bad[:_NAMED_CLIENTS]:
+        row = per_client[client]
+        yield _problem(name, float(row[~np.isfinite(row)][0]), round, int(client))
+    if len(bad) > _NAMED_CLIENTS:
+        more = len(bad) - _NAMED_CLIENTS
+        yield ProblemRecord(round=round, metric=name, what=f"{name} is not finite for {more} more clients")
+
+
+def _problem(name: str, value: float, round: int, client: int | None) -> ProblemRecord:
+    whose = "" if client is None else f" of client {client}"
+    return ProblemRecord(
+        round=round, metric=name, client=client, value=str(value), what=f"{name}{whose} is {value} in round {round}"
+    )
+
+
+def _nested(values: Any) -> Any:
+    return tuple(_nested(item) for item in values) if isinstance(values, list) else values
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray(values, np.float64)
+
+
+def _numbers(values: float | tuple) -> Iterator[tuple[tuple[int | None, int | None], float]]:
+    """((client, step), value) of every number; further dimensions count on as steps."""
+    array = _array(values)
+    if array.ndim == 0:
+        yield (None, None), float(array)
+    elif array.ndim == 1:
+        yield from (((client, None), value) for client, value in enumerate(array.tolist()))
+    else:
+        for client, row in enumerate(array.reshape(array.shape[0], -1).tolist()):
+            yield from (((client, step), value) for step, value in enumerate(row))
+
+
+def _finite(plain: Any) -> Any:
+    """JSON has no NaN: what is not finite is written as text that `float` reads back."""
+    if isinstance(plain, Mapping):
+        return {key: _finite(value) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [_finite(value) for value in plain]
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain)
+    return plain
+
+
+def _round_record(plain: Mapping[str, Any]) -> RoundRecord:
+    def problem(fields: Mapping[str, Any]) -> ProblemRecord:
+        return ProblemRecord(**{name: value for name, value in fields.items() if name != "record"})
+
+    def values(item: Any) -> Any:
+        return tuple(values(part) for part in item) if isinstance(item, list) else float(item)
+
+    return RoundRecord(
+        round=plain["round"],
+        seconds=plain["seconds"],
+        metrics={name: values(item) for name, item in plain["metrics"].items()},
+        problems=tuple(problem(fields) for fields in plain["problems"]),
+    )

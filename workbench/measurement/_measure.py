@@ -1,0 +1,271 @@
+"""Runs a compiled program and reports where its time went."""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.errors import MeasureError
+from workbench.measurement._clients import client_runs
+from workbench.measurement._join import JoinedEvent, JoinedProfile, event_records, join_profile
+from workbench.measurement._memory import device_label, live_bytes, read_memory
+from workbench.measurement._profile import capture_profile
+from workbench.mesh import is_here
+from workbench.records import (
+    ChipRecord,
+    ClientRange,
+    ClientRunRecord,
+    MeshRecord,
+    ModuleRecord,
+    RunRecord,
+    StageRunRecord,
+)
+
+UNATTRIBUTED = ""  # the stage of what no stage could be found for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """How `measure_compiled` reads a program.
+
+    Attributes:
+        mesh: The mesh that the program runs on: who takes part in a collective, and which clients a device holds.
+        client_stages: Paths of the clients' stages whose clients run one after the other on each device (probe mode).
+        placement: Name of the placement of these clients; may be left out when the mesh holds one placement only.
+        clients: How many clients there are, for a program without a mesh: its device then holds them all.
+        chip: Published peaks, to relate the achieved rates to.
+        dtype: The type whose peak applies.
+        max_events: Spans kept for the time line, the first ones; sums always count all.
+        through: Force one way to profile, see `capture_profile`.
+    """
+
+    mesh: MeshRecord | None = None
+    client_stages: Sequence[str] = ()
+    placement: str | None = None
+    clients: int | None = None
+    chip: ChipRecord | None = None
+    dtype: str = "float32"
+    max_events: int = 20_000
+    through: Literal["memory", "directory"] | None = None
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """Wall times of the calls, without and with the profiler."""
+
+    plain: list[float] = field(default_factory=list)
+    profiled: list[float] = field(default_factory=list)
+
+
+def measure_compiled(
+    compiled: Any,
+    args: Sequence[Any],
+    module: ModuleRecord,
+    *,
+    rounds: int = 3,
+    warmup: int = 1,
+    options: MeasureOptions | None = None,
+) -> RunRecord:
+    """Calls a compiled program and returns the seconds of every stage on every device.
+
+    Costs `warmup + 2 * rounds` calls: every measured call has a twin without the profiler, which tells the overhead.
+    Arguments that the program takes over (donates) are copied before each call.
+
+    Args:
+        compiled: What `jax.jit(fn).lower(...).compile()` returns.
+        args: Its arguments.
+        module: The record of this very program, from `inspect_module`.
+        rounds: Calls to measure.
+        warmup: Calls before, not measured.
+        options: The mesh, the probed stages, the chip.
+
+    Returns:
+        Seconds are measured, per call and per device; `seconds` is the wall time of the profiled calls. On a CPU the
+        waiting for other devices is in `wait_seconds` and never in `collective_seconds`.
+
+    Raises:
+        MeasureError: `rounds` or `warmup` is out of range.
+        EngineError: the profiler is busy.
+
+    References:
+        For what an event counts as, see `join_profile`; for clients, see `client_runs`.
+    """
+    options = options or MeasureOptions()
+    if rounds < 1 or warmup < 0:
+        msg = (
+            f"`measure_compiled` was given rounds={rounds} and warmup={warmup}, but a measurement needs at least one "
+            "call. Pass rounds >= 1 and warmup >= 0."
+        )
+        raise MeasureError(msg)
+    devices = _devices_of(compiled)
+    call = _caller(compiled, args)
+    started = time.perf_counter()
+    for _ in range(warmup):
+        call([])
+    warmup_seconds = time.perf_counter() - started
+    before = _fullest(devices)
+    walls = _Rounds()
+    results = None
+    for _ in range(rounds):
+        results = call(walls.plain)
+    del results  # so that the profiled calls find the memory as the plain ones did
+    profile = capture_profile(lambda: [call(walls.profiled) for _ in range(rounds)][-1], through=options.through)
+    joined = join_profile(profile, module, mesh=options.mesh)
+    labels = {device.id: device_label(device) for device in devices}
+    spans = list(event_records(joined.leaves, labels))
+    clients, client_notes = _clients(joined, module, labels, rounds, options)
+    return RunRecord(
+        name=module.name,
+        engine=f"{devices[0].platform} x {len(devices)}",
+        seconds=sum(walls.profiled),
+        rounds=rounds,
+        warmup_seconds=warmup_seconds,
+        round_seconds=tuple(walls.profiled),
+        overhead=statistics.median(walls.profiled) / statistics.median(walls.plain),
+        stages=_stage_runs(joined.leaves, labels, rounds, options),
+        clients=clients,
+        events=tuple(spans[: options.max_events]),
+        joined_events=joined.joined,
+        attributed_seconds=joined.attributed,
+        memory_before_bytes=before,
+        memory_peak_bytes=_fullest(devices, peak=True),
+        memory_after_bytes=_fullest(devices),
+        notes=(
+            *joined.notes,
+            *client_notes,
+            *_notes(walls, len(spans), module, devices, options),
+        ),
+        results=profile.result,
+    )
+
+
+def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
+    leaves, tree = jax.tree.flatten(tuple(args))
+    donated = [info.donated for info in jax.tree.leaves(compiled.args_info[0])]
+    shardings = jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda leaf: leaf is None)
+    if len(shardings) == len(leaves):
+        leaves = [_placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
+
+    def call(walls: list[float]) -> Any:
+        fresh = [jnp.copy(leaf) if gone else leaf for leaf, gone in zip(leaves, donated, strict=True)]
+        own = jax.block_until_ready(tree.unflatten(fresh))
+        started = time.perf_counter()
+        result = jax.block_until_ready(compiled(*own))
+        walls.append(time.perf_counter() - started)
+        return result
+
+    return call
+
+
+def _placed(leaf: Any, sharding: Any) -> Any:
+    """The argument where the program wants it, so that moving it there is not measured."""
+    if sharding is None or not isinstance(leaf, np.ndarray | jax.Array):
+        return leaf
+    if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+        return leaf
+    return jax.device_put(leaf, sharding)
+
+
+def _devices_of(compiled: Any) -> list[Any]:
+    shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    devices = {device.id: device for sharding in shardings for device in sharding.device_set}
+    return [devices[key] for key in sorted(devices) if is_here(devices[key])] or jax.local_devices()[:1]
+
+
+def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
+    live = live_bytes()
+    figures = [memory.peak if peak else memory.in_use for memory in (read_memory(device, live) for device in devices)]
+    known = [figure for figure in figures if figure is not None]
+    return max(known) if known else None
+
+
+def _stage_runs(
+    leaves: Iterable[JoinedEvent], labels: Mapping[int, str], rounds: int, options: MeasureOptions
+) -> tuple[StageRunRecord, ...]:
+    sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for leaf in leaves:
+        total = sums[leaf.stage or UNATTRIBUTED, leaf.event.device]
+        total[leaf.kind] += leaf.work_seconds / rounds
+        total["wait"] += leaf.wait_seconds / rounds
+        if leaf.instruction is not None:
+            total["flops"] += leaf.instruction.flops / rounds
+            if leaf.kind == "compute":
+                total["bytes"] += leaf.instruction.accessed_bytes / rounds
+    chip = options.chip
+    share = 1 / chip.devices_per_chip if chip else 1.0
+    peak_flops = chip.peak_flops_per_second.get(options.dtype) if chip else None
+    records = []
+    for (stage, device), total in sorted(sums.items()):
+        busy = total["compute"]
+        flop_rate, byte_rate = (total["flops"] / busy, total["bytes"] / busy) if busy else (None, None)
+        records.append(
+            StageRunRecord(
+                stage=stage,
+                where=labels.get(device, str(device)),
+                compute_seconds=busy,
+                collective_seconds=total["collective"],
+                wait_seconds=total["wait"],
+                calls=rounds,
+                flops_per_second=flop_rate,
+                bytes_per_second=byte_rate,
+                peak_flops_share=flop_rate / (peak_flops * share) if flop_rate is not None and peak_flops else None,
+                peak_bandwidth_share=byte_rate / (chip.hbm_bytes_per_second * share)
+                if byte_rate is not None and chip
+                else None,
+            )
+        )
+    return tuple(records)
+
+
+def _clients(
+    joined: JoinedProfile, module: ModuleRecord, labels: Mapping[int, str], rounds: int, options: MeasureOptions
+) -> tuple[tuple[ClientRunRecord, ...], list[str]]:
+    if not options.client_stages:
+        return (), []
+    ranges = [] if options.mesh is None else list(options.mesh.clients)
+    if options.placement is not None:
+        ranges = [held for held in ranges if held.placement == options.placement]
+    seats = {held.device_id: _seats(held) for held in ranges}
+    if not seats and options.clients is not None:
+        seats = {device: list(range(options.clients)) for device in labels}
+    found: list[ClientRunRecord] = []
+    notes = []
+    for stage in options.client_stages:
+        runs = client_runs(joined, module, seats, stage=stage, labels=labels, rounds=rounds)
+        found += runs
+        if not runs:
+            notes.append(
+                f"Stage {stage} has no times per client: no loop with one turn per client was found on its devices."
+            )
+    return tuple(found), notes
+
+
+def _seats(held: ClientRange) -> list[int | None]:
+    return [*range(held.start, held.stop), *[None] * held.padding]
+
+
+def _notes(
+    walls: _Rounds, spans: int, module: ModuleRecord, devices: Sequence[Any], options: MeasureOptions
+) -> list[str]:
+    plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
+    notes = [f"Profiling: {profiled:.4g} s per call with it, {plain:.4g} s without (medians of {len(walls.plain)})."]
+    if spans > options.max_events:
+        notes.append(f"The time line holds the first {options.max_events} of {spans} spans.")
+    if devices[0].platform == "cpu":
+        notes.append("Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator.")
+    else:
+        notes.append("How this platform lays out its profiles was not verified; see the shares of joined events.")
+    if devices[0].memory_stats() is None:
+        planned = module.memory.peak_bytes
+        notes.append(
+            "This backend does not measure memory while a program runs: before and after are live arrays on the "
+            + f"fullest device; the compiler planned {planned} bytes at the peak." * (planned is not None)
+            + "fullest device." * (planned is None)
+        )
+    return notes

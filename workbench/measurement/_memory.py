@@ -1,0 +1,105 @@
+"""What the memory of the devices holds now."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from workbench._jax_compat.profiler import user_frame_of
+from workbench.mesh import is_here
+from workbench.records import ArrayRecord, SourceLine
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes of one device; None where the backend does not tell. `source` names where the figures come from."""
+
+    in_use: int | None
+    peak: int | None
+    limit: int | None
+    source: str  # "memory_stats", "live_arrays"
+
+
+def device_label(device: Any) -> str:
+    """A short name such as "cpu:3"."""
+    return f"{device.platform}:{device.id}"
+
+
+def read_memory(device: Any, live: dict[int, int] | None = None) -> DeviceMemory:
+    """The memory of one device: the backend's own figures, or else the live arrays that lie on it.
+
+    Args:
+        device: A JAX device.
+        live: Bytes of live arrays per device id, from `live_bytes`; counted here if left out.
+
+    Returns:
+        Bytes in use, at the peak, and at most. Live arrays know no peak and no limit, and miss what a program that is
+        running uses in between.
+    """
+    if not is_here(device):
+        return DeviceMemory(None, None, None, "another host")
+    stats = device.memory_stats()
+    if stats:
+        return DeviceMemory(
+            stats.get("bytes_in_use"), stats.get("peak_bytes_in_use"), stats.get("bytes_limit"), "memory_stats"
+        )
+    live = live_bytes() if live is None else live
+    return DeviceMemory(live.get(device.id, 0), None, None, "live_arrays")
+
+
+def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
+    """Bytes of all live arrays per id of a device."""
+    total: dict[int, int] = {}
+    for array in jax.live_arrays() if arrays is None else arrays:
+        for device, size in _bytes_per_device(array):
+            total[device.id] = total.get(device.id, 0) + size
+    return total
+
+
+def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[ArrayRecord, ...]:
+    """The live arrays that take most memory over all devices, largest first.
+
+    Args:
+        count: How many.
+        arrays: Where to look; None: everywhere.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> big = jnp.zeros((1000, 1000))
+        >>> largest_arrays(1)[0].size_bytes >= 4_000_000
+        True
+    """
+    sizes = []
+    for array in jax.live_arrays() if arrays is None else arrays:
+        held = _bytes_per_device(array)
+        if held:
+            sizes.append((sum(size for _, size in held), len(sizes), array, held))
+    sizes.sort(key=lambda item: (-item[0], item[1]))
+    return tuple(_array_record(array, held) for _, _, array, held in sizes[:count])
+
+
+def _bytes_per_device(array: Any) -> list[tuple[Any, int]]:
+    """From the sharding alone: asking for the shards would make new arrays."""
+    try:
+        if array.is_deleted():
+            return []
+        size = array.dtype.itemsize
+        for dimension in array.sharding.shard_shape(array.shape):
+            size *= dimension
+        return [(device, size) for device in array.sharding.addressable_devices]
+    except (RuntimeError, ValueError):  # deleted meanwhile, or a sharding that does not fit its shape
+        return []
+
+
+def _array_record(array: Any, held: list[tuple[Any, int]]) -> ArrayRecord:
+    frame = user_frame_of(array)
+    spec = getattr(array.sharding, "spec", None)
+    return ArrayRecord(
+        shape=tuple(array.shape),
+        dtype=str(array.dtype),
+        size_bytes=sum(size for _, size in held),
+        bytes_per_device={
+            device_label(device): size for device, size in sorted(held, key=lambda item: (item[0].platform, item[0].id))
+        },
+        sharding=str(spec) if spec is not None else type(array.sharding).__name__,
+        made_at=SourceLine(file=frame[0], line=frame[1], function=frame[2]) if frame else None,
+    )

@@ -1,0 +1,183 @@
+"""Watches the devices from a thread of its own."""
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+
+from workbench.errors import MeasureError
+from workbench.measurement._sampling import Sampler
+from workbench.records import SampleRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LARGEST_SHARE = 0.05  # of the time that sampling may take; a sample that takes longer is taken less often
+
+
+def watch_devices(
+    interval_seconds: float = 1.0, *, history: int = 600, arrays: int = 5, devices: Sequence[Any] | None = None
+) -> "DeviceMonitor":
+    """Starts to sample memory, utilisation, power and temperature of the devices, and the host, in the background.
+
+    A sample costs about a millisecond, more with thousands of live arrays; samples are then taken less often, so that
+    they never take more than a twentieth of the time. The monitor stops with `stop()`, at the end of a `with` block,
+    or when nothing refers to it any more.
+
+    Args:
+        interval_seconds: Time between samples.
+        history: Samples kept; the oldest go first.
+        arrays: How many of the largest live arrays each sample names, with the line that made them.
+        devices: Which devices; None: all of this process.
+
+    Returns:
+        The running monitor.
+
+    Raises:
+        MeasureError: `interval_seconds`, `history` or `arrays` is out of range.
+
+    Example:
+        >>> with watch_devices(0.1) as monitor:
+        ...     sample = monitor.latest()
+        >>> sample.devices[0].present
+        True
+    """
+    if interval_seconds <= 0 or history < 1 or arrays < 0:
+        msg = (
+            f"`watch_devices` was given interval_seconds={interval_seconds}, history={history} and arrays={arrays}, "
+            "but samples need time between them and a place to be kept. Pass interval_seconds > 0, history >= 1 and "
+            "arrays >= 0."
+        )
+        raise MeasureError(msg)
+    sampler = Sampler(jax.local_devices() if devices is None else devices, arrays=arrays)
+    return DeviceMonitor(sampler, interval_seconds=interval_seconds, history=history)
+
+
+class DeviceMonitor:
+    """A history of samples that grows by itself; made by `watch_devices`. Safe to use from any thread."""
+
+    def __init__(self, sampler: Sampler, *, interval_seconds: float, history: int) -> None:
+        self.interval_seconds = interval_seconds
+        self.problems: deque[str] = deque(maxlen=100)  # what went wrong in the background
+        self._sampler = sampler
+        self._history: deque[SampleRecord] = deque(maxlen=history)
+        self._subscribers: dict[int, Callable[[SampleRecord], Any]] = {}
+        self._next_subscriber = 0
+        self._first = threading.Event()
+        self._stopped = threading.Event()
+        self._started = time.monotonic()
+        # The thread only knows a weak reference: forgetting the monitor is enough to end it.
+        self._thread = threading.Thread(
+            target=_keep_sampling, args=(weakref.ref(self), self._stopped), name="workbench-devices", daemon=True
+        )
+        self._finalizer = weakref.finalize(self, _end, self._stopped, self._thread, sampler)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether samples are still being taken."""
+        return self._thread.is_alive() and not self._stopped.is_set()
+
+    def latest(self, timeout_seconds: float = 10.0) -> SampleRecord:
+        """The last sample; waits for the first one.
+
+        Raises:
+            MeasureError: no sample came in time.
+        """
+        self._first.wait(timeout_seconds)
+        if not self._history:
+            problems = "; ".join(self.problems) or "none reported"
+            msg = (
+                f"`latest` waited {timeout_seconds:g} s, but no sample of the devices has been taken (problems: "
+                f"{problems}). A monitor needs one sample first: wait longer, or start another with `watch_devices()`."
+            )
+            raise MeasureError(msg)
+        return self._history[-1]
+
+    def history(self) -> tuple[SampleRecord, ...]:
+        """All samples that are kept, oldest first."""
+        return tuple(self._history)
+
+    def subscribe(self, callback: Callable[[SampleRecord], Any]) -> Callable[[], None]:
+        """Calls `callback` with every new sample, in the monitor's thread.
+
+        A callback that raises is not called again; `problems` says why.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        number = self._next_subscriber
+        self._next_subscriber += 1
+        self._subscribers[number] = callback
+
+        def unsubscribe() -> None:
+            self._subscribers.pop(number, None)
+
+        return unsubscribe
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per sample and device, with the figures of the host beside them."""
+        rows = []
+        for sample in self.history():
+            host = sample.host.to_dict()
+            del host["record"]
+            for device in sample.devices:
+                row = {"time_seconds": sample.time_seconds, **device.to_dict()}
+                del row["record"]
+                row["notes"] = "; ".join(device.notes)
+                rows.append(row | {f"host_{name}": value for name, value in host.items()})
+        import pandas as pd
+
+        return pd.DataFrame(rows)
+
+    def stop(self) -> None:
+        """Ends the sampling; the history stays."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = f"every {self.interval_seconds:g} s" if self.running else "stopped"
+        return f"<DeviceMonitor {state}, {len(self._history)} samples>"
+
+    def _take(self) -> float:
+        """Takes a sample and tells everyone; returns how long to wait for the next."""
+        try:
+            sample = self._sampler.sample(self._started)
+        except Exception as error:  # a thread that died in silence would look like idle devices
+            self.problems.append(f"A sample failed: {type(error).__name__}: {error}")
+            return self.interval_seconds
+        self._history.append(sample)
+        self._first.set()
+        for number, callback in list(self._subscribers.items()):
+            try:
+                callback(sample)
+            except Exception as error:  # a broken display must not end the monitoring
+                self._subscribers.pop(number, None)
+                self.problems.append(f"A subscriber failed and was removed: {type(error).__name__}: {error}")
+        return max(self.interval_seconds, sample.sampling_seconds / _LARGEST_SHARE)
+
+
+def _keep_sampling(reference: "weakref.ref[DeviceMonitor]", stopped: threading.Event) -> None:
+    pause = 0.0
+    while not stopped.wait(pause):
+        monitor = reference()
+        if monitor is None:
+            return
+        pause = monitor._take()
+        del monitor  # not held while waiting
+
+
+def _end(stopped: threading.Event, thread: threading.Thread, sampler: Sampler) -> None:
+    stopped.set()
+    if thread is not threading.current_thread():
+        thread.join(2.0)
+    sampler.close()

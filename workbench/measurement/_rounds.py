@@ -1,0 +1,396 @@
+"""Drives rounds: progress, history, early stop, checkpoints, resume."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import jax
+
+from workbench.errors import EngineError, MeasureError, ProgramError, RoundError
+from workbench.measurement._checkpoints import Checkpoints
+from workbench.measurement._controls import Controls, stop_and_wait
+from workbench.measurement._emissions import hearing
+from workbench.measurement._feed import Feed
+from workbench.measurement._history import History, read_metrics, without_clients
+from workbench.measurement._progress import Progress
+from workbench.records import ProblemRecord, RoundRecord
+
+Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
+Callback = Callable[["Run", RoundRecord], Any]
+
+
+def run_rounds(step: Callable[..., Any], state: Any, rounds: int, **settings: Any) -> "Run":
+    """Runs `state, metrics = step(state, …)` round after round and returns the run with its history.
+
+    Costs the rounds themselves, and per round one wait for the devices and one copy of the metrics to the host.
+
+    Args:
+        step: One round. Called as `step(state, round)`, or `step(state, batch)` with `data`; with `key` also the key of
+            the round. Returns the next state (any pytree of the same shapes) and metrics: a dictionary of numbers or
+            arrays `[]`, `[clients]` or `[clients, steps]`.
+        state: The initial state.
+        rounds: How many rounds.
+        settings: `background=True` returns at once and runs in a thread; all others as for `Run`.
+
+    Returns:
+        The run: finished, stopped early, or (with `background`) running. Ctrl-C ends it after the last finished round
+        with `status == "interrupted"` instead of an exception, so that the run is still there.
+
+    Raises:
+        RoundError: a round failed; `error.run` holds the state and history of the finished rounds.
+
+    Example:
+        >>> run = run_rounds(lambda state, round: (state + 1, {"loss": 1 / (round + 1)}), 0, 4, progress=False)
+        >>> run.state, run.status, run.history.summary()["loss"].tolist()[:2]
+        (4, 'finished', [1.0, 0.5])
+    """
+    background = settings.pop("background", False)
+    return Run(step, state, rounds, **settings).start(background=background)
+
+
+class _Finished(NamedTuple):
+    """What is known after a round, exchanged as a whole so that an interrupt finds the old or the new."""
+
+    state: Any
+    history: tuple[RoundRecord, ...]
+
+
+class Run:
+    """Rounds that are driven one by one; can be watched, paused and stopped from any thread, and awaited.
+
+    Args:
+        step: One round, see `run_rounds`.
+        state: The initial state.
+        rounds: How many rounds in all, those before a resume counted in.
+        data: What `step` gets as its second argument: a function of the round, an iterator (one item per round), or
+            anything else, passed as it is. Left out: the number of the round.
+        key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
+        callbacks: Called as `callback(run, record)` after every round; one that raises is removed and noted.
+        checkpoint_dir: Where to keep the states of the last rounds. What is there already is resumed from.
+        keep: How many checkpoints to keep.
+        checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
+        resume: False makes a `checkpoint_dir` that already holds rounds an error.
+        stop_when: Ends the run after the round for whose record it returns True.
+        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so
+            that a long run does not fill the memory. None: of all.
+        emitted: Whether what the programs of a round hand out with `emit` counts as metrics too: one value per client,
+            or per client and local step. The first round then compiles the listening program.
+        nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
+            the run with the state before that round.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
+            not be resumed.
+        DataError: no checkpoint in `checkpoint_dir` fits the state.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        state: Any,
+        rounds: int,
+        *,
+        data: Any = None,
+        key: Any = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint_dir: str | Path | None = None,
+        keep: int = 3,
+        checkpoint_every: int = 1,
+        resume: bool = True,
+        stop_when: Callable[[RoundRecord], bool] | None = None,
+        client_rounds: int | None = None,
+        emitted: bool = False,
+        nonfinite: Literal["note", "stop"] = "note",
+        progress: bool = True,
+    ) -> None:
+        _check(
+            rounds=(rounds, 0), keep=(keep, 1), checkpoint_every=(checkpoint_every, 1), client_rounds=(client_rounds, 1)
+        )
+        self.rounds = rounds
+        self.error: BaseException | None = None
+        self._step, self._client_rounds, self._emitted = step, client_rounds, emitted
+        self._stop_when, self._nonfinite, self._progress = stop_when, nonfinite, progress
+        self._checkpoint_every = checkpoint_every
+        self._checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, keep=keep)
+        self._callbacks = list(callbacks)
+        self._problems: list[ProblemRecord] = []
+        self._status: Status = "ready"
+        self._controls = Controls()
+        self._thread: threading.Thread | None = None
+        self._pending: tuple[Any, Any, float] | None = None
+        self._saved = 0
+        self._last = _Finished(state, ())
+        self._take_up(resume)
+        self._feed = Feed(data, key, finished=self.finished)
+
+    @property
+    def status(self) -> Status:
+        """How the run stands: ready, running, paused, finished, stopped, interrupted or failed."""
+        return self._status
+
+    @property
+    def finished(self) -> int:
+        """Number of finished rounds, those before a resume counted in."""
+        return len(self._last.history)
+
+    @property
+    def history(self) -> History:
+        """The finished rounds."""
+        return History(self._last.history)
+
+    @property
+    def problems(self) -> tuple[ProblemRecord, ...]:
+        """What went wrong without ending the run: metrics that are not finite, checkpoints, callbacks."""
+        in_rounds = [problem for record in self._last.history for problem in record.problems]
+        return tuple(sorted([*in_rounds, *self._problems], key=lambda problem: problem.round))
+
+    @property
+    def state(self) -> Any:
+        """The state after the last finished round.
+
+        Raises:
+            EngineError: the step donates its state, and a round that failed took it along.
+        """
+        if _gone(self._last.state):
+            where = f" Round {self._saved} is on disk: use `load_checkpoint`." if self._saved else ""
+            msg = (
+                f"`run.state` was asked for the state after {self.finished} rounds, but `step` donates its state, and "
+                "the next round, which did not finish, has taken its memory. A donated array cannot be read "
+                f"again.{where} Run with `checkpoint_dir`, or without donation, to keep it."
+            )
+            raise EngineError(msg)
+        return self._last.state
+
+    def start(self, *, background: bool = False) -> Self:
+        """Runs the rounds that are left; a run that was stopped or has failed goes on after its last finished round.
+
+        A background run takes the mesh of `jax.set_mesh` and the context variables along, but no other settings of the
+        calling thread.
+        """
+        if self._status in ("running", "paused"):
+            msg = (
+                f"`start` was asked of a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
+                "goes on in one thread at a time: `pause()`, `resume()` or `wait()` for this one, or make another."
+            )
+            raise MeasureError(msg)
+        if _gone(self._last.state) and self._saved:
+            self._take_up(resume=True)
+        self.error, self._pending = None, None
+        self._controls.stop.clear()
+        self._controls.over.clear()
+        self._controls.go.set()
+        self._status = "running"
+        if not background:
+            self._drive()
+            return self._raise_error()
+        mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
+
+        at_exit = weakref.finalize(self, stop_and_wait, self._controls)  # a thread that is cut off in JAX aborts Python
+
+        def drive() -> None:
+            with contextlib.nullcontext() if mesh.empty else jax.set_mesh(mesh):
+                self._drive()
+            at_exit.detach()
+
+        self._thread = threading.Thread(target=context.run, args=(drive,), name="workbench-run", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Ends the run after the round that is in progress."""
+        self._controls.stop.set()
+        self._controls.go.set()
+
+    def pause(self) -> None:
+        """Holds the run before its next round."""
+        self._controls.go.clear()
+
+    def resume(self) -> None:
+        """Lets a paused run go on."""
+        self._controls.go.set()
+
+    def wait(self, timeout_seconds: float | None = None) -> Self:
+        """Waits until the run is over.
+
+        Raises:
+            RoundError: a round failed.
+            EngineError: it is not over in time; it goes on.
+        """
+        if not self._controls.over.wait(timeout_seconds):
+            msg = (
+                f"`wait` gave up after {timeout_seconds:g} s, with {self.finished} of {self.rounds} rounds finished, "
+                f"the run {self._status}. It goes on in the background: wait longer, or `stop()` it."
+            )
+            raise EngineError(msg)
+        return self._raise_error()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Waits without blocking the event loop; starts the run if nobody has."""
+        if self._status == "ready":
+            self.start(background=True)
+        return asyncio.to_thread(self.wait).__await__()
+
+    def subscribe(self, callback: Callback) -> Callable[[], None]:
+        """Calls `callback(run, record)` after every round from now on; returns a function that ends this."""
+        self._callbacks.append(callback)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._callbacks.remove(callback)
+
+        return unsubscribe
+
+    def __repr__(self) -> str:
+        return f"<Run {self._status}: {self.finished} of {self.rounds} rounds, {len(self.problems)} problems>"
+
+    def _raise_error(self) -> Self:
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def _take_up(self, resume: bool) -> None:
+        known = self._checkpoints.rounds() if self._checkpoints else []
+        if not known or self._checkpoints is None:
+            return
+        if not resume:
+            msg = (
+                f"`Run` was given resume=False and checkpoint_dir={str(self._checkpoints.directory)!r}, which already "
+                f"holds rounds {known}. Two runs in one folder would mix: pass another folder, empty this one, or "
+                "leave `resume` out to go on from there."
+            )
+            raise MeasureError(msg)
+        finished, state, history = self._checkpoints.load(self._last.state)
+        self._last, self._saved = _Finished(state, tuple(history)), finished
+
+    def _drive(self) -> None:
+        progress = Progress(self.rounds, self.finished, shown=self._progress)
+        status: Status = "failed"
+        try:
+            status = self._all_rounds(progress)
+        except KeyboardInterrupt:
+            self._rescue()
+            status = "interrupted"
+        except Exception as error:
+            self.error = self._round_error(error)
+        finally:
+            self._save(last=True)
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+            self._status = status
+            progress.close(self)
+            self._controls.over.set()
+
+    def _all_rounds(self, progress: Progress) -> Status:
+        while self.finished < self.rounds:
+            if not self._controls.go.is_set():
+                self._status = "paused"
+                self._controls.go.wait()
+                self._status = "running"
+            if self._controls.stop.is_set():
+                return "stopped"
+            if not self._one_round():
+                return "stopped"
+            self._save()
+            record = self._last.history[-1]
+            progress.update(record)
+            self._tell(record)
+            if self._stop_when is not None and self._stop_when(record):
+                return "stopped"
+        return "finished"
+
+    def _one_round(self) -> bool:
+        started = time.perf_counter()
+        round = self.finished
+        with hearing(self._emitted) as heard:
+            returned = self._step(self._last.state, *self._feed.arguments(round))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            msg = (
+                f"`run_rounds` was given a step that returned a `{type(returned).__name__}` in round {round}. A step "
+                "returns two things, the next state and the metrics: `return state, {'loss': loss}`."
+            )
+            raise ProgramError(msg)
+        self._pending = (returned[0], heard(returned[1]), started)
+        return self._commit()
+
+    def _commit(self) -> bool:
+        """Waits for the pending round and makes it a finished one; False: its metrics ended the run."""
+        assert self._pending is not None
+        state, metrics, started = self._pending
+        state, metrics = jax.block_until_ready((state, metrics))
+        values, problems = read_metrics(metrics, round=self.finished)
+        if problems and self._nonfinite == "stop":
+            self._problems += problems
+            self._pending = None
+            return False
+        seconds = time.perf_counter() - started
+        record = RoundRecord(round=self.finished, seconds=seconds, metrics=values, problems=problems)
+        self._last = _Finished(state, without_clients((*self._last.history, record), keep=self._client_rounds))
+        self._pending = None
+        return True
+
+    def _rescue(self) -> None:
+        """After an interrupt: a round whose step has donated the old state can only be finished."""
+        if self._pending is not None and _gone(self._last.state):
+            self._commit()
+
+    def _save(self, *, last: bool = False) -> None:
+        finished = self.finished
+        if self._checkpoints is None or finished == self._saved or (not last and finished % self._checkpoint_every):
+            return
+        try:
+            self._checkpoints.save(finished, self.state, self.history)
+        except Exception as error:  # a full disk must not take the run along, its state is still in memory
+            kept = f"that of round {self._saved} is kept" if self._saved else "there is none before it"
+            reason = (str(error).splitlines() or [""])[0][:300]
+            self._note(
+                f"checkpoint of round {finished} could not be written ({type(error).__name__}: {reason}); {kept}"
+            )
+        else:
+            self._saved = finished
+
+    def _tell(self, record: RoundRecord) -> None:
+        for callback in list(self._callbacks):
+            try:
+                callback(self, record)
+            except Exception as error:  # a broken display must not end the run
+                self._callbacks.remove(callback)
+                self._note(f"a callback failed and was removed ({type(error).__name__}: {error})")
+
+    def _note(self, what: str) -> None:
+        self._problems.append(ProblemRecord(round=max(self.finished - 1, 0), what=what))
+
+    def _round_error(self, error: Exception) -> RoundError:
+        failed = RoundError(
+            f"`run_rounds`: round {self.finished} of {self.rounds} failed: {type(error).__name__}: {error}\n"
+            f"The state and the history of the {self.finished} finished rounds are kept in `error.run` (`.state`, "
+            "`.history`). Repair what failed and go on with `error.run.start()`.",
+            round=self.finished,
+            run=self,
+        )
+        failed.stage, failed.client = getattr(error, "stage", None), getattr(error, "client", None)
+        failed.__cause__ = error
+        return failed
+
+
+def _check(**settings: tuple[int | None, int]) -> None:
+    """Every setting with its least value; all that are below theirs are named."""
+    wrong = [name for name, (value, least) in settings.items() if value is not None and value < least]
+    if wrong:
+        given = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
+        rules = " and ".join(f"{name} >= {settings[name][1]}" for name in wrong)
+        msg = (
+            f"`Run` was given {given}, but one cannot run fewer than no rounds or keep fewer than one of anything. "
+            f"Pass {rules}."
+        )
+        raise MeasureError(msg)
+
+
+def _gone(state: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(state))

@@ -1,0 +1,244 @@
+"""Rounds on a virtual clock: who is done when, who is late, who leaves."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from workbench.errors import MeasureError
+from workbench.measurement._client_profiles import ClientProfiles
+from workbench.records import ClientOutcomeRecord, SpanRecord, TimelineRecord
+
+_PHASES: tuple[Literal["download", "compute", "upload"], ...] = ("download", "compute", "upload")
+_Status = Literal["finished", "late", "dropped", "surplus"]
+
+
+def simulate_round(
+    profiles: ClientProfiles,
+    flops_per_client: ArrayLike,
+    down_bytes: ArrayLike,
+    up_bytes: ArrayLike,
+    *,
+    deadline_seconds: float | None = None,
+    wanted: int | None = None,
+    selected: Sequence[int] | None = None,
+    seed: int = 0,
+    start_seconds: float = 0.0,
+) -> TimelineRecord:
+    """The time line of one round in which every client downloads, computes and uploads at its own speed.
+
+    The server goes on when `wanted` clients have finished, at the deadline, or when nobody is left who could finish,
+    whichever comes first. A client drops out with its probability, at a moment drawn evenly from the time that it
+    would have needed; the server notices at once. The server's own work and the sharing of its link are left out.
+
+    Args:
+        profiles: The clients.
+        flops_per_client: Work of one client, or of each client `[clients]`.
+        down_bytes: What the server sends to a client, or to each.
+        up_bytes: What a client sends back, or each.
+        deadline_seconds: Whoever is not done by then is late. None: a synchronous round without a deadline.
+        wanted: How many have to finish; None: all that do not drop out.
+        selected: The clients that take part; None: all.
+        seed: Of the dropouts.
+        start_seconds: Where the round begins on the clock of several rounds; spans count from the start of the round.
+
+    Returns:
+        Bars of the Gantt chart, cut off where the round ended, and how the round went for every client.
+
+    Raises:
+        MeasureError: sizes that do not fit the clients, or a deadline, a number or a client that cannot be.
+
+    Example:
+        >>> profiles = ClientProfiles(
+        ...     flops_per_second=[1e9, 5e8], down_bytes_per_second=1e6, up_bytes_per_second=1e6
+        ... )
+        >>> simulate_round(profiles, 1e9, 1e6, 1e6).seconds  # one second down, two of computing, one up
+        4.0
+    """
+    chosen = _chosen(profiles, selected)
+    _check(deadline_seconds, wanted, len(chosen))
+    durations = _durations(profiles, flops_per_client, down_bytes, up_bytes)[chosen]
+    finish = durations.sum(axis=1)
+    leave = _dropouts(profiles, seed)[chosen] * finish  # infinite for those who stay
+    over, finished = _end_of_round(finish, leave, deadline_seconds, wanted)
+    spans, outcomes = [], []
+    for row, client in enumerate(chosen.tolist()):
+        until = min(over, leave[row])
+        if row in finished:
+            status: _Status = "finished"
+        elif leave[row] <= over:
+            status = "dropped"
+        else:
+            status = "late" if deadline_seconds is not None and over == deadline_seconds else "surplus"
+        spans += _spans(client, durations[row], until)
+        end = {"finished": finish[row], "dropped": leave[row]}.get(status)
+        outcomes.append(
+            ClientOutcomeRecord(
+                client=client,
+                status=status,
+                end_seconds=None if end is None else float(end),
+                needed_seconds=float(finish[row]),
+            )
+        )
+    notes = []
+    if wanted is not None and len(finished) < wanted:
+        notes.append(f"Only {len(finished)} of the {wanted} wanted clients finished.")
+    return TimelineRecord(
+        name="round",
+        seconds=over,
+        spans=tuple(spans),
+        outcomes=tuple(outcomes),
+        deadline_seconds=deadline_seconds,
+        wanted=wanted,
+        start_seconds=start_seconds,
+        notes=tuple(notes),
+    )
+
+
+def simulate_rounds(
+    profiles: ClientProfiles,
+    flops_per_client: ArrayLike,
+    down_bytes: ArrayLike,
+    up_bytes: ArrayLike,
+    *,
+    rounds: int,
+    wanted: int,
+    over_selection: float = 1.3,
+    deadline_seconds: float | None = None,
+    seed: int = 0,
+) -> tuple[TimelineRecord, ...]:
+    """Rounds one after the other, each with clients drawn at random, more of them than have to finish.
+
+    Args:
+        profiles: All clients.
+        flops_per_client: As for `simulate_round`, as are the two next.
+        down_bytes: Per client.
+        up_bytes: Per client.
+        rounds: How many.
+        wanted: How many clients have to finish in a round.
+        over_selection: How many take part, as a multiple of `wanted` (rounded up, at most all clients).
+        deadline_seconds: Of every round.
+        seed: Of the choice of clients and of the dropouts.
+
+    Returns:
+        One time line per round; `start_seconds` of each is where the one before it ended.
+
+    Raises:
+        MeasureError: as for `simulate_round`, or fewer clients than wanted.
+
+    References:
+        Bonawitz et al., MLSys 2019, section 9: 130 % of the clients that are needed are selected.
+    """
+    if rounds < 0 or over_selection < 1 or not 1 <= wanted <= len(profiles):
+        msg = (
+            f"`simulate_rounds` was given rounds={rounds}, wanted={wanted} and over_selection={over_selection} for "
+            f"{len(profiles)} clients. A round selects at least as many clients as it wants, out of those that there "
+            "are: pass rounds >= 0, over_selection >= 1, and a `wanted` between 1 and the number of clients."
+        )
+        raise MeasureError(msg)
+    taking_part = min(len(profiles), math.ceil(wanted * over_selection))
+    clock, lines = 0.0, []
+    for index, child in enumerate(np.random.SeedSequence(seed).spawn(rounds)):
+        choice, dropouts = child.generate_state(2).tolist()
+        selected = np.random.default_rng(choice).choice(len(profiles), taking_part, replace=False)
+        line = simulate_round(
+            profiles,
+            flops_per_client,
+            down_bytes,
+            up_bytes,
+            deadline_seconds=deadline_seconds,
+            wanted=wanted,
+            selected=sorted(selected.tolist()),
+            seed=dropouts,
+            start_seconds=clock,
+        )
+        lines.append(line.replace(name=f"round {index}"))
+        clock += line.seconds
+    return tuple(lines)
+
+
+def _chosen(profiles: ClientProfiles, selected: Sequence[int] | None) -> np.ndarray:
+    if selected is None:
+        return np.arange(len(profiles))
+    chosen = np.asarray(selected, np.int64)
+    unknown = [client for client in chosen.tolist() if not 0 <= client < len(profiles)]
+    if unknown or len(set(chosen.tolist())) < len(chosen) or not len(chosen):
+        msg = (
+            f"`simulate_round` was given selected={list(selected)[:20]} for {len(profiles)} clients"
+            + (f", and does not know {unknown[:20]}" if unknown else "")
+            + f". Every selected client takes part once: pass different numbers from 0 to {len(profiles) - 1}."
+        )
+        raise MeasureError(msg)
+    return chosen
+
+
+def _check(deadline_seconds: float | None, wanted: int | None, clients: int) -> None:
+    if (deadline_seconds is not None and deadline_seconds <= 0) or (wanted is not None and not 1 <= wanted <= clients):
+        msg = (
+            f"`simulate_round` was given deadline_seconds={deadline_seconds} and wanted={wanted} for {clients} "
+            "clients. A round takes time and wants clients that take part: pass a positive deadline and a `wanted` "
+            f"between 1 and {clients}, or None."
+        )
+        raise MeasureError(msg)
+
+
+def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: ArrayLike) -> np.ndarray:
+    """Seconds of every client in every phase, `[clients, 3]`."""
+    rates = (profiles.down_bytes_per_second, profiles.flops_per_second, profiles.up_bytes_per_second)
+    columns = []
+    for name, amount, rate in zip(
+        ("down_bytes", "flops_per_client", "up_bytes"), (down, flops, up), rates, strict=True
+    ):
+        values = np.asarray(amount, np.float64)
+        if values.shape not in ((), (len(profiles),)) or not (values >= 0).all() or not np.isfinite(values).all():
+            msg = (
+                f"`simulate_round` was given `{name}` of shape {values.shape} for {len(profiles)} clients"
+                + ("" if values.size and (values >= 0).all() else ", with values below zero or not finite")
+                + ". Work and sizes are finite and not negative, one for all clients or one for each: pass a number or "
+                f"an array of shape ({len(profiles)},)."
+            )
+            raise MeasureError(msg)
+        columns.append(np.broadcast_to(values, (len(profiles),)) / cast(np.ndarray, rate))
+    return np.stack(columns, axis=1)
+
+
+def _dropouts(profiles: ClientProfiles, seed: int) -> np.ndarray:
+    """At which share of its time a client leaves; infinite for those who stay. One draw per client, selected or not."""
+    draws = np.random.default_rng(seed).random((2, len(profiles)))
+    return np.where(draws[0] < cast(np.ndarray, profiles.dropout_probability), draws[1], np.inf)
+
+
+def _end_of_round(
+    finish: np.ndarray, leave: np.ndarray, deadline: float | None, wanted: int | None
+) -> tuple[float, frozenset[int]]:
+    stays = np.flatnonzero(np.isinf(leave))
+    order = stays[np.argsort(finish[stays], kind="stable")]
+    enough = order if wanted is None else order[:wanted]
+    if wanted is not None and len(enough) == wanted:
+        over = float(finish[enough[-1]])
+    else:
+        over = float(np.minimum(finish, leave).max())  # until the last one has finished or left
+    if deadline is not None and over > deadline:
+        over = float(deadline)
+    return over, frozenset(row for row in enough.tolist() if finish[row] <= over)
+
+
+def _spans(client: int, durations: np.ndarray, until: float) -> list[SpanRecord]:
+    spans, start = [], 0.0
+    for kind, seconds in zip(_PHASES, durations.tolist(), strict=True):
+        if start >= until:
+            break
+        end = start + seconds
+        spans.append(
+            SpanRecord(
+                client=client,
+                kind=kind,
+                start_seconds=start,
+                seconds=min(end, until) - start,
+                complete=end <= until * (1 + 1e-12),  # the sum of the phases may differ from `until` in the last bit
+            )
+        )
+        start = end
+    return spans

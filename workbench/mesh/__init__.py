@@ -1,0 +1,21 @@
+"""Placements (named groups of clients), the meshes that hold them, and simulated devices."""
+
+from workbench.mesh._hosts import is_here as is_here, read_here as read_here
+from workbench.mesh._layout import (
+    Layout as Layout,
+    align as align,
+    find_layout as find_layout,
+    gather as gather,
+    planned as planned,
+    reveal as reveal,
+    spread as spread,
+)
+from workbench.mesh._placement import (
+    Placement as Placement,
+    Scope as Scope,
+    active as active,
+    current_scope as current_scope,
+    make_placements as make_placements,
+    resolve as resolve,
+)
+from workbench.mesh._simulate import make_mesh as make_mesh, simulate_devices as simulate_devices

@@ -1,0 +1,155 @@
+"""Where on the current mesh the clients of a placement live, and how an array is told so."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+from workbench import _jax_compat
+from workbench.errors import MeshError
+from workbench.mesh._placement import Placement
+
+AnyMesh = Mesh | AbstractMesh
+_PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Mesh axes that hold the clients of a placement; `explicit` says that they are part of an array's type."""
+
+    mesh: AnyMesh
+    axes: tuple[str, ...]
+    explicit: bool
+
+    @property
+    def size(self) -> int:
+        """Number of mesh positions that the clients are spread over."""
+        return math.prod(self.mesh.shape[axis] for axis in self.axes)
+
+    @property
+    def entry(self) -> str | tuple[str, ...]:
+        """The layout as one entry of a PartitionSpec."""
+        return self.axes[0] if len(self.axes) == 1 else self.axes
+
+    @property
+    def explicit_axes(self) -> Any:
+        """What an explicitly sharded leading axis carries in its type; None under Auto meshes."""
+        return self.entry if self.explicit else None
+
+
+def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bool = False) -> Layout | None:
+    """The layout of `placement` on `mesh` or else on the mesh of `jax.set_mesh`; None: the clients are not spread.
+
+    Clients are not spread when there is no mesh, when the mesh has none of the placement's axes, when these axes are
+    manual (inside `shard_map`), or when an Explicit axis does not divide the clients (its types ask for equal shares),
+    unless `uneven` says that the caller pads them.
+
+    Raises:
+        MeshError: if the axes of one placement are of different types.
+    """
+    mesh = mesh if mesh is not None else _current_mesh()
+    if mesh.empty:
+        return None
+    types = {name: kind for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
+    axes = tuple(axis for axis in placement.mesh_axes if types.get(axis, AxisType.Manual) is not AxisType.Manual)
+    if not axes:
+        return None
+    kinds = {types[axis] for axis in axes}
+    if len(kinds) > 1:
+        message = (
+            f'placement "{placement.name}" is spread over the mesh axes {axes}, of types '
+            f"{[types[axis].name for axis in axes]}. The axes of one placement must all be Auto or all Explicit: make "
+            "the mesh with `workbench.make_mesh(..., axis_types=…)` of one type for these axes."
+        )
+        raise MeshError(message)
+    explicit = kinds == {AxisType.Explicit}
+    layout = Layout(mesh, axes, explicit)
+    if explicit and placement.size % layout.size and not uneven:
+        return None
+    return layout
+
+
+def _current_mesh() -> AnyMesh:
+    mesh = jax.sharding.get_abstract_mesh()
+    return _jax_compat.mesh_of_old_context() if mesh.empty else mesh
+
+
+def spread(x: Any, layout: Layout | None) -> Any:
+    """Tells the compiler that the leading axis of `x` lies along the layout; other axes stay as they are.
+
+    Under Auto axes this is a constraint that leaves every other dimension open; under Explicit ones it changes the
+    type.
+    """
+    if layout is None:
+        return x
+    if layout.explicit:
+        return jax.sharding.reshard(
+            x, NamedSharding(layout.mesh, P(layout.entry, *_rest(jax.typeof(x).sharding, x.ndim)))
+        )
+    if not isinstance(x, Tracer):
+        # An array that exists cannot be split unevenly, and inside an eager vmap it is not the whole array.
+        if x.shape[0] % layout.size or not _jax_compat.at_top_level():
+            return x
+        rest = _rest(getattr(x, "sharding", None), x.ndim)
+        return jax.device_put(x, NamedSharding(_concrete(layout.mesh), P(layout.entry, *rest)))
+    spec = P(layout.entry, *(P.UNCONSTRAINED for _ in range(x.ndim - 1)))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec))
+
+
+@contextlib.contextmanager
+def planned() -> Iterator[None]:
+    """Marks a trace from which a plan is made: a plan shows the mesh itself, and wants no constraints inside."""
+    token = _PLANNED.set(True)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
+
+
+def reveal(x: Any, layout: Layout | None) -> Any:
+    """Shows `jax.jit` a mesh that is not that of `jax.set_mesh`: it chooses devices by the shardings that it sees.
+
+    It sees none inside of a primitive; without this, a program with `mesh=` would run on one device.
+    """
+    if layout is None or layout.explicit or not jax.sharding.get_abstract_mesh().empty:
+        return x
+    if _PLANNED.get() or not isinstance(x, Tracer):
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, P(*(P.UNCONSTRAINED,) * x.ndim)))
+
+
+def gather(x: Any, layout: Layout | None) -> Any:
+    """Explicitly sharded rows as rows that every device has, where types leave no other way; others as they are."""
+    if layout is None or not layout.explicit:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))
+
+
+def align(x: Any, like: Any, axes: range) -> Any:
+    """`x` with its `axes` explicitly sharded as those of `like` where `x` says nothing: a vmap asks for equal types."""
+    given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
+    if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
+        return x
+    spec = [*given.spec, *(None,) * (x.ndim - len(given.spec))]
+    changed = [axis for axis in axes if spec[axis] is None and wanted.spec[axis] is not None]
+    for axis in changed:
+        spec[axis] = wanted.spec[axis]
+    return jax.sharding.reshard(x, NamedSharding(wanted.mesh, P(*spec))) if changed else x
+
+
+def _rest(sharding: Any, ndim: int) -> tuple[Any, ...]:
+    spec = tuple(getattr(sharding, "spec", ()))
+    return spec[1:] + (None,) * (ndim - max(len(spec), 1))
+
+
+def _concrete(mesh: AnyMesh) -> Any:
+    if isinstance(mesh, Mesh):
+        return mesh
+    current = jax.sharding.get_mesh()
+    return mesh if current.empty else current

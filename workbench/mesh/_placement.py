@@ -1,0 +1,153 @@
+"""A placement: a named group of clients, and which ones are active where the code runs now."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+
+import jax
+
+from workbench.errors import PlacementError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """A named group of `size` clients, spread over the mesh axes `mesh_axes` where the current mesh has them."""
+
+    name: str
+    size: int
+    mesh_axes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.size}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scope:
+    """The placements of the innermost program, outermost first; `entered` of them are maps that we are inside of."""
+
+    placements: tuple[Placement, ...]
+    entered: int = 0
+
+
+_SCOPE: ContextVar[Scope | None] = ContextVar("workbench_scope", default=None)
+# A function under `jax.jit` that is called in two programs is traced for each: JAX keys its caches with this.
+_IN_JIT_KEY = jax.make_user_context(default_value=None)
+
+
+def make_placements(
+    placements: Mapping[str, int] | None, clients: int | None, axes: Mapping[str, str | tuple[str, ...]] | None
+) -> tuple[Placement, ...]:
+    """Checks what a user gave to `program` and makes the placements of it."""
+    if clients is not None and placements is not None:
+        message = (
+            f"`program` was given both `clients={clients}` and `placements={dict(placements)}`. `clients=n` is short "
+            "for "
+            '`placements={"clients": n}`: give one of the two.'
+        )
+        raise PlacementError(message)
+    sizes = {"clients": clients} if clients is not None else dict(placements or {})
+    if not sizes:
+        message = (
+            "`program` was given no placement. A program needs at least one group of clients: "
+            'write `program(clients=64)` or `program(placements={"pods": 4, "clients": 16})`.'
+        )
+        raise PlacementError(message)
+    wrong = {name: size for name, size in sizes.items() if not _is_count(size) or not isinstance(name, str)}
+    if wrong:
+        message = (
+            f"`program` was given placements {wrong}. The size of a placement is its number of clients, a positive int "
+            "known before tracing, and its name is a string: "
+            'for example `program(placements={"clients": 64})`.'
+        )
+        raise PlacementError(message)
+    unknown = sorted(set(axes or {}) - set(sizes))
+    if unknown:
+        message = (
+            f"`program` was given mesh axes for {unknown}, but its placements are {sorted(sizes)}. `axes` maps a "
+            "placement to the mesh axes that hold it: use one of these names, or leave `axes` out."
+        )
+        raise PlacementError(message)
+    return tuple(Placement(name, int(size), _as_axes((axes or {}).get(name, name))) for name, size in sizes.items())
+
+
+def _is_count(size: object) -> bool:
+    return (isinstance(size, int) and not isinstance(size, bool) and size >= 1) or _is_numpy_count(size)
+
+
+def _is_numpy_count(size: object) -> bool:
+    return type(size).__module__ == "numpy" and hasattr(size, "__index__") and int(size) >= 1  # pyright: ignore[reportArgumentType]
+
+
+def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+class active:
+    """Makes `scope` the active one in this thread, task or generator step; a class, as every call enters it."""
+
+    __slots__ = ("_key", "_scope", "_token")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = _SCOPE.set(self._scope)
+        self._key = _IN_JIT_KEY(self._scope)
+        self._key.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        self._key.__exit__(*raised)
+        _SCOPE.reset(self._token)
+
+
+def current_scope() -> Scope | None:
+    """The scope of the innermost program or client function that runs now, or None."""
+    return _SCOPE.get()
+
+
+def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placement, ...]]:
+    """The placement that a primitive acts on, and the outer placements between here and it (outermost first).
+
+    Raises:
+        PlacementError: outside of a program, for an unknown name, or without a name where there are several.
+    """
+    scope = current_scope()
+    if scope is None:
+        message = (
+            f"`{operation}` was called outside of a program, so there are no clients. Primitives need a placement: "
+            "decorate the function that calls it with `@workbench.program(clients=64)`, or open `with "
+            "workbench.program(clients=64):` around the call."
+        )
+        raise PlacementError(message)
+    available: Sequence[Placement] = scope.placements[scope.entered :]
+    if not available:
+        inside = scope.placements[scope.entered - 1].name
+        message = (
+            f'`{operation}` was called inside a function of one client of "{inside}", which has no placement inside '
+            "it. "
+            "A client cannot talk to other clients from there: return the value from `map_fn` and reduce it outside, "
+            f'or add an inner placement after "{inside}" to the program\'s `placements`.'
+        )
+        raise PlacementError(message)
+    if name is None:
+        if len(available) > 1:
+            message = (
+                f"`{operation}` was called without a placement, but this program has {len(available)}: "
+                f"{', '.join(map(repr, available))}. With several placements each primitive says which one it means: "
+                f'pass {_keyword(operation)}="{available[-1].name}", for example.'
+            )
+            raise PlacementError(message)
+        return next(iter(available)), ()
+    for position, placement in enumerate(available):
+        if placement.name == name:
+            return placement, tuple(available[:position])
+    message = (
+        f'`{operation}` was called for the placement "{name}", but the placements active here are '
+        f"{', '.join(map(repr, available))}. A primitive can only reach these: use one of their names, or add "
+        f'"{name}" to the `placements` of the program.'
+    )
+    raise PlacementError(message)
+
+
+def _keyword(operation: str) -> str:
+    return "to" if operation == "broadcast" else "over"

@@ -1,0 +1,101 @@
+"""Simulated devices: a laptop that looks like a mesh, without XLA's rendezvous starving and aborting the kernel."""
+
+import os
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from workbench import _jax_compat
+from workbench.errors import MeshError
+
+_THREADS_PER_DEVICE = 4  # fewer threads than that starved XLA's rendezvous, which then aborts the process after 40 s
+
+
+def simulate_devices(count: int) -> None:
+    """Makes JAX show `count` CPU devices; call it before anything touches a device.
+
+    Costs threads, not memory. Calling it again with the same count does nothing.
+
+    Args:
+        count: Number of CPU devices, at least 1.
+
+    Raises:
+        MeshError: if `count` is not a positive int, or if JAX has already started with another number of CPU devices.
+
+    Example:
+        >>> simulate_devices(8)
+        >>> len(jax.devices())
+        8
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        message = (
+            f"`simulate_devices` was given {count!r}. The number of simulated devices is a positive int: for example "
+            "`simulate_devices(8)`."
+        )
+        raise MeshError(message)
+    if _jax_compat.backend_started():
+        have = len(jax.devices("cpu"))
+        if have == count:
+            return
+        message = (
+            f"`simulate_devices({count})` came too late: JAX has already started with {have} CPU device(s). JAX fixes "
+            "its devices the first time any of them is used (by an array, `jax.devices()`, `jax.random.key` …). "
+            "Restart the kernel and call `simulate_devices` first, right after the imports."
+        )
+        raise MeshError(message)
+    threads = str(max(_THREADS_PER_DEVICE * count, os.cpu_count() or 1))
+    for variable in ("PJRT_NPROC", "NPROC"):
+        os.environ[variable] = threads
+    jax.config.update("jax_num_cpu_devices", count)
+    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+    if "cpu" not in (platforms or "cpu"):
+        warnings.warn(
+            f"`simulate_devices({count})` adds CPU devices, but JAX is set to the platform {platforms!r}; "
+            'set `jax.config.update("jax_platforms", "cpu")` first to use them.',
+            stacklevel=2,
+        )
+
+
+def make_mesh(shape: dict[str, int] | None = None, *, devices: Any = None, axis_types: Any = None, **axes: int) -> Mesh:
+    """A mesh from axis names and sizes, in the device order that the hardware prefers.
+
+    Args:
+        shape: Axis sizes by name, in order; or give them as keywords.
+        devices: Devices to use; by default the first as many of `jax.devices()` as the axes need.
+        axis_types: One `jax.sharding.AxisType` for all axes, or one per axis. Default: Auto.
+        **axes: Axis sizes by name.
+
+    Returns:
+        A `jax.sharding.Mesh`, for `with jax.set_mesh(mesh):`.
+
+    Raises:
+        MeshError: if an axis size is not a positive int, or if there are fewer devices than the mesh needs.
+
+    Example:
+        >>> make_mesh(clients=4, model=2).shape["clients"]
+        4
+    """
+    sizes = {**(shape or {}), **axes}
+    wrong = {name: size for name, size in sizes.items() if not isinstance(size, int | np.integer) or size < 1}
+    if wrong or not sizes:
+        message = (
+            f"`make_mesh` was given axes {sizes}. Every mesh axis has a name and a positive size: for example "
+            "`make_mesh(clients=4, model=2)`."
+        )
+        raise MeshError(message)
+    needed = int(np.prod(list(sizes.values())))
+    have = list(devices) if devices is not None else jax.devices()
+    if len(have) < needed:
+        shape_text = " × ".join(f"{name}={size}" for name, size in sizes.items())
+        message = (
+            f"`make_mesh` was asked for {shape_text} = {needed} devices, but there are {len(have)} "
+            f"({have[0].platform}). A mesh needs one device per position: use a smaller mesh, or, to try without "
+            f"hardware, restart the kernel and call `simulate_devices({needed})` first, or inspect with `target=`."
+        )
+        raise MeshError(message)
+    if axis_types is None or isinstance(axis_types, AxisType):
+        axis_types = (axis_types or AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=tuple(axis_types), devices=have[:needed])

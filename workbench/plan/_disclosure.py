@@ -1,0 +1,133 @@
+"""What leaves a client, and what stays: a plan followed backwards from what the server and the caller read."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Literal
+
+from workbench import _jax_compat
+from workbench.plan._plan import Plan, Step, loop_bodies, plan_jaxpr
+from workbench.plan._reductions import REDUCTION_OF
+from workbench.records import LeavingRecord, ValueRecord
+
+Records = dict[tuple[str, int, int], LeavingRecord]
+
+
+def find_leaving(
+    plan: Plan, inputs: Sequence[ValueRecord]
+) -> tuple[tuple[LeavingRecord, ...], tuple[ValueRecord, ...]]:
+    """What the server gets of a client, and what it never gets; `inputs` are those of the plan.
+
+    Returns:
+        One record per value that leaves: a client's share of a reduction, or a row that somebody reads, in program
+        order; `times` is 0, nothing has run. And the inputs that clients alone read, as one client has them.
+    """
+    records: Records = {}
+    read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
+    for (path, step, i), record in records.items():
+        if path == "0" and step < 0:
+            records[path, step, i] = record.replace(name=inputs[i].name)
+    leaving = tuple(records[key] for key in sorted(records, key=_place))
+    staying = [_of_one(inputs[i], axis) for i, axis in _inputs_of_clients(plan).items() if i not in read]
+    return leaving, tuple(staying)
+
+
+def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
+    shape = value.shape[:axis] + value.shape[axis + 1 :]
+    return value.replace(shape=shape, size_bytes=value.size_bytes // max(value.shape[axis], 1), sharding=None)
+
+
+def _inputs_of_clients(plan: Plan) -> dict[int, int]:
+    """The inputs that clients read, also inside of loops, each with its axis of clients."""
+    axes: dict[Any, int] = {}
+    for step in plan.steps:
+        if step.kind in ("loop", "branch"):
+            for i, axis in _operands_of_clients(plan, step).items():
+                axes.setdefault(step.equation.invars[i], axis)
+        elif step.kind not in ("server", "broadcast"):
+            for v in step.inputs:
+                axes.setdefault(v, 0)
+    return {i: axes[v] for i, v in enumerate(plan.closed.jaxpr.invars) if v in axes}
+
+
+def _operands_of_clients(plan: Plan, step: Step) -> dict[int, int]:
+    params, name = step.equation.params, step.equation.primitive.name
+    first = {"cond": 1, "while": params.get("cond_nconsts", 0)}.get(name, 0)
+    turns = sum(_jax_compat.scan_counts(params)) if name == "scan" else math.inf  # from there on: one per turn
+    axes: dict[int, int] = {}
+    for closed in loop_bodies(step.equation):
+        for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name)).items():
+            if not isinstance(step.equation.invars[first + i], Literal):
+                axes[first + i] = axis + (i >= turns)
+    return axes
+
+
+def _place(key: tuple[str, int, int]) -> Any:
+    path, step, output = key
+    return [int("".join(c for c in part if c.isdigit()) or 0) for part in path.split(".")], step, output
+
+
+def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[int]:
+    """Adds the records of a plan of which the server reads these results; the inputs that it then reads as well."""
+    outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
+    read: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
+    of_clients: set[Any] = set()
+    for position in reversed(range(len(plan.steps))):
+        step = plan.steps[position]
+        if step.kind in ("server", "broadcast"):
+            read.update(step.inputs)
+        elif step.kind in ("loop", "branch"):
+            wanted = _through_loop(plan, step, path, {i for i, v in enumerate(step.outputs) if v in read}, records)
+            read.update(v for i in wanted if not isinstance(v := step.equation.invars[i], Literal))
+        else:
+            of_clients.update(step.inputs)
+            _of_clients(plan, position, path, read, records)
+    for i, v in enumerate(inputs):
+        if v in read and v in of_clients:
+            records[f"{path}0", -1, i] = _record(f"{path}0", f"input {i}", v.aval, 1)
+    return {i for i, v in enumerate(inputs) if v in read}
+
+
+def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: Records) -> None:
+    step = plan.steps[position]
+    stage, where = plan.stages[step.stage], f"{path}{step.stage}"
+    if step.kind == "reduce":
+        share = jax.eval_shape(lambda: REDUCTION_OF[step.equation.primitive].start(step.equation))
+        records[where, position, 0] = _record(where, stage.name, share, 0)
+        return
+    for i, v in enumerate(step.outputs):
+        if v in read:
+            name = f"{stage.name}[{i}]" if len(step.outputs) > 1 else stage.name
+            records[where, position, i] = _record(where, name, v.aval, 1)
+
+
+def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
+    """The operands of a loop that the server reads, inside of it or, by these results, after it."""
+    params, name = step.equation.params, step.equation.primitive.name
+    bodies = [plan_jaxpr(closed, plan.name) for closed in loop_bodies(step.equation)]
+    inner = f"{path}{step.stage}"
+    if name == "cond":
+        found = [_follow(body, f"{inner}[{i}].", results, records) for i, body in enumerate(bodies)]
+        return {0} | {i + 1 for some in found for i in some}
+    before, (body,) = params.get("cond_nconsts", 0), bodies
+    consts, carries = _jax_compat.scan_counts(params) if name == "scan" else (params["body_nconsts"], len(step.outputs))
+    passed, read = set(results), set[int]()
+    if name == "while":
+        condition = _follow(plan_jaxpr(params["cond_jaxpr"], plan.name), f"{inner}?.", {0}, records)
+        passed |= {i - before for i in condition if i >= before}
+        read |= {i if i < before else i + consts for i in condition}
+    while True:  # what a turn reads of its carry, the turn before has to give
+        found = _follow(body, f"{inner}.", passed, records)
+        more = passed | {i - consts for i in found if consts <= i < consts + carries}
+        if more == passed:
+            return read | {i + before for i in found}
+        passed = more
+
+
+def _record(stage: str, name: str, aval: Any, axes: int) -> LeavingRecord:
+    shape = tuple(aval.shape[axes:])
+    size = math.prod(shape) * getattr(aval.dtype, "itemsize", 4)
+    kind = "row" if axes else "partial result"
+    return LeavingRecord(stage=stage, name=name, shape=shape, dtype=str(aval.dtype), size_bytes=size, kind=kind)

@@ -1,0 +1,294 @@
+"""A program as steps: which equation runs at the server, which at the clients, and what has to wait for what."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Literal, Var
+
+from workbench import _jax_compat
+from workbench.mesh import Placement
+from workbench.plan._inline import inline_calls, uses_primitives
+from workbench.primitives import REDUCTIONS, broadcast_p, map_p
+from workbench.records import SourceLine
+
+# Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
+_ROWWISE = frozenset(
+    "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square "
+    "integer_pow pow abs sign "
+    "convert_element_type select_n eq ne lt le gt ge and or not xor is_finite stop_gradient copy copy_p".split()
+)
+_LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One equation with its role. `level` counts the reductions and loops that must end before it can start."""
+
+    kind: str  # server, broadcast, clients, reduce, loop, branch
+    equation: Any
+    level: int
+    stage: int = -1
+    placement: Placement | None = None
+    jaxpr: ClosedJaxpr | None = None  # of one client; for rows of elementwise operations a jaxpr made here
+    glue: bool = False
+
+    @property
+    def inputs(self) -> list[Var]:
+        """Variables that it reads."""
+        return [v for v in self.equation.invars if not isinstance(v, Literal)]
+
+    @property
+    def outputs(self) -> list[Var]:
+        """Variables that it makes."""
+        return list(self.equation.outvars)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Steps that a reader sees as one: the broadcast of a whole pytree, the server's arithmetic between reductions."""
+
+    index: int
+    kind: str
+    name: str
+    steps: tuple[Step, ...]
+    source: SourceLine | None
+
+    @property
+    def label(self) -> str:
+        """The end of its name scope."""
+        return f"{self.index}:{self.kind}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A traced program as stages; evaluating it is running the program (see `workbench.plan.evaluate`)."""
+
+    name: str
+    closed: ClosedJaxpr
+    steps: tuple[Step, ...]
+    stages: tuple[Stage, ...]
+    placements: tuple[Placement, ...]
+
+    @property
+    def levels(self) -> int:
+        """Number of levels."""
+        return 1 + max((step.level for step in self.steps), default=0)
+
+
+def plan_jaxpr(closed: ClosedJaxpr, name: str) -> Plan:
+    """Makes the plan of a closed jaxpr."""
+    pruned = _jax_compat.drop_dead_equations(inline_calls(closed, name))
+    steps = _Levels(pruned).steps()
+    stages, steps = _stages(steps)
+    placements: dict[str, Placement] = {}
+    for step in steps:
+        if step.placement is not None and not step.glue:
+            placements.setdefault(step.placement.name, step.placement)
+    return Plan(name, pruned, tuple(steps), tuple(stages), tuple(placements.values()))
+
+
+class _Levels:
+    """Walks the equations once and gives each its kind and level."""
+
+    def __init__(self, closed: ClosedJaxpr) -> None:
+        self.closed = closed
+        self.level: dict[Var, int] = {}
+        self.rows_of: dict[Var, Placement] = {}  # rows made at the clients
+        self.shared: set[Var] = set()  # rows that are all alike: broadcasts
+
+    def steps(self) -> list[Step]:
+        return _with_late_constants([self._step(equation) for equation in self.closed.eqns])
+
+    def _step(self, equation: Any) -> Step:
+        primitive = equation.primitive
+        if primitive is broadcast_p:
+            step = Step("broadcast", equation, self._after(equation), placement=equation.params["placement"])
+            self._record(step, step.level, shared=True)
+        elif primitive is map_p:
+            placement = equation.params["placement"]
+            step = Step(
+                "clients",
+                equation,
+                self._after(equation, placement),
+                placement=placement,
+                jaxpr=equation.params["jaxpr"],
+            )
+            self._record(step, step.level)
+        elif primitive in REDUCTIONS:
+            placement = equation.params["placement"]
+            step = Step("reduce", equation, self._after(equation, placement), placement=placement)
+            self._record(step, step.level + 1, rows=False)
+        elif primitive.name in _LOOPS and uses_primitives(equation):
+            step = Step(_LOOPS[primitive.name], equation, self._after(equation))
+            self._record(step, step.level + 1, rows=False)
+        elif (placement := self._rowwise_placement(equation)) is not None:
+            jaxpr = _row_jaxpr(equation)
+            step = Step(
+                "clients", equation, self._after(equation, placement), placement=placement, jaxpr=jaxpr, glue=True
+            )
+            self._record(step, step.level)
+        else:
+            step = Step("server", equation, self._after(equation))
+            self._record(step, step.level, rows=False)
+        return step
+
+    def _after(self, equation: Any, placement: Placement | None = None) -> int:
+        """The first level at which all inputs are there; rows of the same clients can be had while they are made."""
+        levels = [0]
+        for v in equation.invars:
+            if isinstance(v, Literal):
+                continue
+            at_hand = v in self.shared or v not in self.rows_of or self.rows_of[v] == placement
+            levels.append(self.level.get(v, 0) + (0 if at_hand else 1))
+        return max(levels)
+
+    def _record(self, step: Step, level: int, *, rows: bool = True, shared: bool = False) -> None:
+        for v in step.outputs:
+            self.level[v] = level
+            if rows:
+                assert step.placement is not None
+                self.rows_of[v] = step.placement
+            if shared:
+                self.shared.add(v)
+
+    def _rowwise_placement(self, equation: Any) -> Placement | None:
+        if equation.primitive.name not in _ROWWISE:
+            return None
+        variables: list[Any] = [v for v in equation.invars if not isinstance(v, Literal)]
+        placements = {self.rows_of[v] for v in variables if v in self.rows_of}
+        if len(placements) != 1:
+            return None
+        placement = placements.pop()
+        shape = equation.outvars[0].aval.shape
+        literals: list[Any] = [v for v in equation.invars if isinstance(v, Literal)]
+        alike = all(v.aval.shape == shape for v in variables) and all(v.aval.shape in ((), shape) for v in literals)
+        return placement if alike and not _has_explicit_type(equation) else None
+
+
+def _with_late_constants(steps: list[Step]) -> list[Step]:
+    """Constants are made where they are read first, not at the start of the program."""
+    readers: dict[Var, list[int]] = {}
+    moved: list[Step] = []
+    for step in reversed(steps):
+        late = step
+        if step.kind == "server" and not step.inputs:
+            levels = [level for v in step.outputs for level in readers.get(v, ())]
+            late = dataclasses.replace(step, level=min(levels, default=step.level))
+        for v in late.inputs:
+            readers.setdefault(v, []).append(late.level)
+        moved.append(late)
+    return moved[::-1]
+
+
+def _has_explicit_type(equation: Any) -> bool:
+    shardings = [v.aval.sharding for v in equation.outvars]
+    return any(not s.mesh.empty and any(entry is not None for entry in s.spec[1:]) for s in shardings)
+
+
+def _row_jaxpr(equation: Any) -> ClosedJaxpr:
+    params = {key: (None if key == "sharding" else value) for key, value in equation.params.items()}
+
+    def row(*rows: Any) -> list[Any]:
+        supply = iter(rows)
+        operands = [v.val if isinstance(v, Literal) else next(supply) for v in equation.invars]
+        with _jax_compat.source_of(equation):
+            return [equation.primitive.bind(*operands, **params)]
+
+    avals = [_jax_compat.drop_leading_axis(v.aval) for v in equation.invars if not isinstance(v, Literal)]
+    return _jax_compat.trace_to_jaxpr(row, avals, name=equation.primitive.name)[0]
+
+
+_ORDER = {"server": 0, "loop": 1, "branch": 1, "broadcast": 2, "clients": 3, "reduce": 4}
+
+
+def _stages(steps: Sequence[Step]) -> tuple[list[Stage], list[Step]]:
+    """Groups steps into stages, ordered by level and within a level as data flows."""
+    groups: dict[tuple, list[int]] = {}
+    first: dict[tuple, int] = {}
+    for position, step in enumerate(steps):
+        key = _stage_key(position, step)
+        groups.setdefault(key, []).append(position)
+        first.setdefault(key, position)
+    ordered = sorted(groups, key=lambda key: (key[0], _ORDER[key[1]], first[key]))
+    placed = list(steps)
+    stages = []
+    for index, key in enumerate(ordered):
+        for position in groups[key]:
+            placed[position] = dataclasses.replace(placed[position], stage=index)
+        members = tuple(placed[position] for position in groups[key])
+        stages.append(Stage(index, key[1], _stage_name(members), members, _stage_source(members)))
+    return stages, placed
+
+
+def _stage_key(position: int, step: Step) -> tuple:
+    if step.kind in ("loop", "branch") or (step.kind == "clients" and not step.glue):
+        return (step.level, step.kind, position)
+    placement = step.placement.name if step.placement else None
+    if step.kind == "server" or step.glue:
+        return (step.level, step.kind, placement, "together")
+    return (step.level, step.kind, placement, operation_name(step), str(source_line(step.equation)))
+
+
+def operation_name(step: Step) -> str:
+    """The name that the user wrote: `reduce_weighted_mean` rather than the sums that it is made of."""
+    if step.kind == "reduce":
+        for scope in str(step.equation.source_info.name_stack).split("/"):
+            if scope in ("reduce_weighted_mean", "reduce_logsumexp"):
+                return scope
+    return str(step.equation.primitive.name)
+
+
+def _stage_name(steps: Sequence[Step]) -> str:
+    step = steps[0]
+    if step.glue:
+        return "elementwise"
+    if step.kind == "clients":
+        return step.equation.params["name"]
+    if step.kind == "server":
+        return "server"
+    return operation_name(step)
+
+
+def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
+    return next((line for step in steps if (line := source_line(step.equation)) is not None), None)
+
+
+def source_line(equation: Any) -> SourceLine | None:
+    """The innermost line of the user's own code that made an equation."""
+    for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
+        if is_user_file(file):
+            return SourceLine(
+                file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function
+            )
+    return None
+
+
+_PACKAGE = __file__.rsplit("plan", 1)[0]
+_TAUGHT = (f"{_PACKAGE}federated", f"{_PACKAGE}cli")  # programs that come with the package are a user's programs
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a line of that file is shown to users as theirs."""
+    return not file.startswith(_PACKAGE) or file.startswith(_TAUGHT)
+
+
+def client_count(placement: Placement | None) -> int:
+    """Number of clients of a step; a server counts as one."""
+    return 1 if placement is None else placement.size
+
+
+def loop_bodies(equation: Any) -> list[ClosedJaxpr]:
+    """The jaxprs of a scan, while or cond that are worth planning, in order."""
+    params = equation.params
+    if equation.primitive.name == "scan":
+        return [params["jaxpr"]]
+    if equation.primitive.name == "while":
+        return [params["body_jaxpr"]]
+    return list(params["branches"])
+
+
+def as_struct(aval: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an abstract value."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

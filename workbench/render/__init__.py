@@ -1,0 +1,150 @@
+"""Records as pictures, tables and text; sees no JAX."""
+
+from workbench.render._charts import (
+    render_roofline_svg as render_roofline_svg,
+    render_schedule_memory_svg as render_schedule_memory_svg,
+)
+from workbench.render._compare import (
+    amount_text as amount_text,
+    plot_comparison as plot_comparison,
+    render_comparison_html as render_comparison_html,
+    render_comparison_text as render_comparison_text,
+)
+from workbench.render._cost import (
+    collective_bytes as collective_bytes,
+    plot_collectives as plot_collectives,
+    plot_roofline as plot_roofline,
+    plot_timeline as plot_timeline,
+    render_cost_text as render_cost_text,
+)
+from workbench.render._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
+from workbench.render._disclosure import describe_leaving as describe_leaving, leaving_blocks as leaving_blocks
+from workbench.render._glossary import (
+    GLOSSARY as GLOSSARY,
+    LESSONS as LESSONS,
+    explain as explain,
+    lesson as lesson,
+)
+from workbench.render._graph import node_glyph as node_glyph, render_graph_svg as render_graph_svg
+from workbench.render._hlo import describe_hlo as describe_hlo, render_hlo_svg as render_hlo_svg
+from workbench.render._html import figure as figure, page as page, section as section
+from workbench.render._launch import (
+    NODE_KINDS as NODE_KINDS,
+    STATE_HUES as STATE_HUES,
+    STATE_SIGNS as STATE_SIGNS,
+    count_states as count_states,
+    describe_graph as describe_graph,
+    describe_launched as describe_launched,
+    groups_of as groups_of,
+    load_text as load_text,
+    render_graph_text as render_graph_text,
+    render_launched_text as render_launched_text,
+    worst_hue as worst_hue,
+)
+from workbench.render._live import (
+    compare_with_prediction as compare_with_prediction,
+    describe_run as describe_run,
+    render_run_svg as render_run_svg,
+    render_run_text as render_run_text,
+)
+from workbench.render._live_rounds import (
+    describe_samples as describe_samples,
+    describe_timeline as describe_timeline,
+    render_gantt_svg as render_gantt_svg,
+    render_samples_svg as render_samples_svg,
+)
+from workbench.render._memory import (
+    bytes_by_device as bytes_by_device,
+    describe_memory as describe_memory,
+    plot_memory as plot_memory,
+    plot_memory_by_device as plot_memory_by_device,
+    plot_memory_timeline as plot_memory_timeline,
+    render_memory_text as render_memory_text,
+)
+from workbench.render._mesh import (
+    arrange_devices as arrange_devices,
+    describe_mesh as describe_mesh,
+    plot_clients as plot_clients,
+    plot_mesh as plot_mesh,
+    render_mesh_svg as render_mesh_svg,
+    render_mesh_text as render_mesh_text,
+)
+from workbench.render._program import (
+    axes_text as axes_text,
+    describe_program as describe_program,
+    render_program_svg as render_program_svg,
+    render_program_text as render_program_text,
+    walk as walk,
+)
+from workbench.render._program_details import (
+    collectives_block as collectives_block,
+    facts as facts,
+    stage_details as stage_details,
+    table as table,
+)
+from workbench.render._program_layout import device_groups as device_groups
+from workbench.render._propagation import (
+    ROWS_AT_MOST as ROWS_AT_MOST,
+    Playback as Playback,
+    describe_propagation as describe_propagation,
+    play_back as play_back,
+    render_propagation_steps as render_propagation_steps,
+    render_propagation_svg as render_propagation_svg,
+)
+from workbench.render._rounds import (
+    curves as curves,
+    describe_rounds as describe_rounds,
+    render_clients_svg as render_clients_svg,
+    render_rounds_svg as render_rounds_svg,
+)
+from workbench.render._rounds_figures import (
+    plot_clients_over_rounds as plot_clients_over_rounds,
+    plot_gantt as plot_gantt,
+    plot_rounds as plot_rounds,
+    plot_run as plot_run,
+)
+from workbench.render._sharding import (
+    describe_leaf as describe_leaf,
+    describe_sharding as describe_sharding,
+    plot_sharding as plot_sharding,
+    render_propagation_text as render_propagation_text,
+    render_sharding_svg as render_sharding_svg,
+    render_sharding_text as render_sharding_text,
+    spec_text as spec_text,
+)
+from workbench.render._svg import (
+    Markup as Markup,
+    bytes_text as bytes_text,
+    count_text as count_text,
+    data_uri as data_uri,
+    element as element,
+    escape as escape,
+    flops_text as flops_text,
+    seconds_text as seconds_text,
+    shape_text as shape_text,
+    source_text as source_text,
+)
+from workbench.render._tables import (
+    clients_table as clients_table,
+    collectives_table as collectives_table,
+    planned_collectives_table as planned_collectives_table,
+    to_pandas as to_pandas,
+)
+from workbench.render._text import render_module_text as render_module_text, render_text as render_text
+from workbench.render._theme import (
+    css_variables as css_variables,
+    palette as palette,
+    sequential as sequential,
+    svg_style as svg_style,
+)
+from workbench.render._treescope import (
+    register_treescope as register_treescope,
+    render_tap_html as render_tap_html,
+    render_tap_text as render_tap_text,
+)
+from workbench.render._what_if import (
+    change_sign as change_sign,
+    describe_what_if as describe_what_if,
+    render_what_if_text as render_what_if_text,
+    what_if_amounts as what_if_amounts,
+)

@@ -1,0 +1,207 @@
+"""Small charts as SVG, for live views and for pages: the roofline of a cost, memory over a schedule."""
+
+import math
+from collections.abc import Sequence
+
+from workbench.records import ChipRecord, CostRecord, MemoryRecord, StageCostRecord
+from workbench.render._svg import (
+    Markup,
+    bytes_text,
+    element,
+    flops_text,
+    group,
+    join,
+    line,
+    number,
+    path,
+    rect,
+    svg,
+    text,
+    text_width,
+)
+from workbench.render._theme import svg_style
+
+LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
+
+
+def render_roofline_svg(
+    cost: CostRecord, *, width: float = 560.0, height: float = 300.0, dark: bool | None = None, live: bool = False
+) -> Markup | None:
+    """The stages of a cost as points under the roof of its chip, both axes logarithmic.
+
+    Args:
+        cost: A prediction for a chip.
+        width: Pixels.
+        height: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+        live: Leaves the colours to the page that the picture is put into.
+
+    Returns:
+        The picture, or None without a chip or without a stage that both computes and moves memory.
+    """
+    chip, points = cost.chip, _points(cost)
+    if chip is None or not points:
+        return None
+    peak, bandwidth = _peak(chip), chip.hbm_bytes_per_second / chip.devices_per_chip
+    ridge = peak / bandwidth
+    scale = _Scale.around(
+        [x for x, _, _ in points] + [ridge], [peak, *(min(peak, x * bandwidth) for x, _, _ in points)]
+    )
+    scale = scale.sized(width, height)
+    body = [_frame(scale, width, height), _roof(scale, peak, bandwidth, chip)]
+    taken: list[tuple[float, float]] = []
+    for x, _, stage in sorted(points, key=lambda point: point[0]):
+        body.append(_point(scale, (scale.x(x), scale.y(min(peak, x * bandwidth))), x, stage, taken))
+    label = f"Roofline of {chip.name}, predicted: " + "; ".join(
+        f"stage {stage.stage} {stage.name} {number(x)} FLOPs per byte" for x, _, stage in points
+    )
+    ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
+    return svg(width, height, ground, *body, label=label, style="" if live else svg_style(dark))
+
+
+class _Scale:
+    """Two logarithmic axes."""
+
+    def __init__(self, x: tuple[int, int], y: tuple[int, int]) -> None:
+        self.x_decades, self.y_decades = x, y
+        self.width = self.height = 1.0
+
+    @classmethod
+    def around(cls, x: Sequence[float], y: Sequence[float]) -> "_Scale":
+        """Whole decades that hold all values."""
+        ends = [(math.floor(math.log10(min(v))), math.ceil(math.log10(max(v)) + 1e-9)) for v in (x, y)]
+        (left, right), (bottom, top) = ends
+        return cls((left, max(right, left + 1)), (bottom - 1, max(top, bottom + 1)))  # room below for points that hang
+
+    def sized(self, width: float, height: float) -> "_Scale":
+        """The same scale over a picture of this size."""
+        self.width, self.height = width - LEFT - RIGHT, height - TOP - BOTTOM
+        return self
+
+    def x(self, value: float) -> float:
+        """Pixels from the left."""
+        low, high = self.x_decades
+        return LEFT + (math.log10(value) - low) / (high - low) * self.width
+
+    def y(self, value: float) -> float:
+        """Pixels from the top."""
+        low, high = self.y_decades
+        return TOP + (1 - (math.log10(value) - low) / (high - low)) * self.height
+
+
+def _points(cost: CostRecord) -> list[tuple[float, float, StageCostRecord]]:
+    return [
+        (stage.flops / stage.accessed_bytes, stage.flops, stage)
+        for stage in cost.stages
+        if stage.flops and stage.accessed_bytes
+    ]
+
+
+def _peak(chip: ChipRecord) -> float:
+    return chip.peak_flops_per_second[_dtype(chip)] / chip.devices_per_chip
+
+
+def _dtype(chip: ChipRecord) -> str:
+    """The number format of the roof: the one that models are usually computed in."""
+    peaks = chip.peak_flops_per_second
+    return next((name for name in ("bfloat16", "float32") if name in peaks), max(peaks, key=lambda name: peaks[name]))
+
+
+def _frame(scale: _Scale, width: float, height: float) -> Markup:
+    parts = []
+    for decade in range(scale.x_decades[0], scale.x_decades[1] + 1):
+        x = scale.x(10.0**decade)
+        parts.append(line(x, TOP, x, TOP + scale.height, class_="wb-stroke-line", stroke_width=0.7))
+        parts.append(text(x, height - 22, _power(decade), size=10.5, class_="wb-fill-muted wb-middle"))
+    low, high = scale.y_decades
+    for decade in range(low, high + 1, max(1, (high - low) // 6)):
+        y = scale.y(10.0**decade)
+        parts.append(line(LEFT, y, LEFT + scale.width, y, class_="wb-stroke-line", stroke_width=0.7))
+        label = f"{flops_text(10.0**decade)}/s"
+        parts.append(text(LEFT - 7, y + 4, label, size=10, class_="wb-fill-muted wb-end"))
+    parts.append(
+        text(width / 2 + 20, height - 6, "FLOPs per byte of memory traffic", size=11, class_="wb-fill-muted wb-middle")
+    )
+    return join(parts)
+
+
+def _power(decade: int) -> str:
+    return f"{10**decade:,}" if 0 <= decade <= 4 else number(10.0**decade, 3) if -3 <= decade < 0 else f"1e{decade}"
+
+
+def _roof(scale: _Scale, peak: float, bandwidth: float, chip: ChipRecord) -> Markup:
+    ridge = peak / bandwidth
+    low, high = 10.0 ** scale.x_decades[0], 10.0 ** scale.x_decades[1]
+    floor = 10.0 ** scale.y_decades[0]
+    start = max(low, floor / bandwidth)
+    outline = [(start, start * bandwidth), (ridge, peak), (high, peak)]
+    drawn = "M" + "L".join(f"{number(scale.x(x))} {number(scale.y(y))}" for x, y in outline)
+    words = f"{chip.name}: {flops_text(peak)}/s ({_dtype(chip)}), {bytes_text(bandwidth)}/s"
+    # Above the slope, where no stage can be.
+    label = text(LEFT + 8, TOP + 14, words, size=10.5, class_="wb-fill-muted")
+    return group(path(drawn, class_="wb-stroke-accent", fill="none", stroke_width=2), label)
+
+
+def _point(
+    scale: _Scale,
+    place: tuple[float, float],
+    intensity: float,
+    stage: StageCostRecord,
+    taken: list[tuple[float, float]],
+) -> Markup:
+    spoken = (
+        f"{stage.kind} stage {stage.stage} {stage.name}: {number(intensity)} FLOPs per byte, bound by {stage.bound}"
+    )
+    x, true_y = place
+    y = true_y
+    while any(abs(x - other) < 90 and abs(y - level) < 17 for other, level in taken):
+        y += 17  # stages at the same place hang below one another, each joined to where it belongs
+    taken.append((x, y))
+    near_right = x > LEFT + scale.width * 0.6
+    label = text(x + (-10 if near_right else 10), y + 4, stage.name, size=11,
+                 class_="wb-fill-fg" + (" wb-end" if near_right else ""))  # fmt: skip
+    return group(
+        element("title", spoken),
+        line(x, true_y, x, y, class_=f"wb-stroke-{stage.kind}", pointer_events="none") if y > true_y else None,
+        rect(x - (text_width(stage.name, 11) + 14 if near_right else 8), y - 8, text_width(stage.name, 11) + 22, 16,
+             fill="transparent"),
+        element("circle", cx=x, cy=y, r=6, class_=f"wb-fill-{stage.kind} wb-stroke-bg wb-card", stroke_width=1.5),
+        label,
+        data_stage=stage.stage,
+        data_label=spoken,
+        class_="wb-stage",
+    )  # fmt: skip
+
+
+def render_schedule_memory_svg(
+    memory: MemoryRecord, *, width: float = 560.0, height: float = 190.0, dark: bool | None = None, live: bool = False
+) -> Markup | None:
+    """Live bytes of one device over the schedule of its module, the peak marked; None where it is not known."""
+    values = [size for _, size in memory.timeline]
+    if len(values) < 2:
+        return None
+    most, at = max(values), values.index(max(values))
+    wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
+    step = max(1, len(values) // int(wide))
+    # Of every pixel's worth of instructions the largest is drawn, so that no peak is lost.
+    kept = [max(values[i : i + step]) for i in range(0, len(values), step)]
+    xs = [LEFT + wide * i / max(len(kept) - 1, 1) for i in range(len(kept))]
+    ys = [TOP + high * (1 - value / max(most, 1)) for value in kept]
+    outline = "L".join(f"{number(x)} {number(y)}" for x, y in zip(xs, ys, strict=True))
+    base = f"L{number(xs[-1])} {number(TOP + high)}L{number(xs[0])} {number(TOP + high)}Z"
+    peak_x, near_right = LEFT + wide * at / (len(values) - 1), at > len(values) / 2
+    label = f"Memory of one device over {len(values)} instructions: peak {bytes_text(most)} at {memory.timeline[at][0]}"
+    parts = [
+        path(f"M{outline}{base}", class_="wb-fill-broadcast-soft"),
+        path(f"M{outline}", class_="wb-stroke-broadcast", fill="none", stroke_width=1.5),
+        line(LEFT, TOP + high, LEFT + wide, TOP + high, class_="wb-stroke-line"),
+        element("circle", cx=peak_x, cy=TOP, r=4, class_="wb-fill-bad"),
+        text(peak_x + (-8 if near_right else 8), TOP - 4, f"peak {bytes_text(most)}", size=11,
+             class_="wb-fill-fg" + (" wb-end" if near_right else "")),
+        text(LEFT - 7, TOP + 4, bytes_text(most), size=10, class_="wb-fill-muted wb-end"),
+        text(LEFT - 7, TOP + high + 4, "0", size=10, class_="wb-fill-muted wb-end"),
+        text(LEFT + wide / 2, height - 14, "instructions in the order in which they run", size=11,
+             class_="wb-fill-muted wb-middle"),
+    ]  # fmt: skip
+    ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
+    return svg(width, height, ground, *parts, label=label, style="" if live else svg_style(dark))

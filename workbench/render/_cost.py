@@ -1,0 +1,175 @@
+"""Predicted costs as figures and text: roofline, time line, collective bytes by mesh axis and stage."""
+
+import math
+from typing import Any
+
+from workbench.records import CostRecord, ModuleRecord, StageCostRecord
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+
+_BOUNDS = {"compute": 0, "memory": 1, "collective": 5, "unknown": 7}  # indices of Okabe and Ito's colours
+_MARKERS = {"compute": "o", "memory": "s", "collective": "D", "unknown": "x"}
+
+
+def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | None = None) -> Any:
+    """Every stage under the roof of its chip: predicted FLOP/s against FLOPs per byte of HBM.
+
+    Args:
+        cost: With a chip, else the figure says that it needs one.
+        dtype: Whose peak makes the flat part of the roof; the chip's first by default.
+        dark: Colours for a dark or a light page; `None` reads on both.
+    """
+    from workbench.render._figures import colour, grid, ink, label_point, legend, new_figure, say_nothing, title
+
+    figure, axes = new_figure(7.2, 3.8, dark=dark)
+    chip = cost.chip
+    points = [(stage, place) for stage in cost.stages if (place := _roofline_point(stage)) is not None]
+    if chip is None or not points:
+        say_nothing(axes, dark, "a roofline needs a chip: none was chosen" if chip is None else "no stage has FLOPs")
+        return figure
+    named = dtype if dtype in chip.peak_flops_per_second else next(iter(chip.peak_flops_per_second))
+    peak = chip.peak_flops_per_second[named] / chip.devices_per_chip
+    bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
+    ridge = peak / bandwidth
+    intensities = [place[0] for _, place in points]
+    low, high = min(*intensities, ridge) / 4, max(*intensities, ridge) * 4
+    axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=ink(dark), linewidth=1.6)
+    label_point(axes, f"{named} peak {_rate(peak)}", (high, peak), (0, 5), dark, align="right")
+    slope = math.sqrt(low * ridge)
+    label_point(axes, f"HBM {bandwidth / 1e9:,.0f} GB/s", (slope, slope * bandwidth), (-8, 4), dark, align="right")
+    for bound, index in _BOUNDS.items():
+        mine = [place for stage, place in points if stage.bound == bound]
+        if mine:
+            axes.scatter(
+                *zip(*mine, strict=True), color=colour(index), marker=_MARKERS[bound], s=46, zorder=3, label=bound
+            )
+    for stage, (x, y) in points:
+        at_edge = x > high / 8
+        offset, align = ((0, -17), "center") if at_edge else ((8, -12), "left")
+        label_point(axes, f"{stage.stage} {stage.name}", (x, y), offset, dark, align=align)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(min(low * bandwidth, *(y for _, (_, y) in points)) / 2, peak * 5)
+    axes.set_xlabel("arithmetic intensity (FLOP per byte of HBM traffic)")
+    axes.set_ylabel("predicted FLOP/s per device")
+    axes.yaxis.set_major_formatter(lambda value, _: _rate(value))
+    title(axes, f"Roofline of one {chip.name} device (predicted)", dark)
+    grid(axes, dark, "both")
+    legend(axes, dark, title=None, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> Any:
+    """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap."""
+    from workbench.render._figures import HATCHES, colour, grid, legend, new_figure, say_nothing, second_axis, title
+
+    timed = [stage for stage in cost.stages if stage.seconds is not None]
+    figure, axes = new_figure(7.2, 1.4 + 0.34 * max(len(timed), 2), dark=dark)
+    if not timed:
+        say_nothing(axes, dark, "no stage has predicted seconds: choose a chip")
+        return figure
+    clock, seen = 0.0, set()
+    for row, stage in enumerate(timed):
+        for name, seconds in _spans(stage):
+            index = _BOUNDS[name]
+            label = None if name in seen else name if name == "collective" else f"{name}-bound"
+            look = {"color": colour(index), "hatch": HATCHES[index % 4], "edgecolor": "#ffffff", "linewidth": 0.4}
+            axes.barh(row, seconds, left=clock, height=0.62, label=label, **look)
+            seen.add(name)
+            clock += seconds
+    axes.set_yticks(range(len(timed)), [f"{stage.stage} {stage.name}" for stage in timed])
+    axes.invert_yaxis()
+    second_axis(axes.xaxis)
+    axes.set_xlabel("predicted time from the start of a call")
+    axes.set_ylabel("stage")
+    title(axes, f"Predicted time line{f' on {cost.chip.name}' if cost.chip else ''}: {seconds_text(clock)}", dark)
+    grid(axes, dark, "x")
+    if seen:
+        legend(axes, dark, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def plot_collectives(record: ModuleRecord | CostRecord, *, dark: bool | None = None) -> Any:
+    """Bytes that one device sends per call, by stage, stacked by the mesh axes that they cross."""
+    from workbench.render._figures import byte_axis, grid, legend, new_figure, say_nothing, stacked_bars, title
+
+    table = collective_bytes(record)
+    stages = list(dict.fromkeys(stage for stage, _ in table))
+    axes_names = sorted({name for _, name in table})
+    figure, axes = new_figure(7.2, 1.5 + 0.36 * max(len(stages), 2), dark=dark)
+    if not table:
+        say_nothing(axes, dark, "this program has no collectives")
+        return figure
+    parts = {name: [table.get((stage, name), 0.0) for stage in stages] for name in axes_names}
+    stacked_bars(axes, [f"stage {stage}" if stage != "unknown" else "no known stage" for stage in stages], parts, dark)
+    byte_axis(axes.xaxis)
+    axes.set_xlabel("bytes that one device sends per call (ring, predicted)")
+    title(axes, f"Collectives by stage and mesh axis: {bytes_text(sum(table.values()))}", dark)
+    grid(axes, dark, "x")
+    legend(axes, dark, title=None, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str], float]:
+    """Bytes sent by one device per call, by (stage, mesh axes).
+
+    Collectives in loops of unknown length are left out; one that the compiler combined from several stages is
+    shared out among them, or counts under all their names together ("1+2") where the shares are not known.
+    """
+    table: dict[tuple[str, str], float] = {}
+    if isinstance(record, CostRecord):
+        for stage in record.stages:
+            for axes, amount in stage.collective_bytes.items():
+                table[stage.stage, axes] = table.get((stage.stage, axes), 0.0) + amount
+        return {key: amount for key, amount in table.items() if amount}
+    for collective in record.collectives:
+        if collective.times is not None and collective.wire_bytes is not None:
+            axes = "+".join(collective.axes) or "no product of axes"
+            for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
+                sent = collective.wire_bytes * collective.times * share
+                table[stage, axes] = table.get((stage, axes), 0.0) + sent
+    return table
+
+
+def render_cost_text(cost: CostRecord) -> str:
+    """Every stage with its predicted cost, the waste, and what the prediction assumes."""
+    where = f" on {cost.chip.name}" if cost.chip else " (no chip chosen, so no seconds)"
+    total = f": {seconds_text(cost.seconds)} per call" if cost.seconds is not None else ""
+    lines = [f"Predicted cost per device{where}{total}."]
+    for stage in cost.stages:
+        sent = ", ".join(
+            f"{bytes_text(amount)} over {axes}" for axes, amount in stage.collective_bytes.items() if amount
+        )
+        seconds = f", {seconds_text(stage.seconds)} ({stage.bound}-bound)" if stage.seconds is not None else ""
+        lines.append(
+            f"  {stage.stage} {stage.kind} {stage.name}: {flops_text(stage.flops)}, {bytes_text(stage.accessed_bytes)} "
+            f"of HBM{f', sends {sent}' if sent else ''}{seconds}"
+        )
+    if cost.clients:
+        work = [client.flops for client in cost.clients]
+        lines.append(
+            f"  {count_text(len(work))} clients: {flops_text(min(work))} to {flops_text(max(work))} each, "
+            f"{flops_text(sum(work) / len(work))} on average"
+        )
+    for name, share in (("padding", cost.padding_waste), ("running in lockstep", cost.lockstep_waste)):
+        if share is not None:
+            lines.append(f"  wasted by {name}: {share:.1%}")
+    lines += [f"Assumes: {assumption}" for assumption in cost.assumptions]
+    return "\n".join(lines)
+
+
+def _spans(stage: StageCostRecord) -> list[tuple[str, float]]:
+    """What a stage spends its time on, one after another."""
+    compute, memory = stage.compute_seconds or 0.0, stage.memory_seconds or 0.0
+    spans = [("compute" if compute >= memory else "memory", max(compute, memory))]
+    return [(name, s) for name, s in (*spans, ("collective", stage.collective_seconds or 0.0)) if s]
+
+
+def _roofline_point(stage: StageCostRecord) -> tuple[float, float] | None:
+    """(FLOPs per byte, predicted FLOPs per second)."""
+    if not stage.flops or not stage.accessed_bytes or not stage.seconds or not math.isfinite(stage.seconds):
+        return None
+    return stage.flops / stage.accessed_bytes, stage.flops / stage.seconds
+
+
+def _rate(value: float) -> str:
+    return f"{flops_text(value)}/s"

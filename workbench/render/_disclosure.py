@@ -1,0 +1,216 @@
+"""What leaves a client: marks where arrows leave it, a sentence, and tables; what stays with it beside that."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from workbench.records import LeavingRecord, PlanRecord, RunRecord, ValueRecord
+from workbench.render._program_layout import Box, ProgramLayout
+from workbench.render._svg import (
+    Markup,
+    bytes_text,
+    count_text,
+    element,
+    group,
+    line,
+    number,
+    path,
+    shape_text,
+    text,
+    text_width,
+)
+
+ROW, TITLE, RADIUS = 22.0, 24.0, 7.5
+_SOONER = 4  # how many types one line names
+
+
+def describe_leaving(plan: PlanRecord) -> str:
+    """What the server gets of each client and what it never gets, in two sentences; empty if nothing leaves.
+
+    Example:
+        >>> share = LeavingRecord(
+        ...     stage="2", name="reduce_mean", shape=(784, 128), dtype="float32", size_bytes=401_408,
+        ...     kind="partial result",
+        ... )
+        >>> stays = ValueRecord(name="x", shape=(20, 784), dtype="float32", size_bytes=62_720)
+        >>> describe_leaving(PlanRecord(name="fedavg", placements=(), stages=(), leaves=(share,), stays=(stays,)))
+        'Leaves each client: its share of reduce_mean, f32[784,128] (392 KiB). Stays: x f32[20,784] (61.2 KiB).'
+    """
+    if not plan.leaves:
+        return ""
+    told = [f"{what}, {types} ({size})" for _, what, types, size in leaving_rows(plan)]
+    stays = [f"{v.name} {shape_text(v.dtype, v.shape)} ({bytes_text(v.size_bytes)})" for v in plan.stays]
+    kept = f" Stays: {'; '.join(stays)}." if stays else ""
+    return f"Leaves each client: {'; '.join(told)}.{kept}"
+
+
+def leaving_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
+    """For every way out of a client: "share" or "row", what it is, its types, its bytes."""
+    rows = []
+    for values in _together(plan.leaves):
+        first, turns = values[0], _turns(plan, values[0].stage)
+        size = bytes_text(sum(v.size_bytes for v in values))
+        form = "row" if first.kind == "row" else "share"
+        what = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}"
+        rows.append((form, what, types_text(values), f"{count_text(turns)} × {size}" if turns > 1 else size))
+    return rows
+
+
+def leaving_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
+    """What a side panel says of a whole program: a table of what leaves, a table of what stays."""
+    if not plan.leaves:
+        return []
+    note = (
+        "An engine with a machine for each client sends nothing else to the server. Where clients share a machine, "
+        "it has their data anyway."
+    )
+    columns = ["what", "type", "bytes"]
+    leaves = {"form": "table", "title": "What leaves each client", "columns": columns, "note": note}
+    made = [{**leaves, "rows": [[what.removeprefix("its "), *row] for _, what, *row in leaving_rows(plan)]}]
+    if plan.stays:
+        rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.stays]
+        made.append({"form": "table", "title": "What stays with it", "columns": columns, "rows": rows})
+    return made
+
+
+def leaving_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
+    """What a side panel says of one stage, as a term and a value; nothing if nothing leaves there."""
+    mine = [v for v in plan.leaves if v.stage == stage]
+    own = " — its own value" if any(v.kind == "row" for v in mine) else ""
+    size = bytes_text(sum(v.size_bytes for v in mine))
+    return [("leaves each client", f"{types_text(mine)}, {size}{own}")] if mine else []
+
+
+def run_leaving_lines(run: RunRecord) -> list[str]:
+    """What left the clients of a run, in lines; none if the engine did not say."""
+    if not run.leaves:
+        return []
+    lines = ["What left the clients:"]
+    for values in _together(run.leaves):
+        first, times = values[0], sum(v.times for v in values)
+        several = f", each of up to {count_text(first.clients)} clients" if first.clients > 1 else ""
+        total = bytes_text(sum(v.size_bytes * v.times for v in values))
+        kind = "rows" if first.kind == "row" else f"partial results{several}"
+        named = f"{_plain(first.name)}, " if first.kind == "row" else ""
+        lines.append(f"  stage {first.stage}: {named}{types_text(values)}; {count_text(times)} {kind}, {total} in all")
+    return lines
+
+
+def types_text(values: Sequence[LeavingRecord | ValueRecord]) -> str:
+    """The types of values, those that occur several times counted.
+
+    Example:
+        >>> value = ValueRecord(name="", shape=(3,), dtype="float32", size_bytes=12)
+        >>> types_text([value, value])
+        '2 × f32[3]'
+    """
+    counts: dict[str, int] = {}
+    for value in values:
+        kind = shape_text(value.dtype, value.shape)
+        counts[kind] = counts.get(kind, 0) + 1
+    named = [kind if count == 1 else f"{count} × {kind}" for kind, count in counts.items()]
+    more = f" and {len(named) - _SOONER} more" if len(named) > _SOONER else ""
+    return ", ".join(named[:_SOONER]) + more
+
+
+def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
+    """A round mark wherever something leaves a client: part of it filled for a share, all of it for a client's own."""
+    shares = {v.stage: v for v in plan.leaves if v.kind != "row"}
+    rows = {v.stage: v for v in plan.leaves if v.kind == "row"}
+    marks = []
+    for box in layout.boxes:
+        if box.form == "pill" and box.path in shares:
+            starts = [w.points[0][0] for w in layout.wires if w.source == w.target == box.path]
+            left = bool(starts) and starts[0] < box.x
+            x = box.x if left else box.x + box.width
+            marks.append(_marked("share", x, box.y + box.height / 2, _those(plan, box.path)))
+        elif box.form == "card" and box.path in rows:
+            marks.append(_marked("row", _way_out(layout, box), box.y + box.height, _those(plan, box.path)))
+    return marks
+
+
+def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
+    """The lines under a picture that say what its marks mean; `layout.height` grows by them. None without marks."""
+    if not plan.leaves:
+        return None
+    told = leaving_rows(plan)
+    if plan.stays:
+        names = ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in plan.stays)
+        told.append(("stays", "stays there", names, bytes_text(sum(v.size_bytes for v in plan.stays))))
+    top, left, right = layout.height + 2, 26.0, layout.width - 26.0
+    drawn: list[object] = [
+        line(14, top, layout.width - 14, top, class_="wb-stroke-line"),
+        text(left - 7, top + 20, "What leaves each client", size=11.5, class_="wb-fill-fg wb-strong"),
+    ]
+    column = left + 14 + max(_width(what) for _, what, _, _ in told)
+    y = top + TITLE
+    for form, what, types, size in told:
+        y += ROW
+        drawn += [
+            draw_mark(form, left, y - 4),
+            text(left + 14, y, what, size=11, fit=column - left - 14, class_="wb-fill-fg"),
+            text(column + 12, y, types, size=11, fit=right - column - 24 - _width(size), class_="wb-fill-muted"),
+            text(right + 7, y, size, size=11, class_="wb-fill-fg wb-end"),
+        ]
+    layout.height = y + 14
+    return group(*drawn, class_="wb-leaving")
+
+
+def draw_mark(form: str, x: float, y: float) -> Markup:
+    """The mark of a "share", of a "row" or of what "stays", around a point."""
+    r = RADIUS
+    if form == "stays":  # a house
+        roof = f"M{number(x - r)} {number(y)}L{number(x)} {number(y - r)}L{number(x + r)} {number(y)}"
+        walls = f"M{number(x - 5)} {number(y - 2)}V{number(y + 6)}H{number(x + 5)}V{number(y - 2)}"
+        return path(roof + walls, fill="none", stroke_width=1.5, stroke_linejoin="round", class_="wb-stroke-clients")
+    hue = "reduce" if form == "share" else "bad"
+    ring = element("circle", cx=x, cy=y, r=r, stroke_width=1.6, class_=f"wb-fill-bg wb-stroke-{hue}")
+    if form == "share":
+        inner = r - 2
+        wedge = (
+            f"M{number(x)} {number(y)}V{number(y - inner)}A{inner} {inner} 0 0 1 {number(x + inner * 0.866)} "
+            f"{number(y + inner * 0.5)}Z"
+        )
+        return group(ring, path(wedge, class_=f"wb-fill-{hue}"))
+    return group(ring, element("circle", cx=x, cy=y, r=r - 2.6, class_=f"wb-fill-{hue}"))
+
+
+def _marked(form: str, x: float, y: float, values: Sequence[LeavingRecord]) -> Markup:
+    size = bytes_text(sum(v.size_bytes for v in values))
+    said = f"leaves each client: {'its own value, ' if form == 'row' else 'a share, '}{types_text(values)}, {size}"
+    return group(element("title", said), draw_mark(form, x, y), class_="wb-leaves", data_leaves=values[0].stage)
+
+
+def _way_out(layout: ProgramLayout, box: Box) -> float:
+    """Where the line starts that takes a card's values on."""
+    starts = [wire.points[0][0] for wire in layout.wires if wire.source == box.path]
+    return starts[0] if starts else box.x + box.width / 2
+
+
+def _those(plan: PlanRecord, stage: str) -> list[LeavingRecord]:
+    return [v for v in plan.leaves if v.stage == stage]
+
+
+def _together(leaves: Iterable[LeavingRecord]) -> list[list[LeavingRecord]]:
+    """What leaves at the same stage in the same way, as one."""
+    found: dict[tuple[str, str, str], list[LeavingRecord]] = {}
+    for value in leaves:
+        found.setdefault((value.stage, value.kind, _plain(value.name)), []).append(value)
+    return list(found.values())
+
+
+def _plain(name: str) -> str:
+    """The name of a stage without the number of its output."""
+    return name.partition("[")[0] or name
+
+
+def _turns(plan: PlanRecord, stage: str) -> int:
+    """How often the loops around a stage run it, as far as they say."""
+    turns, stages = 1, plan.stages
+    while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
+        turns *= inside.trip_count or 1
+        stages = inside.body
+    return turns
+
+
+def _width(content: str) -> float:
+    return text_width(content, 11)

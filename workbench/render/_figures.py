@@ -1,0 +1,162 @@
+"""What all matplotlib figures share: colours that read on light and dark pages, and no global state."""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, Locator
+
+from workbench.render._svg import bytes_text, flops_text, seconds_text
+from workbench.render._theme import OKABE_ITO, palette
+
+HATCHES = ("", "///", "\\\\\\", "|||", "---", "+++", "xxx", "...")
+_BETWEEN = "#767676"  # 4.5:1 on white and 4.6:1 on black: the ink of figures that must read on both
+
+
+class NotebookFigure(Figure):
+    """A figure that shows itself in a notebook whether or not pyplot was ever imported."""
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+    def png(self, *, dpi: float = 110) -> bytes:
+        """The figure as PNG."""
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
+        return buffer.getvalue()
+
+
+def new_figure(width: float, height: float, *, dark: bool | None) -> tuple[NotebookFigure, Axes]:
+    """A figure of one panel, in inches.
+
+    Args:
+        width: Inches.
+        height: Inches.
+        dark: Colours for a dark or a light page; `None`: a transparent ground and ink that reads on both.
+    """
+    figure = NotebookFigure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    style(axes, dark)
+    return figure, axes
+
+
+def style(axes: Axes, dark: bool | None) -> None:
+    """Applies the colours of the page to one panel."""
+    colour, ground = ink(dark), "none" if dark is None else palette(dark)["bg"]
+    axes.figure.set_facecolor(ground)
+    axes.set_facecolor("none")
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(colour)
+    axes.tick_params(colors=colour, which="both", labelsize=9)
+    axes.xaxis.label.set_color(colour)
+    axes.yaxis.label.set_color(colour)
+    axes.set_axisbelow(True)
+
+
+def title(axes: Axes, words: str, dark: bool | None) -> None:
+    """A heading at the left edge of a panel."""
+    axes.set_title(words, loc="left", color=ink(dark), fontsize=10.5)
+
+
+def ink(dark: bool | None) -> str:
+    """The colour of text and lines."""
+    return _BETWEEN if dark is None else palette(dark)["fg"]
+
+
+def colour(index: int) -> str:
+    """The `index`-th of Okabe and Ito's colours (they read on both grounds)."""
+    return OKABE_ITO[index % len(OKABE_ITO)]
+
+
+def legend(axes: Axes, dark: bool | None, **options: Any) -> None:
+    """A legend in the page's ink, outside the data."""
+    made = axes.legend(frameon=False, fontsize=9, **options)
+    for entry in made.get_texts():
+        entry.set_color(ink(dark))
+
+
+def grid(axes: Axes, dark: bool | None, axis: Any = "y") -> None:
+    """Faint lines to read values by."""
+    axes.grid(axis=axis, color=ink(dark), alpha=0.25, linewidth=0.6)
+
+
+def label_point(
+    axes: Axes,
+    words: str,
+    at: tuple[float, float],
+    offset: tuple[float, float],
+    dark: bool | None,
+    *,
+    align: Any = "left",
+) -> None:
+    """Words near a point, `offset` in points of print."""
+    axes.annotate(
+        words, at, xytext=offset, textcoords="offset points", fontsize=8.5, color=ink(dark), ha=align, va="bottom"
+    )
+
+
+class _BinaryLocator(Locator):
+    """Ticks at multiples of a power of two, so that binary units read round."""
+
+    def __call__(self) -> list[float]:
+        assert self.axis is not None
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        low, high = sorted((vmin, vmax))
+        if not math.isfinite(high - low) or high <= low:
+            return [low]
+        step = 2.0 ** math.ceil(math.log2((high - low) / 6))
+        first = math.ceil(low / step)
+        return [at * step for at in range(first, math.floor(high / step) + 1)]
+
+
+def byte_axis(axis: Any) -> None:
+    """Ticks in bytes with binary units."""
+    axis.set_major_locator(_BinaryLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
+
+
+def second_axis(axis: Any) -> None:
+    """Ticks in seconds with the unit that suits them."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
+
+
+def flop_axis(axis: Any) -> None:
+    """Ticks in floating-point operations with decimal units."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: flops_text(value)))
+
+
+def stacked_bars(
+    axes: Axes, labels: Sequence[str], parts: Mapping[str, Sequence[float]], dark: bool | None, *, first: int = 0
+) -> None:
+    """Horizontal bars of several parts each, told apart by colour and hatch."""
+    left = [0.0] * len(labels)
+    for index, (name, values) in enumerate(parts.items()):
+        axes.barh(
+            range(len(labels)),
+            values,
+            left=left,
+            height=0.62,
+            color=colour(first + index),
+            hatch=HATCHES[index % len(HATCHES)],
+            edgecolor="#ffffff" if dark is not True else palette(True)["bg"],
+            linewidth=0.5,
+            label=name,
+        )
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(max(len(labels), 2) - 0.5, -0.5) if labels != [""] else None
+
+
+def say_nothing(axes: Axes, dark: bool | None, why: str) -> None:
+    """A panel without data says why instead of showing empty axes."""
+    axes.text(0.5, 0.5, why, ha="center", va="center", color=ink(dark), transform=axes.transAxes, fontsize=9, wrap=True)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,153 @@
+"""A compiled module as one picture: its collectives, the work of its stages, memory over its schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.render._charts import render_schedule_memory_svg
+from workbench.render._program import axes_text
+from workbench.render._svg import (
+    Markup,
+    bytes_text,
+    count_text,
+    element,
+    flops_text,
+    group,
+    join,
+    rect,
+    source_text,
+    svg,
+    text,
+)
+from workbench.render._theme import svg_style
+
+MOST_COLLECTIVES, MOST_STAGES = 8, 12
+_MARGIN, _ROW, _HEAD = 18.0, 22.0, 34.0
+_NAMES, _WORDS = 190.0, 330.0  # pixels for what stands left and right of a bar
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    name: str
+    value: float
+    words: str
+    hue: str
+
+
+def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | None = None) -> Markup:
+    """Which collectives send most and from which line, which stages compute most, and when memory peaks.
+
+    Args:
+        module: A compiled module.
+        width: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+
+    Returns:
+        The picture.
+    """
+    parts: list[Markup] = []
+    y = _MARGIN
+    sections = (
+        ("Collectives, by the bytes that one device sends in one call", _collectives(module.collectives)),
+        ("Stages, by the FLOPs of one device in one call", _stages(module.instructions)),
+    )
+    for title, rows in sections:
+        if rows:
+            parts.append(_bars(title, rows, y, width))
+            y += _HEAD + _ROW * len(rows) + 10
+    memory = render_schedule_memory_svg(module.memory, width=width - 2 * _MARGIN, live=True)
+    if memory is not None:
+        parts.append(text(_MARGIN, y + 14, "Memory of one device over the schedule", size=12, class_=_TITLE))
+        parts.append(group(memory, transform=f"translate({_MARGIN} {y + 22})"))
+        y += 22 + 190
+    said = describe_hlo(module)
+    return svg(
+        width,
+        y + _MARGIN,
+        rect(0, 0, width, y + _MARGIN, class_="wb-fill-bg"),
+        join(parts),
+        label=said,
+        style=svg_style(dark),
+    )
+
+
+_TITLE = "wb-fill-fg wb-strong"
+
+
+def describe_hlo(module: ModuleRecord) -> str:
+    """One sentence: how large the module is, and its largest collective with its line.
+
+    Example:
+        >>> from workbench.records import MemoryRecord
+        >>> empty = ModuleRecord(
+        ...     name="jit_f", platform="cpu", devices=1, instructions=(), collectives=(), flops=0.0,
+        ...     accessed_bytes=0.0, memory=MemoryRecord(), attributed_instructions=1.0, attributed_flops=1.0,
+        ...     attributed_bytes=1.0)
+        >>> describe_hlo(empty)
+        'jit_f on 1 cpu device: 0 instructions, no collectives'
+    """
+    devices = f"{count_text(module.devices)} {module.platform} device{'' if module.devices == 1 else 's'}"
+    said = f"{module.name} on {devices}: {count_text(len(module.instructions))} instructions, "
+    if not module.collectives:
+        return said + "no collectives"
+    first = max(module.collectives, key=sent_bytes)
+    where = f", from {source_text(first.sources[0].file, first.sources[0].line)}" if first.sources else ""
+    count = len(module.collectives)
+    return (
+        f"{said}{count_text(count)} collective{'' if count == 1 else 's'}; the largest, {first.name}, is {first.kind} "
+        f"over {axes_text(first.axes)} of {bytes_text(first.payload_bytes)} per device{where}"
+    )
+
+
+def sent_bytes(collective: CollectiveRecord) -> float:
+    """What one device sends for a collective in one call; its operand where the wire is not known."""
+    once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
+    return once * (1.0 if collective.times is None else collective.times)
+
+
+def _collectives(found: Sequence[CollectiveRecord]) -> list[_Row]:
+    ranked = sorted(found, key=sent_bytes, reverse=True)
+    rows = []
+    for each in ranked[:MOST_COLLECTIVES]:
+        where = source_text(each.sources[0].file, each.sources[0].line) if each.sources else "line not known"
+        times = "" if each.times in (None, 1.0) else f" × {count_text(each.times)}"
+        words = f"{bytes_text(each.payload_bytes)}{times} over {axes_text(each.axes)} · {where}"
+        rows.append(_Row(each.name, sent_bytes(each), words, "collective"))
+    return rows
+
+
+def _stages(found: Sequence[InstructionRecord]) -> list[_Row]:
+    flops: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    kinds: dict[str, str] = {}
+    for each in found:
+        stage = each.stage or ""
+        flops[stage] = flops.get(stage, 0.0) + each.flops * (each.times or 1.0)
+        counts[stage] = counts.get(stage, 0) + 1
+        kinds.setdefault(stage, each.kind or "server")
+    ranked = sorted(flops, key=lambda stage: -flops[stage])[:MOST_STAGES]
+    return [
+        _Row(
+            f"stage {stage} {kinds[stage]}" if stage else "no stage",
+            flops[stage],
+            f"{flops_text(flops[stage])}, {count_text(counts[stage])} instructions",
+            kinds[stage] if stage else "server",
+        )
+        for stage in sorted(ranked, key=lambda path: [int(part) for part in path.split(".") if part.isdigit()])
+    ]
+
+
+def _bars(title: str, rows: Sequence[_Row], top: float, width: float) -> Markup:
+    longest = max((row.value for row in rows), default=0.0) or 1.0
+    room = width - 2 * _MARGIN - _NAMES - _WORDS
+    drawn = [text(_MARGIN, top + 14, title, size=12, class_=_TITLE)]
+    for index, row in enumerate(rows):
+        y = top + _HEAD + index * _ROW
+        long = max(2.0, room * row.value / longest)
+        drawn += [
+            text(_MARGIN, y + 4, row.name, fit=_NAMES - 12, size=11.5, class_="wb-fill-fg"),
+            element("rect", x=_MARGIN + _NAMES, y=y - 7, width=long, height=14, rx=3, class_=f"wb-fill-{row.hue}"),
+            text(_MARGIN + _NAMES + long + 10, y + 4, row.words, fit=_WORDS + room - long - 10, size=11.5,
+                 class_="wb-fill-muted"),
+        ]  # fmt: skip
+    return join(drawn)

@@ -1,0 +1,41 @@
+"""Figures and whole pages around pictures and tables; nothing in them is fetched from anywhere."""
+
+from workbench.render._svg import Markup, data_uri, element, join
+from workbench.render._theme import css_variables
+
+_PAGE = (
+    "body{margin:0}.wb-page{min-height:100vh;background:var(--wb-bg);color:var(--wb-fg)}"
+    "main{max-width:1080px;margin:0 auto;padding:32px 20px 64px;line-height:1.5}"
+    "h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px}p{margin:6px 0}"
+    "a{color:var(--wb-accent)}figure{margin:12px 0}figcaption{color:var(--wb-muted);font-size:13px}"
+    "img,svg{max-width:100%;height:auto}pre{background:var(--wb-panel);padding:10px;overflow:auto;font-size:12px}"
+    "table{border-collapse:collapse;font-size:13px}"
+    "th,td{padding:4px 10px;border-bottom:1px solid var(--wb-line);text-align:left}"
+    "caption{text-align:left;color:var(--wb-muted);padding:4px 0}"
+)
+
+
+def figure(picture: Markup, caption: str) -> Markup:
+    """An SVG as an image with a caption that is also its description; survives where inline SVG is stripped."""
+    image = element("img", src=data_uri(picture), alt=caption, style="max-width:100%")
+    return element("figure", image, element("figcaption", caption))
+
+
+def section(title: str, *content: object) -> Markup:
+    """A titled part of a page."""
+    return element("section", element("h2", title), *content)
+
+
+def page(title: str, *content: object, head: object = None) -> Markup:
+    """A whole self-contained page that follows the reader's light or dark system.
+
+    Example:
+        >>> page("Report", element("p", "1 < 2")).partition("<p>")[2]
+        '1 &lt; 2</p></main></div></body></html>'
+    """
+    sheet = element("style", Markup(css_variables() + _PAGE))
+    meta = (element("meta", charset="utf-8"), element("meta", name="viewport", content="width=device-width"))
+    top = element("head", *meta, element("title", title), sheet, head)
+    # A `div`, because the theme is chosen by what the body says and holds for what is inside of it.
+    body = element("body", element("div", element("main", element("h1", title), *content), class_="wb wb-page"))
+    return Markup("<!doctype html>\n" + join([element("html", top, body, lang="en")]))

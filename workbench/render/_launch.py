@@ -1,0 +1,188 @@
+"""A program of nodes in words: what it is before launch, and what every node does after it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from workbench.records import LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.render._svg import bytes_text, count_text, number, seconds_text
+
+STATE_HUES = {
+    "waiting": "muted", "starting": "muted", "running": "good", "serving": "good", "finished": "accent",
+    "stopped": "muted", "restarting": "reduce", "raised": "bad", "killed": "bad", "hung": "bad",
+}  # fmt: skip
+STATE_SIGNS = {
+    "waiting": "○", "starting": "◌", "running": "▶", "serving": "●", "finished": "✓",
+    "stopped": "■", "restarting": "↻", "raised": "✗", "killed": "✗", "hung": "✗",
+}  # fmt: skip
+NODE_KINDS = {"function": "function", "class": "run loop", "service": "service"}
+_FAILED = ("raised", "killed", "hung")
+_SHOWN = 8  # nodes of a group that are listed; failed ones always are
+
+
+def groups_of(graph: ProgramGraphRecord) -> dict[str, tuple[NodeRecord, ...]]:
+    """The nodes by their group, in the order in which they were added."""
+    found: dict[str, list[NodeRecord]] = {}
+    for node in graph.nodes:
+        found.setdefault(node.group, []).append(node)
+    return {label: tuple(nodes) for label, nodes in found.items()}
+
+
+def calls_between(graph: ProgramGraphRecord) -> Counter[tuple[str, str]]:
+    """How many edges lead from one group to another."""
+    group_of = {node.label: node.group for node in graph.nodes}
+    known = (edge for edge in graph.edges if edge.source in group_of and edge.target in group_of)
+    return Counter((group_of[edge.source], group_of[edge.target]) for edge in known)
+
+
+def describe_graph(graph: ProgramGraphRecord) -> str:
+    """The graph in one sentence per group, for screen readers and plain text.
+
+    Example:
+        >>> describe_graph(ProgramGraphRecord(name="p", nodes=()))
+        'Program p: no nodes.'
+    """
+    if not graph.nodes:
+        return f"Program {graph.name}: no nodes."
+    said = (_group_sentence(label, nodes, graph) for label, nodes in groups_of(graph).items())
+    return f"Program {graph.name}. {'. '.join(said)}."
+
+
+def describe_launched(record: LaunchedRecord) -> str:
+    """A launched program in one sentence.
+
+    Example:
+        >>> graph = ProgramGraphRecord(name="p", nodes=())
+        >>> known = {"graph": graph, "engine": "threads", "status": "running", "elapsed_seconds": 2.0, "states": ()}
+        >>> describe_launched(LaunchedRecord(**known))
+        'Program p on threads: running for 2 s, 0 nodes.'
+    """
+    nodes = len(record.graph.nodes)
+    spent = f"{'for' if record.status == 'running' else 'after'} {seconds_text(record.elapsed_seconds)}"
+    counted = count_states(record.states)
+    return (
+        f"Program {record.graph.name} on {record.engine}: {record.status} {spent}, {count_text(nodes)} "
+        f"node{'' if nodes == 1 else 's'}{f': {counted}' if counted else ''}."
+    )
+
+
+def node_notes(node: NodeRecord, sharing: bool) -> str:
+    """What a node asks for and is allowed, in a few words."""
+    notes = [f"{name} {number(need)}" for name, need in node.resources.items()]
+    notes += [f"{node.concurrency} calls at once"] if node.concurrency > 1 else []
+    notes += [f"restarts ≤ {node.restart_limit}"] if node.restart_limit else []
+    notes += ["shares its process"] if sharing else []
+    return " · ".join(notes)
+
+
+def count_states(states: Iterable[NodeStateRecord]) -> str:
+    """How many nodes are in which state, with a sign for each; failures first.
+
+    Example:
+        >>> count_states([NodeStateRecord(label="a/0", state="running", where="thread 1")])
+        '▶ 1 running'
+    """
+    counted = Counter(state.state for state in states)
+    order = sorted(counted, key=lambda state: (state not in _FAILED, list(STATE_SIGNS).index(state)))
+    return " · ".join(f"{STATE_SIGNS[state]} {counted[state]} {state}" for state in order)
+
+
+def worst_hue(states: Sequence[NodeStateRecord]) -> str:
+    """The colour that stands for several nodes: that of the one in most trouble."""
+    order = ("bad", "reduce", "good", "accent", "muted")
+    return min((STATE_HUES[state.state] for state in states), key=order.index, default="muted")
+
+
+def load_text(states: Sequence[NodeStateRecord]) -> str:
+    """Calls per second, waiting calls, processors and memory of several nodes together; what is not known is left out.
+
+    Memory of nodes that share a process is counted once.
+    """
+    rates = [state.calls_per_second for state in states if state.calls_per_second is not None]
+    waiting = sum(state.queue_length for state in states)
+    cores = {state.where: state.cpu_cores for state in states if state.cpu_cores is not None}
+    held = {state.where: state.memory_bytes for state in states if state.memory_bytes is not None}
+    parts = [f"{rate_text(sum(rates))} calls/s"] if sum(rates) >= 0.05 else []
+    parts += [f"{count_text(waiting)} waiting"] if waiting else []
+    parts += [f"{sum(cores.values()):.2g} cores"] if sum(cores.values()) >= 0.01 else []
+    parts += [bytes_text(sum(held.values()))] if held else []
+    return " · ".join(parts)
+
+
+def rate_text(rate: float) -> str:
+    """A rate with as many digits as say something."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+def render_graph_text(graph: ProgramGraphRecord) -> str:
+    """A program before launch: one line per group.
+
+    Example:
+        >>> node = NodeRecord(label="main/0", group="main", kind="function", target="train")
+        >>> print(render_graph_text(ProgramGraphRecord(name="p", nodes=(node,))))
+        Program p: 1 node, not launched.
+          main: 1 × train (function)
+    """
+    count = len(graph.nodes)
+    lines = [f"Program {graph.name}: {count_text(count)} node{'' if count == 1 else 's'}, not launched."]
+    for label, nodes in groups_of(graph).items():
+        lines.append(f"  {_group_sentence(label, nodes, graph)}")
+        lines += [f"    {words}" for words in group_details(nodes, graph)]
+    return "\n".join(lines)
+
+
+def render_launched_text(record: LaunchedRecord) -> str:
+    """A launched program: per group what its nodes do, then each node; long groups are cut, failures never."""
+    states = {state.label: state for state in record.states}
+    lines = [describe_launched(record)]
+    for label, nodes in groups_of(record.graph).items():
+        mine = [states[node.label] for node in nodes if node.label in states]
+        load = load_text(mine)
+        lines.append(
+            f"  {_group_sentence(label, nodes, record.graph)}: {count_states(mine)}{f' · {load}' if load else ''}"
+        )
+        shown = [state for place, state in enumerate(mine) if place < _SHOWN or state.state in _FAILED]
+        for state in shown:
+            lines += [f"    {line}" for line in _node_lines(state)]
+        if len(shown) < len(mine):
+            lines.append(f"    … and {count_text(len(mine) - len(shown))} more")
+    return "\n".join(lines)
+
+
+def group_details(nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> list[str]:
+    """A group's methods, and what its nodes ask for; empty lines are left out."""
+    sizes = Counter(node.host for node in graph.nodes)
+    methods = dict.fromkeys(name for node in nodes for name in node.methods)
+    sharing = any(sizes[node.host] > 1 for node in nodes)
+    lines = (", ".join(f".{name}()" for name in methods), node_notes(nodes[0], sharing))
+    return [line for line in lines if line]
+
+
+def _group_sentence(label: str, nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> str:
+    called = [target for source, target in calls_between(graph) if source == label]
+    what = f"{label}: {len(nodes)} × {nodes[0].target} ({NODE_KINDS[nodes[0].kind]})"
+    return what + (f", calls {', '.join(called)}" if called else "")
+
+
+def _node_lines(state: NodeStateRecord) -> list[str]:
+    beat = state.heartbeat_age_seconds
+    facts = [
+        f"{STATE_SIGNS[state.state]} {state.state}",
+        state.where,
+        "" if beat is None else f"sign of life {seconds_text(beat)} ago",
+        f"{count_text(state.calls)} calls" if state.calls else "",
+        load_text([state]),
+        f"{state.call_errors} errors" if state.call_errors else "",
+        f"restarted {state.restarts} ×" if state.restarts else "",
+        "" if state.exit_code is None else f"exit code {state.exit_code}",
+    ]
+    lines = [f"{state.label}: {' · '.join(fact for fact in facts if fact)}"]
+    if state.error:
+        lines += [f"  {line}" for line in state.error.rstrip().splitlines()[-6:]]
+    elif state.log_tail:
+        lines.append(f"  log: {state.log_tail[-1]}")
+    return lines
+
+
+def state_map(states: Iterable[NodeStateRecord]) -> Mapping[str, NodeStateRecord]:
+    """The states by the label of their node."""
+    return {state.label: state for state in states}

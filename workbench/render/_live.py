@@ -1,0 +1,296 @@
+"""What really happened, as pictures: a run's time line per device, and its seconds per stage as text."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.records import CostRecord, RunRecord, StageRunRecord
+from workbench.render._disclosure import run_leaving_lines
+from workbench.render._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
+from workbench.render._theme import hatches, svg_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROW = 22.0
+HEAD = 34.0  # the legend
+FOOT = 40.0  # the axis
+_BAR = 14.0
+_LARGEST_ROWS = 64
+_KINDS = {  # kind of span: (what the legend says, hue, pattern)
+    "compute": ("compute", "clients", 0),
+    "collective": ("collective", "collective", 1),
+    "wait": ("waiting for other devices", "muted", 3),
+    "other": ("other", "line", 0),
+}
+
+Interval = tuple[float, float]
+
+
+def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
+    """A run's time line: one row per device, with what it computed, communicated and waited for.
+
+    Args:
+        run: A measured run; rows are drawn for at most 64 devices.
+        width: Pixels.
+        dark: For a dark page; None follows the reader's system.
+
+    Example:
+        >>> from workbench.records import EventRecord
+        >>> event = EventRecord(where="cpu:0", name="dot.1", start_seconds=0.0, seconds=0.5)
+        >>> "cpu:0" in render_run_svg(RunRecord(name="round", engine="cpu x 1", seconds=0.5, events=(event,)))
+        True
+    """
+    rows: defaultdict[str, defaultdict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
+    for event in run.events:
+        rows[event.where][event.kind].append((event.start_seconds, event.start_seconds + event.seconds))
+    names = sorted(rows, key=natural)[:_LARGEST_ROWS]
+    end = max((event.start_seconds + event.seconds for event in run.events), default=0.0)
+    chart = Chart(names, end, width)
+    used = [kind for kind in _KINDS if any(kind in kinds for kinds in rows.values())]
+    drawn = [
+        chart.bars(index, rows[name][kind], hue=_KINDS[kind][1], pattern=_KINDS[kind][2])
+        for index, name in enumerate(names)
+        for kind in used
+    ]
+    body = join(drawn) if names else chart.nothing("No events were recorded in this run.")
+    return chart.svg(body, [_KINDS[kind] for kind in used], label=describe_run(run), dark=dark)
+
+
+def describe_run(run: RunRecord) -> str:
+    """A run in a few sentences, for screen readers and plain text.
+
+    Example:
+        >>> describe_run(RunRecord(name="round", engine="cpu x 8", seconds=0.5, rounds=2))
+        'Run of round on cpu x 8: 2 calls in 500 ms.'
+    """
+    said = [f"Run of {run.name} on {run.engine}: {_counted(run.rounds, 'call')} in {seconds_text(run.seconds)}."]
+    total = {kind: sum(getattr(stage, f"{kind}_seconds") for stage in run.stages) for kind in _PARTS}
+    busy = sum(total.values())
+    if busy:
+        shares = ", ".join(f"{100 * seconds / busy:.0f} % {_PARTS[kind]}" for kind, seconds in total.items())
+        said.append(f"Of the devices' time: {shares}.")
+    if run.joined_events is not None and run.attributed_seconds is not None:
+        said.append(
+            f"{100 * run.joined_events:.1f} % of the events are instructions of the program, "
+            f"{100 * run.attributed_seconds:.1f} % of the time has a stage."
+        )
+    return " ".join(said)
+
+
+def render_run_text(run: RunRecord) -> str:
+    """Seconds per stage as a table in plain text: the mean over the devices, per call.
+
+    Example:
+        >>> stage = StageRunRecord(stage="1", where="cpu:0", compute_seconds=0.25)
+        >>> print(render_run_text(RunRecord(name="round", engine="cpu x 1", seconds=0.5, stages=(stage,))))
+        Run of round on cpu x 1: 1 call in 500 ms. Of the devices' time: 100 % compute, 0 % collective, 0 % waiting.
+        stage  compute  collective  waiting
+        1       250 ms         0 s      0 s
+    """
+    by_stage: defaultdict[str, list[StageRunRecord]] = defaultdict(list)
+    for stage in run.stages:
+        by_stage[stage.stage].append(stage)
+    table = [("stage", *_PARTS.values())]
+    for path_, stages in sorted(by_stage.items(), key=lambda item: natural(item[0])):
+        means = [sum(getattr(stage, f"{kind}_seconds") for stage in stages) / len(stages) for kind in _PARTS]
+        table.append((path_ or "none", *(seconds_text(mean) for mean in means)))
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in table
+    ]
+    return "\n".join([describe_run(run), *(lines if run.stages else []), *run_leaving_lines(run)])
+
+
+def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
+    """Measured and predicted seconds of every stage side by side, each under a name that says which it is.
+
+    Measured seconds are the mean over the devices, per call, without waiting for other devices; `ratio` is measured
+    over predicted, missing where nothing was predicted.
+
+    Example:
+        >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)
+        >>> from workbench.records import StageCostRecord
+        >>> cost = StageCostRecord(stage="1", kind="clients", name="train", flops=1.0, accessed_bytes=1.0,
+        ...                        collective_bytes={}, compute_seconds=0.2, memory_seconds=0.1)
+        >>> run = RunRecord(name="round", engine="gpu x 1", seconds=0.5, stages=(stage,))
+        >>> compare_with_prediction(run, CostRecord(stages=(cost,)))["ratio"].round(2).tolist()
+        [1.5]
+    """
+    measured: defaultdict[str, list[StageRunRecord]] = defaultdict(list)
+    for stage in run.stages:
+        measured[stage.stage].append(stage)
+    predicted = {stage.stage: stage for stage in cost.stages}
+    rows = []
+    for path_ in sorted({*measured, *predicted}, key=natural):
+        stages, expected = measured.get(path_, []), predicted.get(path_)
+        parts = {kind: _mean([getattr(stage, f"{kind}_seconds") for stage in stages]) for kind in _PARTS}
+        seconds = expected.seconds if expected else None
+        rows.append(
+            {
+                "stage": path_,
+                "name": expected.name if expected else "",
+                **{f"measured_{kind}_seconds": value for kind, value in parts.items()},
+                "predicted_seconds": math.nan if seconds is None else seconds,
+                "ratio": (parts["compute"] + parts["collective"]) / seconds if seconds else math.nan,
+            }
+        )
+    import pandas as pd
+
+    return pd.DataFrame(rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+_PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
+
+
+class Chart:
+    """Rows of bars over one axis of seconds, with a legend above; shared by all time lines.
+
+    Args:
+        rows: Names of the rows.
+        end: Seconds at the right edge.
+        width: Pixels of the whole picture.
+        right: Pixels kept free at the right of every row.
+    """
+
+    def __init__(self, rows: Sequence[str], end: float, width: float, *, right: float = 16.0) -> None:
+        self._rows = rows
+        self._end = end or 1.0
+        self._left = 16.0 + max((text_width(name, 12) for name in rows), default=0.0)
+        self._width = width
+        self._scale = max(width - self._left - right, 10.0) / self._end
+        self.height = HEAD + ROW * max(len(rows), 2) + FOOT
+
+    def x(self, seconds: float) -> float:
+        """Pixels of a moment."""
+        return self._left + seconds * self._scale
+
+    def y(self, row: int) -> float:
+        """Baseline of the text in a row."""
+        return HEAD + row * ROW + ROW / 2 + 4
+
+    def bars(self, row: int, intervals: Iterable[Interval], *, hue: str, pattern: int) -> Markup:
+        """All bars of one kind in one row as one path, neighbours closer than half a pixel drawn together."""
+        top = HEAD + row * ROW + (ROW - _BAR) / 2
+        pieces = []
+        for left, right in merge([(self.x(start), self.x(end)) for start, end in intervals], gap=0.5):
+            wide = number(max(right - left, 0.4))
+            pieces.append(f"M{number(left)} {number(top)}h{wide}v{number(_BAR)}h-{wide}z")
+        if not pieces:
+            return Markup("")
+        commands = "".join(pieces)
+        over = path(commands, fill=f"url(#wb-hatch-{pattern})") if pattern else Markup("")
+        return group(path(commands, class_=f"wb-fill-{hue}"), over)
+
+    def mark(self, seconds: float, label: str, *, hue: str, dashed: bool = False) -> Markup:
+        """A vertical line with its name at the bottom."""
+        x, bottom = self.x(seconds), self.height - FOOT
+        return group(
+            line(
+                x, HEAD - 2, x, bottom + 4, class_=f"wb-stroke-{hue}", stroke_width=1.5,
+                stroke_dasharray="5 3" if dashed else None,
+            ),
+            text(x, bottom + 31, label, size=11, class_=f"wb-fill-{hue} {'wb-end' if x > self._width / 2 else ''}"),
+        )  # fmt: skip
+
+    def nothing(self, why: str) -> Markup:
+        """What stands where there is nothing to draw."""
+        return text(self._width / 2, HEAD + ROW, why, size=12, class_="wb-fill-muted wb-middle")
+
+    def svg(self, body: Markup, legend: Sequence[tuple[str, str, int]], *, label: str, dark: bool | None) -> Markup:
+        """The whole picture around `body`."""
+        names = [
+            text(self._left - 8, self.y(row), name, size=12, class_="wb-fill-fg wb-end")
+            for row, name in enumerate(self._rows)
+        ]
+        return svg(
+            self._width,
+            self.height,
+            hatches(),
+            rect(0, 0, self._width, self.height, class_="wb-fill-bg"),
+            self._axis(),
+            join(names),
+            body,
+            self._legend(legend),
+            label=label,
+            style=svg_style(dark),
+        )
+
+    def _axis(self) -> Markup:
+        bottom = self.height - FOOT
+        drawn = []
+        for tick in ticks(self._end, most=max(int((self._width - self._left) / 90), 2)):
+            x, name = self.x(tick), seconds_text(tick)
+            cut = x + text_width(name, 11) / 2 > self._width
+            at, side = (self._width - 2, "wb-end") if cut else (x, "wb-middle")
+            drawn.append(line(x, HEAD - 2, x, bottom, class_="wb-stroke-line", stroke_width=0.7))
+            drawn.append(text(at, bottom + 15, name, size=11, class_=f"wb-fill-muted {side}"))
+        return group(*drawn) if self._rows else Markup("")
+
+    def _legend(self, entries: Sequence[tuple[str, str, int]]) -> Markup:
+        drawn, x = [], self._left
+        for name, hue, pattern in entries:
+            drawn.append(rect(x, 9, 14, 12, class_=f"wb-fill-{hue}"))
+            if pattern:
+                drawn.append(rect(x, 9, 14, 12, fill=f"url(#wb-hatch-{pattern})"))
+            drawn.append(text(x + 19, 19, name, size=11.5, class_="wb-fill-fg"))
+            x += 19 + text_width(name, 11.5) + 16
+        return group(*drawn)
+
+
+def merge(intervals: Iterable[Interval], *, gap: float) -> list[Interval]:
+    """Intervals in order, those closer than `gap` joined.
+
+    Example:
+        >>> merge([(5, 6), (0, 1), (1.2, 2)], gap=0.5)
+        [(0, 2), (5, 6)]
+    """
+    joined: list[Interval] = []
+    for start, end in sorted(intervals):
+        if joined and start - joined[-1][1] < gap:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def ticks(end: float, *, most: int) -> list[float]:
+    """Round numbers from 0 to `end`, at most `most` + 1 of them.
+
+    Example:
+        >>> ticks(1.0, most=5)
+        [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    rough = end / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    return [float(f"{index * step:.12g}") for index in range(math.floor(end / step * (1 + 1e-9)) + 1)]
+
+
+def natural(name: str) -> tuple[tuple[int, float, str], ...]:
+    """Sorts numbers inside names by their value.
+
+    Example:
+        >>> sorted(["cpu:10", "cpu:9"], key=natural)
+        ['cpu:9', 'cpu:10']
+    """
+    parts: list[tuple[int, float, str]] = []
+    word = ""
+    for character in [*name, ""]:
+        if word and (not character or character.isdigit() != word[-1].isdigit()):
+            parts.append((0, float(word), "") if word.isdigit() else (1, 0.0, word))
+            word = ""
+        word += character
+    return tuple(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,172 @@
+"""Memory as figures and text: what the compiler planned for one device, and what arrays take on every device."""
+
+from typing import Any
+
+from workbench.records import MemoryRecord, ShardingRecord
+from workbench.render._svg import bytes_text, count_text
+
+_PARTS = (
+    ("argument_bytes", "arguments"),
+    ("temporary_bytes", "temporaries"),
+    ("output_bytes", "outputs"),
+    ("code_bytes", "code"),
+)
+
+
+def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = None) -> Any:
+    """The planned memory of one device by use, and the largest buffers alive at its peak."""
+    from workbench.render._figures import (
+        NotebookFigure,
+        byte_axis,
+        colour,
+        grid,
+        ink,
+        legend,
+        say_nothing,
+        stacked_bars,
+        style,
+        title,
+    )
+
+    largest = memory.largest[:buffers]
+    figure = NotebookFigure(figsize=(7.2, 2.1 + 0.3 * max(len(largest), 1)), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=(1, max(len(largest), 1) * 0.3 + 0.4))
+    for axes in (top, bottom):
+        style(axes, dark)
+    known = {name: [float(getattr(memory, key))] for key, name in _PARTS if getattr(memory, key) is not None}
+    if known:
+        stacked_bars(top, [""], known, dark)
+        for name, value, at in (("peak", memory.peak_bytes, "--"), ("available", memory.available_bytes, "-")):
+            if value is not None:
+                top.axvline(value, color=ink(dark), linestyle=at, linewidth=1.2, label=f"{name} {bytes_text(value)}")
+        byte_axis(top.xaxis)
+        top.set_xlabel("planned memory of one device (bytes)")
+        legend(top, dark, loc="upper left", bbox_to_anchor=(1.0, 1.1))
+        title(top, describe_memory(memory), dark)
+    else:
+        say_nothing(top, dark, "this backend does not tell how it plans memory")
+    if largest:
+        bottom.barh(range(len(largest)), [b.size_bytes for b in largest], color=colour(1), height=0.62)
+        bottom.set_yticks(range(len(largest)), [_buffer_name(buffer) for buffer in largest])
+        bottom.invert_yaxis()
+        byte_axis(bottom.xaxis)
+        bottom.set_xlabel("size of the largest buffers at the peak (bytes)")
+        grid(bottom, dark, "x")
+    else:
+        say_nothing(bottom, dark, "no buffer is known by name")
+    return figure
+
+
+def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> Any:
+    """Live bytes over the schedule of the compiled program, with its peak named."""
+    from workbench.render._figures import byte_axis, colour, grid, ink, new_figure, say_nothing, title
+
+    figure, axes = new_figure(7.2, 3.0, dark=dark)
+    if not memory.timeline:
+        say_nothing(axes, dark, "the schedule of this program is not known")
+        return figure
+    live = [amount for _, amount in memory.timeline]
+    at = max(range(len(live)), key=live.__getitem__)
+    axes.fill_between(range(len(live)), live, step="post", color=colour(4), alpha=0.35, linewidth=0)
+    axes.step(range(len(live)), live, where="post", color=colour(0), linewidth=1.4)
+    axes.plot([at], [live[at]], marker="o", color=colour(5))
+    axes.annotate(
+        f"{memory.timeline[at][0]}: {bytes_text(live[at])}", (at, live[at]), xytext=(0, 6), textcoords="offset points",
+        fontsize=8.5, color=ink(dark), ha="right" if at > len(live) / 2 else "left",
+    )  # fmt: skip
+    axes.set_ylim(0, max(live) * 1.15 or 1)
+    axes.set_xlim(0, max(len(live) - 1, 1))
+    byte_axis(axes.yaxis)
+    axes.set_xlabel("instruction (position in the schedule)")
+    axes.set_ylabel("live memory of one device (bytes)")
+    title(axes, f"Planned memory over {count_text(len(live))} instructions", dark)
+    grid(axes, dark)
+    return figure
+
+
+def plot_memory_by_device(record: ShardingRecord, *, arrays: int = 6, dark: bool | None = None) -> Any:
+    """What the arrays of a tree take on every device, the largest ones by name."""
+    from workbench.render._figures import byte_axis, colour, grid, legend, new_figure, say_nothing, title
+
+    figure, axes = new_figure(7.2, 3.2, dark=dark)
+    table, devices = bytes_by_device(record, arrays)
+    if not devices:
+        say_nothing(axes, dark, "none of these arrays lies on a device")
+        return figure
+    bottom = [0.0] * len(devices)
+    hatches = ("", "///", "\\\\\\", "|||", "---", "+++", "...")
+    for index, (name, held) in enumerate(table.items()):
+        values = [held.get(device, 0) for device in devices]
+        if len(devices) <= 512:
+            axes.bar(
+                range(len(devices)), values, bottom=bottom, width=0.86, color=colour(index), label=name,
+                hatch=hatches[index % len(hatches)], edgecolor="#ffffff", linewidth=0.3,
+            )  # fmt: skip
+        else:
+            top = [a + b for a, b in zip(bottom, values, strict=True)]
+            axes.fill_between(
+                range(len(devices)), bottom, top, step="mid", color=colour(index), label=name, linewidth=0
+            )
+        bottom = [a + b for a, b in zip(bottom, values, strict=True)]
+    if len(devices) <= 32:
+        axes.set_xticks(range(len(devices)), [str(device) for device in devices])
+    byte_axis(axes.yaxis)
+    axes.set_xlabel("device (id)")
+    axes.set_ylabel("array memory (bytes)")
+    title(axes, f"{bytes_text(max(bottom))} on the fullest of {count_text(len(devices))} devices", dark)
+    grid(axes, dark)
+    legend(axes, dark, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def bytes_by_device(record: ShardingRecord, arrays: int = 6) -> tuple[dict[str, dict[int, float]], list[int]]:
+    """For the largest arrays by path, and "others" for the rest: device id to bytes; and the devices in order.
+
+    Arrays whose slices are not listed count on every device of the mesh.
+    """
+    placed = [leaf for leaf in record.leaves if leaf.replication > 0 and leaf.bytes_per_device]
+    ranked = sorted(placed, key=lambda leaf: -leaf.bytes_per_device)
+    named = {leaf.path for leaf in ranked[:arrays]}
+    everywhere = [device.id for device in record.mesh.devices] if record.mesh else []
+    table: dict[str, dict[int, float]] = {leaf.path or "array": {} for leaf in ranked[:arrays]}
+    for leaf in placed:
+        held = table.setdefault((leaf.path or "array") if leaf.path in named else "others", {})
+        for device in [shard.device_id for shard in leaf.shards] or everywhere:
+            held[device] = held.get(device, 0.0) + leaf.bytes_per_device
+    devices = list(dict.fromkeys([*everywhere, *(device for held in table.values() for device in held)]))
+    used = {device for held in table.values() for device in held}
+    return table, [device for device in devices if device in used]
+
+
+def describe_memory(memory: MemoryRecord) -> str:
+    """One sentence: peak, available, whether it fits.
+
+    Example:
+        >>> describe_memory(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
+        'Peak of 1 GiB per device, fits into 2 GiB'
+    """
+    if memory.peak_bytes is None:
+        return "Peak memory is not known"
+    fits = {True: ", fits into ", False: ", does not fit into ", None: " of "}[memory.fits]
+    available = f"{fits}{bytes_text(memory.available_bytes)}" if memory.available_bytes is not None else ""
+    return f"Peak of {bytes_text(memory.peak_bytes)} per device{available}"
+
+
+def render_memory_text(memory: MemoryRecord) -> str:
+    """Peak, parts and the largest buffers."""
+    lines = [describe_memory(memory) + "."]
+    parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
+    if memory.alias_bytes:
+        parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")
+    if parts:
+        lines.append(f"  {', '.join(parts)}")
+    for buffer in memory.largest:
+        where = f" at {buffer.source}" if buffer.source else ""
+        lines.append(f"  {bytes_text(buffer.size_bytes):>9} {buffer.name} {buffer.shape}{where}".rstrip())
+    return "\n".join(lines)
+
+
+def _buffer_name(buffer: Any) -> str:
+    where = f" ({buffer.source.file.rsplit('/', 1)[-1]}:{buffer.source.line})" if buffer.source else ""
+    name = f"{buffer.name}{where}"
+    return name if len(name) <= 40 else name[:39] + "…"

@@ -1,0 +1,312 @@
+"""A mesh as a picture: every device, by its place in the mesh or on the torus, with the clients that it holds."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from workbench.records import ClientRange, DeviceRecord, MeshRecord
+from workbench.render._grids import Grid, lay_out_grid
+from workbench.render._svg import Markup, count_text, escape, fit_text, group, join, rect, svg, text, text_width
+from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
+
+Layout = Literal["mesh", "torus"]
+_MARGIN = 12.0
+_HEAD = 46.0
+
+
+def render_mesh_svg(
+    mesh: MeshRecord,
+    *,
+    layout: Layout = "mesh",
+    width: float = 760.0,
+    dark: bool | None = None,
+    live: bool = False,
+) -> Markup:
+    """A mesh of any number of devices as SVG.
+
+    Args:
+        mesh: From `inspect_mesh`, better after `place_clients`.
+        layout: "mesh" puts devices by their place along the mesh axes, "torus" by their physical coordinates.
+        width: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+        live: Leaves the colours to the page that the picture is put into.
+
+    Returns:
+        One `<svg>`; every device is a rectangle with `data-device`, a tooltip, and a label where there is room.
+    """
+    axes, order, layout = arrange_devices(mesh, layout)
+    grid = lay_out_grid(axes, width=width - 2 * _MARGIN)
+    cells, key = _cells(mesh, order)
+    drawn = [
+        _cell_svg(device, grid, corner, cell)
+        for (device, corner), cell in zip(_placed(order, grid), cells, strict=True)
+    ]
+    titles = [
+        text(panel.x, panel.y - 5, panel.title, size=11, class_="wb-fill-muted") for panel in grid.panels if panel.title
+    ]
+    label, reading = describe_mesh(mesh), f"{grid.reading}; {key}"
+    width = min(width, max(grid.width, text_width(label, 13.5), text_width(reading, 11)) + 2 * _MARGIN)
+    height = grid.height + _HEAD + _MARGIN + 4
+    return svg(
+        width,
+        height,
+        None if live else rect(0, 0, width, height, class_="wb-fill-bg"),
+        text(_MARGIN, 18, label, fit=width - 2 * _MARGIN, size=13, class_="wb-fill-fg wb-strong"),
+        text(_MARGIN, 34, reading, fit=width - 2 * _MARGIN, size=11, class_="wb-fill-muted"),
+        group(*titles, join(drawn), transform=f"translate({_MARGIN} {_HEAD})"),
+        label=label,
+        style="" if live else svg_style(dark),
+    )
+
+
+def plot_mesh(mesh: MeshRecord, *, layout: Layout = "mesh", dark: bool | None = None) -> Any:
+    """The same picture as a matplotlib figure."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    from workbench.render._figures import ink, new_figure, title
+
+    axes, order, layout = arrange_devices(mesh, layout)
+    grid = lay_out_grid(axes, width=720.0)
+    cells, key = _cells(mesh, order)
+    figure, panel = new_figure(7.6, max(grid.height / 100 + 1.1, 1.8), dark=dark)
+    size = grid.cell * (0.94 if grid.cell > 12 else 1.0)
+    patches = [Rectangle(corner, size, size) for _, corner in _placed(order, grid)]
+    colours = [fill for fill, _, _ in cells]
+    panel.add_collection(PatchCollection(patches, facecolors=colours, edgecolors="none", antialiased=False))
+    if grid.cell >= 16 and len(order) <= 512:
+        for (_, (x, y)), (fill, words, _) in zip(_placed(order, grid), cells, strict=True):
+            panel.text(
+                x + size / 2, y + size / 2, "\n".join(words[: 1 + (grid.cell >= 30)]),
+                ha="center", va="center", fontsize=7, color=ink_on(fill),
+            )  # fmt: skip
+    for box in grid.panels:
+        panel.text(box.x, box.y - 3, box.title, fontsize=8, color=ink(dark), va="bottom")
+    panel.set_xlim(-2, max(grid.width, 500) + 2)
+    panel.set_ylim(grid.height + 2, -14 if grid.panels and grid.panels[0].title else -2)
+    panel.set_aspect("equal", anchor="W")
+    panel.set_xticks([])
+    panel.set_yticks([])
+    for spine in panel.spines.values():
+        spine.set_visible(False)
+    panel.set_xlabel(f"{grid.reading}\n{key}", fontsize=9, loc="left")
+    title(panel, describe_mesh(mesh), dark)
+    return figure
+
+
+def plot_clients(mesh: MeshRecord, *, placement: str | None = None, dark: bool | None = None) -> Any:
+    """Which clients every device holds: one bar per device from its first to its last client, empty seats hatched.
+
+    Args:
+        mesh: After `place_clients`.
+        placement: Which placement; the first one by default.
+        dark: Colours for a dark or a light page; `None` reads on both.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    from workbench.render._figures import colour, grid, legend, new_figure, say_nothing, title
+
+    figure, axes = new_figure(7.2, 3.2, dark=dark)
+    names = list(dict.fromkeys(held.placement for held in mesh.clients))
+    shown = placement or (names[0] if names else None)
+    held = [held for held in mesh.clients if held.placement == shown]
+    if not held:
+        say_nothing(axes, dark, "no clients are placed on this mesh")
+        return figure
+    if len(held) > 512:  # bars would be thinner than a pixel
+        axes.fill_between(
+            range(len(held)), [r.start for r in held], [r.stop for r in held], step="mid", color=colour(2),
+            linewidth=1.5, label="clients",
+        )  # fmt: skip
+    else:
+        axes.bar(
+            range(len(held)), [r.stop - r.start for r in held], bottom=[r.start for r in held], width=0.85,
+            color=colour(2), label="clients",
+        )  # fmt: skip
+    padded = [(at, r) for at, r in enumerate(held) if r.padding]
+    if padded:
+        axes.bar(
+            [at for at, _ in padded], [r.padding for _, r in padded], bottom=[r.stop for _, r in padded], width=0.85,
+            facecolor="none", edgecolor=colour(5), hatch="////", linewidth=0.8, label="empty seats (padding)",
+        )  # fmt: skip
+    if len(held) <= 32:
+        axes.set_xticks(range(len(held)), [str(r.device_id) for r in held])
+    axes.set_xlabel("device (id, in mesh order)")
+    axes.set_ylabel(f"{shown} (client number)")
+    title(axes, f"{count_text(max(r.stop for r in held))} {shown} on {count_text(len(held))} devices", dark)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    grid(axes, dark)
+    legend(axes, dark, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def describe_mesh(mesh: MeshRecord) -> str:
+    """One sentence: axes with types, devices, hosts.
+
+    Example:
+        >>> from workbench.records import AxisRecord
+        >>> describe_mesh(MeshRecord(axes=(AxisRecord(name="clients", size=1, type="auto"),), devices=()))
+        'Mesh clients=1 (auto): 0 devices'
+    """
+    axes = " × ".join(f"{axis.name}={axis.size} ({axis.type})" for axis in mesh.axes) or "without axes"
+    kinds = {device.kind for device in mesh.devices if device.kind}
+    hosts = {device.host for device in mesh.devices}
+    slices = {device.slice_index for device in mesh.devices if device.slice_index is not None}
+    parts = [
+        f"{count_text(len(mesh.devices))} {'abstract ' if mesh.abstract else ''}device{'s' * (len(mesh.devices) != 1)}"
+    ]
+    if kinds:
+        parts[0] += f" ({', '.join(sorted(kinds))})"
+    if len(hosts) > 1:
+        parts.append(f"{count_text(len(hosts))} hosts")
+    if len(slices) > 1:
+        parts.append(f"{len(slices)} slices")
+    return f"Mesh {axes}: {', '.join(parts)}"
+
+
+def render_mesh_text(mesh: MeshRecord) -> str:
+    """Axes, hops and clients in a few lines, however large the mesh."""
+    lines = [describe_mesh(mesh) + "."]
+    for axis in mesh.axes:
+        if axis.mean_hops is not None and axis.size > 1:
+            lines.append(
+                f"  {axis.name}: {axis.mean_hops:.3g} hops to the next device on average, {axis.max_hops} at most"
+            )
+    for name in dict.fromkeys(held.placement for held in mesh.clients):
+        ranges = [held for held in mesh.clients if held.placement == name]
+        most = max(held.stop - held.start for held in ranges)
+        empty = sum(held.padding > 0 for held in ranges)
+        total = max(held.stop for held in ranges)
+        lines.append(
+            f"  {count_text(total)} {name}: up to {most} per device"
+            + (f"; {empty} of {len(ranges)} devices have empty seats" if empty else "")
+        )
+        lines += [
+            f"    device {held.device_id}: {_range_text(held.start, held.stop)}"
+            + (f" and {held.padding} empty" if held.padding else "")
+            for held in ranges[:16]
+        ]
+        if len(ranges) > 16:
+            lines.append(f"    … and {count_text(len(ranges) - 16)} more devices")
+    return "\n".join(lines)
+
+
+def arrange_devices(mesh: MeshRecord, layout: Layout) -> tuple[list[tuple[str, int]], list[DeviceRecord], Layout]:
+    """Axes to lay out along, the devices in row-major order of them, and which layout it became.
+
+    A torus is only a full block of coordinates; where there is none, devices stay in the order of the mesh.
+    """
+    if layout == "torus" and mesh.devices and all(device.coords is not None for device in mesh.devices):
+        places = [_torus_place(device) for device in mesh.devices]
+        names = ["slice", *"zyx"[3 - (len(places[0]) - 2) :], "core"]
+        low = [min(axis) for axis in zip(*places, strict=True)]
+        sizes = [max(axis) - least + 1 for axis, least in zip(zip(*places, strict=True), low, strict=True)]
+        full = {place: device for place, device in zip(places, mesh.devices, strict=True)}
+        if len(full) == len(places) and math.prod(sizes) == len(places):
+            order = [full[place] for place in sorted(full)]
+            return list(zip(names, sizes, strict=True)), order, "torus"
+    return [(axis.name, axis.size) for axis in mesh.axes], list(mesh.devices), "mesh"
+
+
+def _torus_place(device: DeviceRecord) -> tuple[int, ...]:
+    assert device.coords is not None
+    return (device.slice_index or 0, *reversed(device.coords), device.core_on_chip or 0)
+
+
+def _placed(order: Sequence[DeviceRecord], grid: Grid) -> list[tuple[DeviceRecord, tuple[float, float]]]:
+    return list(zip(order, grid.corners, strict=False))
+
+
+def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[str, tuple[str, ...], str]], str]:
+    """For every device its colour, its label lines and its tooltip; and what the colour means."""
+    clients: dict[int, list[Any]] = {}
+    for held in mesh.clients:
+        clients.setdefault(held.device_id, []).append(held)
+    if mesh.clients:
+        first = mesh.clients[0].placement
+        total = max((held.stop for held in mesh.clients if held.placement == first), default=1)
+        meaning = f"colour: first of its {first} (dark 0, light {total - 1})"
+
+        held_first = {held.device_id: held for held in mesh.clients if held.placement == first}
+        shade = functools.partial(_shade_by_client, held_first, total)
+    else:
+        shade, meaning = _shade_by_host(order)
+    cells = []
+    for device in order:
+        ranges = [_short_range(held) for held in clients.get(device.id, ())]
+        cells.append((shade(device), (str(device.id), *ranges), _tooltip(mesh, device, clients.get(device.id, ()))))
+    return cells, meaning
+
+
+def _shade_by_client(held: dict[int, ClientRange], total: int, device: DeviceRecord) -> str:
+    mine = held.get(device.id)
+    if mine is None or mine.start == mine.stop:
+        return "#9AA0A6"
+    return sequential(0.12 + 0.8 * mine.start / max(total - 1, 1))
+
+
+def _shade_by_host(order: Sequence[DeviceRecord]) -> tuple[Callable[[DeviceRecord], str], str]:
+    slices = sorted({device.slice_index or 0 for device in order})
+    hosts = sorted({device.host for device in order})
+    if len(slices) > 1:
+        return lambda device: OKABE_ITO[(device.slice_index or 0) % 7], "colour: slice"
+    if 1 < len(hosts) <= 7:
+        return lambda device: OKABE_ITO[hosts.index(device.host)], "colour: host"
+    if len(hosts) > 7:
+        return lambda device: sequential(hosts.index(device.host) / (len(hosts) - 1)), "colour: host"
+    return lambda device: OKABE_ITO[4], "number: device id"
+
+
+def _range_text(start: int, stop: int) -> str:
+    if start == stop:
+        return "none"
+    return f"client {start}" if stop == start + 1 else f"clients {start}–{stop - 1}"
+
+
+def _short_range(held: Any) -> str:
+    if held.start == held.stop:
+        return "–"
+    clients = str(held.start) if held.stop == held.start + 1 else f"{held.start}–{held.stop - 1}"
+    return f"{clients} +{held.padding}∅" if held.padding else clients
+
+
+def _tooltip(mesh: MeshRecord, device: DeviceRecord, held: Sequence[Any]) -> str:
+    place = ", ".join(f"{axis.name}={at}" for axis, at in zip(mesh.axes, device.position, strict=True))
+    parts = [f"device {device.id}", place, device.kind]
+    if device.coords is not None:
+        parts.append(f"at {device.coords}")
+    if device.host:
+        parts.append(f"host {device.host}")
+    parts += [
+        f"{r.placement}: {_range_text(r.start, r.stop)}" + (f", {r.padding} empty" if r.padding else "") for r in held
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _cell_svg(
+    device: DeviceRecord, grid: Grid, corner: tuple[float, float], cell: tuple[str, tuple[str, ...], str]
+) -> Markup:
+    fill, words, tooltip = cell
+    x, y = corner
+    size = grid.cell - (2 if grid.cell > 12 else 0.5)
+    # Written out, since thousands of devices are drawn: `element` would take most of a second for them.
+    corner_text = ' rx="3"' if size > 12 else ""
+    box = Markup(
+        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{corner_text} fill="{fill}" '
+        f'data-device="{device.id}"><title>{escape(tooltip)}</title></rect>'
+    )
+    if size < 16:
+        return box
+    small = 10 if size >= 28 else 8
+    fitting = [word for word in words if text_width(word, small) <= size + 4]
+    if not fitting and size >= 16:
+        fitting = [fit_text(words[0], size, small)]
+    lines = fitting[: 2 if size >= 28 else 1]
+    middle = y + size / 2 + small * 0.36 - (len(lines) - 1) * small * 0.6
+    shown = [
+        text(x + size / 2, middle + index * small * 1.2, word, size=small, fill=ink_on(fill), class_="wb-middle",
+             pointer_events="none")
+        for index, word in enumerate(lines)
+    ]  # fmt: skip
+    return group(box, *shown)

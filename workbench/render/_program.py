@@ -1,0 +1,266 @@
+"""The picture and the text of a program: data flowing between a server and its clients."""
+
+from workbench.records import ProgramRecord, StageRecord
+from workbench.render._disclosure import describe_leaving, draw_marks, draw_summary
+from workbench.render._program_layout import Block, Box, Lane, ProgramLayout, lay_out
+from workbench.render._svg import (
+    Markup,
+    bytes_text,
+    count_text,
+    element,
+    fit_text,
+    flops_text,
+    group,
+    join,
+    number,
+    path,
+    rect,
+    shape_text,
+    source_text,
+    svg,
+    text,
+    text_width,
+)
+from workbench.render._theme import svg_style
+from workbench.render._wires import Wire, rounded
+
+
+def render_program_svg(
+    record: ProgramRecord, *, width: float = 620.0, dark: bool | None = None, live: bool = False
+) -> Markup:
+    """The stages of a program as one picture.
+
+    Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. Where something
+    leaves a client stands a round mark with `data-leaves`, and the lines below say what.
+
+    Args:
+        record: What is known of the program; its plan is enough, its mesh says which devices hold which clients.
+        width: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+        live: Leaves the colours to the page that the picture is put into.
+
+    Returns:
+        One `<svg>` element.
+    """
+    layout = lay_out(record.plan, record.mesh, width)
+    body = join([draw_layout(layout), *draw_marks(layout, record.plan)])
+    body = join([body, draw_summary(layout, record.plan)])
+    ground = None if live else rect(0, 0, layout.width, layout.height, class_="wb-fill-bg")
+    style = "" if live else svg_style(dark)
+    return svg(layout.width, layout.height, ground, body, label=describe_program(record), style=style)
+
+
+def describe_program(record: ProgramRecord) -> str:
+    """One sentence: name, target, stages, clients, bytes between server and clients."""
+    stages = list(walk(record.plan.stages))
+    clients = max((s.clients for s in stages), default=1)
+    moved = sum(s.moved_bytes * _turns(record.plan.stages, s) for s in stages)
+    count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
+    return (
+        f"Program {record.name} on {record.target}: {count}, {count_text(clients)} clients, {bytes_text(moved)} "
+        "between server and clients per call"
+    )
+
+
+def render_program_text(record: ProgramRecord) -> str:
+    """The program as indented lines, for terminals and screen readers."""
+    lines = [describe_program(record) + "."]
+    lines += _stage_lines(record.plan.stages, record, 1)
+    lines += [said] if (said := describe_leaving(record.plan)) else []
+    if record.module is not None:
+        count = len(record.module.collectives)
+        lines.append(f"Compiled: {count} collective{'s' if count != 1 else ''}.")
+        lines += [f"  {each.kind} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} per device, "
+                  f"stage {', '.join(each.stages) or 'unknown'}" for each in record.module.collectives]  # fmt: skip
+    lines += [f"Note: {note}" for note in (*record.plan.notes, *record.notes)]
+    return "\n".join(lines)
+
+
+def axes_text(axes: tuple[str, ...]) -> str:
+    """Mesh axes as words."""
+    return " × ".join(axes) if axes else "a group that is no mesh axis"
+
+
+def walk(stages: tuple[StageRecord, ...]) -> list[StageRecord]:
+    """Every stage, outer ones before the ones inside them."""
+    return [found for stage in stages for found in (stage, *walk(stage.body))]
+
+
+def _turns(stages: tuple[StageRecord, ...], wanted: StageRecord) -> int:
+    """How often the loops around `wanted` run it, as far as their trip counts are known."""
+    for stage in stages:
+        if stage is wanted:
+            return 1
+        if any(inner is wanted for inner in walk(stage.body)):
+            copies = stage.clients if stage.kind == "clients" else 1
+            return (stage.trip_count or 1) * copies * _turns(stage.body, wanted)
+    return 1
+
+
+def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: int) -> list[str]:
+    lines = []
+    for stage in stages:
+        what = [stage.kind if stage.kind == stage.name else f"{stage.kind} {stage.name}"]
+        if stage.placement:
+            what.append(f"{count_text(stage.clients)} {stage.placement}")
+        if stage.trip_count is not None:
+            what.append(f"{count_text(stage.trip_count)} turns")
+        if stage.moved_bytes:
+            what.append(f"moves {bytes_text(stage.moved_bytes)}")
+        if stage.flops_per_client is not None:
+            what.append(
+                f"{flops_text(stage.flops_per_client)}{' per client' if stage.kind == 'clients' else ''} (predicted)"
+            )
+        if stage.outputs:
+            what.append("-> " + ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in stage.outputs))
+        if stage.source:
+            what.append(f"at {source_text(stage.source.file, stage.source.line)}")
+        lines.append("  " * depth + f"{stage.path}. " + "; ".join(what))
+        lines += _stage_lines(stage.body, record, depth + 1)
+    return lines
+
+
+def draw_layout(layout: ProgramLayout) -> Markup:
+    """Lanes behind, then frames, wires, and the boxes on top."""
+    frames = [box for box in layout.boxes if box.form == "frame"]
+    others = [box for box in layout.boxes if box.form != "frame"]
+    backs = sorted([*((b.depth * 2 + 1, _draw_frame(b)) for b in frames)], key=lambda item: item[0])
+    depth_of = _lane_depths(layout)
+    layers = [(2 * depth_of[id(lane)], _draw_lane(lane, top, bottom)) for lane, top, bottom in layout.lanes] + backs
+    ground = join(markup for _, markup in sorted(layers, key=lambda item: item[0]))
+    return join([ground, *map(_draw_wire, layout.wires), *map(_draw_box, others), *map(_draw_wire_label, layout.wires)])
+
+
+def _lane_depths(layout: ProgramLayout) -> dict[int, int]:
+    frames = [box for box in layout.boxes if box.form == "frame"]
+    return {
+        id(lane): sum(f.y < top and bottom <= f.y + f.height + 16 for f in frames) for lane, top, bottom in layout.lanes
+    }
+
+
+def _draw_lane(lane: Lane, top: float, bottom: float) -> Markup:
+    hue = "server" if lane.placement is None else "clients"
+    width = lane.x1 - lane.x0
+    return group(
+        rect(lane.x0, top, width, bottom - top, rx=10, class_="wb-fill-panel wb-lane"),
+        text(lane.x0 + 12, top + 17, lane.title, size=11, fit=width - 20, class_=f"wb-fill-{hue} wb-strong",
+             letter_spacing=0.4),
+    )  # fmt: skip
+
+
+def _draw_frame(box: Box) -> Markup:
+    header = group(
+        text(box.x + 14, box.y + 20, box.title, size=12.5, class_=f"wb-fill-{box.kind} wb-strong"),
+        text(box.x + 22 + text_width(box.title, 12.5), box.y + 20, box.subtitle, size=11.5, class_="wb-fill-muted",
+             fit=box.width * 0.4),
+        text(box.x + box.width - 14, box.y + 20, box.note, size=11, class_="wb-fill-muted wb-end"),
+    )  # fmt: skip
+    body = rect(
+        box.x, box.y, box.width, box.height, rx=10, stroke_width=1.3, class_=f"wb-fill-bg wb-stroke-{box.kind} wb-card",
+        stroke_dasharray="5 3",
+    )  # fmt: skip
+    return _stage_group(box, body, header)
+
+
+def _draw_box(box: Box) -> Markup:
+    if box.form == "chip":
+        room = box.width - text_width(box.note, 11) - 28
+        return group(
+            rect(box.x, box.y, box.width, box.height, rx=13, class_=f"wb-fill-bg wb-stroke-{box.kind}", stroke_width=1),
+            text(box.x + 12, box.y + 17, box.title, size=11, fit=room, class_="wb-fill-fg"),
+            text(box.x + box.width - 12, box.y + 17, box.note, size=11, class_="wb-fill-muted wb-end"),
+        )
+    if box.form == "pill":
+        middle = box.x + box.width / 2
+        return _stage_group(
+            box,
+            rect(box.x, box.y, box.width, box.height, rx=box.height / 2, class_="wb-fill-bg"),
+            rect(box.x, box.y, box.width, box.height, rx=box.height / 2, stroke_width=1.3,
+                 class_=f"wb-fill-{box.kind}-soft wb-stroke-{box.kind} wb-card"),
+            text(middle, box.y + 20, box.title, size=12.5, fit=box.width - 28, class_="wb-fill-fg wb-strong wb-middle"),
+            text(middle, box.y + 35, box.subtitle, size=10.5, fit=box.width - 24, class_="wb-fill-muted wb-middle"),
+        )  # fmt: skip
+    return _stage_group(
+        box,
+        rect(box.x, box.y, box.width, box.height, rx=8, class_="wb-fill-bg"),
+        rect(box.x, box.y, box.width, box.height, rx=8, stroke_width=1.3,
+             class_=f"wb-fill-{box.kind}-soft wb-stroke-{box.kind} wb-card"),
+        text(box.x + 12, box.y + 20, box.title, size=12.5, fit=box.width - 24, class_="wb-fill-fg wb-strong"),
+        text(box.x + 12, box.y + 36, box.subtitle, size=11, fit=box.width - 24, class_="wb-fill-muted"),
+        *[_draw_block(block, box.more) for block in box.blocks],
+    )  # fmt: skip
+
+
+def _stage_group(box: Box, *children: object) -> Markup:
+    spoken = ", ".join(part for part in (f"{box.kind} stage {box.path}", box.title, box.subtitle, box.note) if part)
+    return group(*children, data_stage=box.path, data_label=spoken, class_="wb-stage")
+
+
+def _draw_block(block: Block, more: str) -> Markup:
+    label = _devices_text(block.devices) if not more else more
+    whole = f"clients {block.start}–{block.stop - 1}" + (f" on {label}" if label else "")
+    children: list[object] = [
+        element("title", whole),
+        rect(
+            block.x, block.y, block.width, block.height, rx=4, class_="wb-fill-bg wb-stroke-clients", stroke_width=0.6
+        ),
+    ]
+    for offset, (x, y) in enumerate(block.dots):
+        children.append(rect(x, y, 9, 9, rx=2.5, class_="wb-fill-clients wb-client", data_client=block.start + offset))
+    if not block.dots:
+        middle = (block.x + block.width / 2, block.y + block.height / 2 + 4)
+        children.append(rect(block.x, block.y, block.width, block.height, rx=4, class_="wb-fill-clients-soft"))
+        count = count_text(block.stop - block.start)
+        children.append(text(*middle, count, size=11, fit=block.width, class_="wb-fill-fg wb-middle"))
+    if label:
+        shown = fit_text(label, block.width + 2, 9.5)
+        children.append(text(block.x + 1, block.y + block.height + 11, shown, size=9.5, class_="wb-fill-muted"))
+    return group(*children, data_first=block.start, data_count=block.stop - block.start, class_="wb-block")
+
+
+def _devices_text(devices: tuple[int, ...]) -> str:
+    if not devices:
+        return ""
+    if len(devices) > 2 and devices == tuple(range(devices[0], devices[-1] + 1)):
+        return f"dev {devices[0]}–{devices[-1]}"
+    shown = ", ".join(map(str, devices[:4])) + (" …" if len(devices) > 4 else "")
+    return f"dev {shown}"
+
+
+def _draw_wire(wire: Wire) -> Markup:
+    head = _arrow(wire) if wire.arrow else None
+    points = wire.points
+    if wire.arrow:
+        (x0, y0), (x1, y1) = points[-2], points[-1]
+        back = (x1 - (5 if x1 > x0 else -5 if x1 < x0 else 0), y1 - (5 if y1 > y0 else 0))
+        points = (*points[:-1], back)
+    # `data_source` joins the wire to its stages, so that choosing a stage can bring its wires out.
+    return group(
+        path(rounded(points), class_=f"wb-stroke-{wire.kind}", fill="none", stroke_width=1.6),
+        head,
+        class_="wb-wire",
+        data_source=wire.source or None,
+        data_target=wire.target or None,
+    )
+
+
+def _arrow(wire: Wire) -> Markup:
+    (x0, y0), (x, y) = wire.points[-2], wire.points[-1]
+    if abs(x - x0) > abs(y - y0):
+        back = x - 7 if x > x0 else x + 7
+        corners = ((x, y), (back, y - 4), (back, y + 4))
+    else:
+        corners = ((x, y), (x - 4, y - 7), (x + 4, y - 7))
+    outline = "M" + "L".join(f"{number(a)} {number(b)}" for a, b in corners) + "Z"
+    return path(outline, class_=f"wb-fill-{wire.kind}")
+
+
+def _draw_wire_label(wire: Wire) -> Markup | None:
+    if not wire.label:
+        return None
+    (x, y0), (_, y1) = wire.points[0], wire.points[1]
+    if abs(y1 - y0) < 16:
+        return None
+    # Lines that go around a card come from the outer side, so a number stands on the inner one.
+    inner, side = (x - 7, " wb-end") if wire.kind == "clients" else (x + 7, "")
+    return text(inner, (y0 + y1) / 2 + 3, wire.label, size=10.5, class_="wb-fill-muted" + side)

@@ -1,0 +1,152 @@
+"""What a side panel says about a stage: titled blocks of facts, tables and code, ready for HTML, text or a live view.
+
+A block is a JSON-able mapping with a `form`: `facts` (rows of term, value), `table` (columns, rows), `code` (lines of
+number, text, marked) or `note` (text).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
+from workbench.render._disclosure import leaving_fact
+from workbench.render._program import axes_text, walk
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
+
+Block = dict[str, Any]
+ReadSource = Callable[[SourceLine], Sequence[tuple[int, str]]]
+LONGEST_JAXPR = 20_000  # characters; a side panel is no place for more
+
+
+def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) -> dict[str, Block]:
+    """For every stage path: `title`, `kind`, `subtitle`, `blocks`.
+
+    Args:
+        record: The program.
+        read_source: Gives the numbered lines around a place in the user's code, as far as they can be read.
+
+    Returns:
+        One mapping per stage, also for those inside loops and nested placements.
+    """
+    return {stage.path: _details(stage, record, read_source) for stage in walk(record.plan.stages)}
+
+
+def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource | None) -> Block:
+    collectives = record.module.collectives if record.module is not None else ()
+    mine = [each for each in collectives if stage.path in each.stages]
+    blocks = [
+        facts([*_facts(stage), *leaving_fact(record.plan, stage.path)]),
+        _values("Inputs", stage.inputs),
+        _values("Outputs", stage.outputs),
+        collectives_block(mine) if record.module is not None else None,
+        _cost(stage.path, record.cost),
+        _source(stage.source, read_source),
+        code("jaxpr of one client" if stage.kind == "clients" else "jaxpr", stage.jaxpr),
+    ]
+    subtitle = f"{stage.kind} stage {stage.path}" + (f" · placement {stage.placement}" if stage.placement else "")
+    return {
+        "title": stage.name or stage.kind,
+        "kind": stage.kind,
+        "subtitle": subtitle,
+        "blocks": [block for block in blocks if block is not None],
+    }
+
+
+def _facts(stage: StageRecord) -> list[tuple[str, str]]:
+    rows = [("placement", stage.placement or "server")]
+    if stage.placement:
+        rows.append(("clients", count_text(stage.clients)))
+    if stage.trip_count is not None:
+        rows.append(("turns", count_text(stage.trip_count)))
+    if stage.moved_bytes:
+        rows.append(("moves", f"{bytes_text(stage.moved_bytes)} between server and clients"))
+    each = " per client" if stage.kind == "clients" else ""
+    if stage.flops_per_client is not None:
+        rows.append((f"FLOPs{each}", f"{flops_text(stage.flops_per_client)} (predicted)"))
+        if stage.flops != stage.flops_per_client:
+            rows.append(("FLOPs in all", f"{flops_text(stage.flops)} (predicted)"))
+    if stage.bytes_per_client is not None:
+        rows.append((f"memory traffic{each}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
+    return rows
+
+
+def facts(rows: Sequence[tuple[str, str]], title: str = "") -> Block:
+    """A list of terms and values."""
+    return {"form": "facts", "title": title, "rows": [list(row) for row in rows]}
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Block | None:
+    """A small table; None without rows."""
+    if not rows:
+        return None
+    return {"form": "table", "title": title, "columns": list(columns), "rows": [list(row) for row in rows]}
+
+
+def code(title: str, text: str) -> Block | None:
+    """Lines of code, folded away at first; None without text."""
+    if not text:
+        return None
+    shown = text if len(text) <= LONGEST_JAXPR else text[:LONGEST_JAXPR] + "\n… (cut)"
+    # JAX writes the place of every equation far to the right, where a panel is too narrow for it.
+    lines = [[None, re.sub(r"\s+# .*$", "", line), False] for line in shown.splitlines()]
+    return {"form": "code", "title": title, "lines": lines, "folded": True}
+
+
+def _values(title: str, values: Sequence[ValueRecord]) -> Block | None:
+    rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes), v.sharding or ""] for v in values]
+    if rows and not any(row[3] for row in rows):
+        return table(title, ("name", "type", "bytes"), [row[:3] for row in rows])
+    return table(title, ("name", "type", "bytes", "sharding"), rows)
+
+
+def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
+    """The collectives of a stage with the mesh axes they run over, or the statement that it has none."""
+    rows = [
+        [
+            each.kind + (f" ({each.reduction})" if each.reduction else ""),
+            axes_text(each.axes),
+            bytes_text(each.payload_bytes),
+            bytes_text(each.wire_bytes),
+            "unknown" if each.times is None else count_text(each.times),
+        ]
+        for each in collectives
+    ]
+    made = table("Collectives", ("collective", "mesh axis", "payload", "wire", "times"), rows)
+    if made is None:
+        return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
+    shared = [each for each in collectives if len(each.stages) > 1]
+    if shared:
+        names = ", ".join(f"{each.name} serves stages {' and '.join(each.stages)}" for each in shared)
+        made["note"] = f"The compiler combined several: {names}."
+    return made
+
+
+def _cost(path: str, cost: CostRecord | None) -> Block | None:
+    found = next((stage for stage in cost.stages if stage.stage == path), None) if cost is not None else None
+    if found is None or cost is None:
+        return None
+    rows = [("FLOPs per device", flops_text(found.flops)), ("memory traffic", bytes_text(found.accessed_bytes))]
+    rows += [(f"sent over {axis}", bytes_text(sent)) for axis, sent in found.collective_bytes.items()]
+    if cost.chip is not None:
+        rows += [
+            ("compute time", seconds_text(found.compute_seconds)),
+            ("memory time", seconds_text(found.memory_seconds)),
+            ("collective time", seconds_text(found.collective_seconds)),
+            ("bound", found.bound),
+        ]
+    chip = f" on {cost.chip.name}" if cost.chip is not None else ""
+    return facts(rows, f"Cost of one device{chip}, predicted")
+
+
+def _source(line: SourceLine | None, read_source: ReadSource | None) -> Block | None:
+    if line is None:
+        return None
+    read = list(read_source(line)) if read_source is not None else []
+    title = source_text(line.file, line.line).replace(":", ", line ") + (
+        f", in {line.function}" if line.function else ""
+    )
+    last = line.end_line or line.line
+    lines = [[number, text, line.line <= number <= last] for number, text in read]
+    if not lines:
+        return {"form": "note", "title": "Source", "text": title}
+    return {"form": "code", "title": title, "lines": lines, "folded": False, "source": str(line)}

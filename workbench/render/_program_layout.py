@@ -1,0 +1,330 @@
+"""Where everything in the picture of a program goes.
+
+Time flows down. Every level of nesting has one lane for its server and one per placement; a stage is a card in its
+lane, a broadcast or a reduction is a line that crosses from one lane to another, and a loop, a branch or a placement
+that holds another is a frame with a smaller picture inside.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workbench.records import ClientRange, MeshRecord, PlanRecord, StageRecord, ValueRecord
+from workbench.render._svg import bytes_text, count_text, flops_text
+from workbench.render._wires import Wire, route
+
+CARD, CROSSING, HEADER, GAP, PAD = 46.0, 46.0, 30.0, 24.0, 14.0
+PILL = 196.0
+DOT, PITCH, LABEL = 9.0, 12.0, 15.0
+MOST_DOTS = 64
+MOST_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A vertical band: the server's (`placement` None) or one placement's."""
+
+    placement: str | None
+    title: str
+    x0: float
+    x1: float
+
+    @property
+    def centre(self) -> float:
+        """Where lines run."""
+        return (self.x0 + self.x1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The clients `start` to `stop` that share their devices; `dots` holds their places, empty when they are many."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    start: int
+    stop: int
+    devices: tuple[int, ...]
+    dots: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Something with a place: a stage (`path`), or a value that enters or leaves (`path` empty)."""
+
+    form: str  # card, pill, frame, chip
+    kind: str
+    path: str
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+    subtitle: str = ""
+    note: str = ""
+    depth: int = 0
+    blocks: tuple[Block, ...] = ()
+    more: str = ""  # what the blocks leave out
+
+
+@dataclass(slots=True)
+class ProgramLayout:
+    """The whole picture: lanes behind, wires, boxes."""
+
+    width: float
+    height: float = 0.0
+    lanes: list[tuple[Lane, float, float]] = field(default_factory=list)  # lane, top, bottom
+    boxes: list[Box] = field(default_factory=list)
+    wires: list[Wire] = field(default_factory=list)
+
+
+def lay_out(plan: PlanRecord, mesh: MeshRecord | None = None, width: float = 620.0) -> ProgramLayout:
+    """Places every stage of `plan`, also inside loops and nested placements, in a picture `width` pixels wide."""
+    layout = ProgramLayout(width=width)
+    level = _Level(
+        layout, plan.stages, 0.0, width, depth=0, mesh=mesh, placements={p.name: p.size for p in plan.placements}
+    )
+    layout.height = level.place(8.0, plan.inputs, plan.outputs)
+    return layout
+
+
+class _Level:
+    """One level of nesting: its lanes and the stages in them."""
+
+    def __init__(
+        self, layout: ProgramLayout, stages: Sequence[StageRecord], x0: float, x1: float, *, depth: int,
+        mesh: MeshRecord | None, placements: dict[str, int], outer: StageRecord | None = None,
+    ) -> None:  # fmt: skip
+        self.layout, self.stages, self.depth, self.mesh, self.placements = layout, stages, depth, mesh, placements
+        self.outer = outer
+        self.x0, self.x1 = x0, x1
+        self.lanes = self._lanes()
+        self.start: dict[tuple[int, int], float] = {}  # (stage, lane) -> where its value starts downwards
+        self.end: dict[int, float] = {}  # stage -> where a value arrives
+        self.tops: dict[int, float] = {}
+        self.bottoms: dict[int, float] = {}
+
+    def _lanes(self) -> list[Lane]:
+        names: list[str] = []
+        for stage in _walk_level(self.stages):
+            if stage.placement is not None and stage.placement not in names:
+                names.append(stage.placement)
+        order = list(self.placements)
+        names.sort(key=lambda name: order.index(name) if name in order else len(order))
+        weights = [0.8] + [1.2] * len(names)
+        room = self.x1 - self.x0 - 2 * PAD - 10.0 * len(names)
+        widths = [room * weight / sum(weights) for weight in weights]
+        inside = self.outer.placement if self.outer is not None and self.outer.kind == "clients" else None
+        titles = [f"each of {self.outer.clients:,} {inside}" if self.outer is not None and inside else "server"]
+        titles += [f"{self._size(name):,} {name}" for name in names]
+        lanes, x = [], self.x0 + PAD
+        for placement, title, lane_width in zip([None, *names], titles, widths, strict=True):
+            lanes.append(Lane(placement, title, x, x + lane_width))
+            x += lane_width + 10.0
+        return lanes
+
+    def _size(self, placement: str) -> int:
+        sizes = [s.clients for s in _walk_level(self.stages) if s.placement == placement]
+        return self.placements.get(placement, max(sizes, default=1))
+
+    def lane_of(self, placement: str | None) -> int:
+        """Index of a placement's lane; the server's is 0."""
+        return next((i for i, lane in enumerate(self.lanes) if lane.placement == placement), 0)
+
+    def output_lane(self, index: int) -> int | None:
+        """The lane in which a stage's outputs are; None for a frame, whose outputs may be in any."""
+        stage = self.stages[index]
+        if stage.kind in ("server",):
+            return 0
+        if stage.kind == "reduce":
+            return self._beyond(stage, downstream=True)
+        return self.lane_of(stage.placement) if stage.kind in ("broadcast", "clients") else None
+
+    def input_lane(self, index: int) -> int | None:
+        """The lane from which a stage takes its inputs; None for a frame."""
+        stage = self.stages[index]
+        if stage.kind == "server":
+            return 0
+        if stage.kind == "broadcast":
+            return self._beyond(stage, downstream=False)
+        return self.lane_of(stage.placement) if stage.kind in ("reduce", "clients") else None
+
+    def _beyond(self, stage: StageRecord, *, downstream: bool) -> int:
+        # With several placements side by side, a crossing joins two of them when its neighbour lives in another.
+        if len(self.lanes) <= 2:
+            return 0
+        if downstream:
+            near = [s for s in self.stages if stage.index in s.consumes and s.kind in ("clients", "reduce")]
+        else:
+            near = [
+                self.stages[i] for i in stage.consumes if i >= 0 and self.stages[i].kind in ("clients", "broadcast")
+            ]
+        lanes = {self.lane_of(s.placement) for s in near if s.placement not in (None, stage.placement)}
+        return lanes.pop() if len(lanes) == 1 else 0
+
+    def place(self, top: float, inputs: Sequence[ValueRecord] = (), outputs: Sequence[ValueRecord] = ()) -> float:
+        """Puts everything below `top`; returns the bottom."""
+        y = top + 24.0
+        y = self._chips(y, self._entering(inputs), -1) if inputs else self._enter(y)
+        for index, stage in enumerate(self.stages):
+            y += GAP
+            self.tops[index] = y
+            y = self._stage(index, stage, y)
+            self.bottoms[index] = y
+        leaving = self._leaving(outputs)
+        y = self._chips(y + GAP, leaving, len(self.stages)) if leaving else y + 8.0
+        self.layout.lanes.extend((lane, top, y + 8.0) for lane in self.lanes)
+        self.layout.wires.extend(route(self, leaving))
+        return y + 16.0
+
+    def _enter(self, y: float) -> float:
+        for lane in range(len(self.lanes)):
+            self.start[-1, lane] = y - 4.0
+        return y - 8.0
+
+    def _entering(self, inputs: Sequence[ValueRecord]) -> dict[int, list[ValueRecord]]:
+        found: dict[int, list[ValueRecord]] = {}
+        for value in inputs:
+            users = [s for s in self.stages if any(v.name == value.name for v in s.inputs)]
+            client_side = bool(users) and all(s.kind in ("clients", "reduce") for s in users)
+            lane = self.lane_of(users[0].placement) if client_side else 0
+            found.setdefault(lane, []).append(value)
+        return found
+
+    def _leaving(self, outputs: Sequence[ValueRecord]) -> dict[int, list[ValueRecord]]:
+        found: dict[int, list[ValueRecord]] = {}
+        for value in outputs:
+            makers = [i for i, s in enumerate(self.stages) if any(v.name == value.name for v in s.outputs)]
+            lane = (self.output_lane(makers[-1]) or 0) if makers else 0
+            found.setdefault(lane, []).append(value)
+        return found
+
+    def _chips(self, y: float, values: dict[int, list[ValueRecord]], index: int) -> float:
+        for lane, held in values.items():
+            band = self.lanes[lane]
+            total = bytes_text(sum(v.size_bytes for v in held))
+            names = ", ".join(v.name for v in held)
+            title = "in" if index < 0 else "out"
+            box = Box("chip", "server" if lane == 0 else "clients", "", band.x0 + 12, y, band.x1 - band.x0 - 24, 26.0,
+                      f"{title}: {names}", note=total, depth=self.depth)  # fmt: skip
+            self.layout.boxes.append(box)
+            if index < 0:
+                self.start[index, lane] = y + 26.0
+        if index >= 0:
+            self.end[index] = y
+        return y + 26.0
+
+    def _stage(self, index: int, stage: StageRecord, y: float) -> float:
+        if stage.body:
+            return self._frame(index, stage, y)
+        if stage.kind in ("broadcast", "reduce"):
+            return self._crossing(index, stage, y)
+        return self._card(index, stage, y)
+
+    def _card(self, index: int, stage: StageRecord, y: float) -> float:
+        lane = self.lanes[self.lane_of(stage.placement) if stage.kind == "clients" else 0]
+        x, width = lane.x0 + 12, lane.x1 - lane.x0 - 24
+        blocks: tuple[Block, ...] = ()
+        more, height = "", CARD
+        if stage.kind == "clients":
+            blocks, more, height = client_blocks(stage, self.mesh, x + 8, y + CARD, width - 16)
+            height += CARD + 8
+        note = flops_text(stage.flops_per_client) if stage.flops_per_client is not None else ""
+        subtitle = (stage.operation or stage.kind) + (f" · {note}" if note else "")
+        if stage.kind == "clients":
+            subtitle = f"{count_text(stage.clients)} × one client" + (f" of {note}" if note else "")
+        box = Box("card", stage.kind, stage.path, x, y, width, height, stage.name or stage.kind, subtitle, "",
+                  self.depth, blocks, more)  # fmt: skip
+        self.layout.boxes.append(box)
+        self.end[index] = y
+        self.start[index, self.lanes.index(lane)] = y + height
+        return y + height
+
+    def _crossing(self, index: int, stage: StageRecord, y: float) -> float:
+        a, b = self.input_lane(index) or 0, self.output_lane(index) or 0
+        middle = (self.lanes[a].centre + self.lanes[b].centre) / 2
+        width = min(PILL, abs(self.lanes[a].centre - self.lanes[b].centre) - 44)
+        each = stage.moved_bytes // max(stage.clients, 1)
+        subtitle = f"{count_text(stage.clients)} × {bytes_text(each)} = {bytes_text(stage.moved_bytes)}"
+        box = Box(
+            "pill", stage.kind, stage.path, middle - width / 2, y, width, CROSSING, stage.name, subtitle, "", self.depth
+        )
+        self.layout.boxes.append(box)
+        self.end[index] = y + CROSSING / 2
+        self.start[index, b] = y + CROSSING / 2
+        return y + CROSSING
+
+    def _frame(self, index: int, stage: StageRecord, y: float) -> float:
+        place = len(self.layout.boxes)
+        x0, x1 = self.x0 + PAD + 4, self.x1 - PAD - 4
+        inner = _Level(self.layout, stage.body, x0 + 2, x1 - 2, depth=self.depth + 1, mesh=self.mesh,
+                       placements=self.placements, outer=stage)  # fmt: skip
+        bottom = inner.place(y + HEADER)
+        turns = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""
+        title = f"{stage.kind}{turns}" if stage.kind != "clients" else f"{count_text(stage.clients)} {stage.placement}"
+        note = f"{flops_text(stage.flops)} in all" if stage.flops is not None else ""
+        box = Box("frame", stage.kind, stage.path, x0, y, x1 - x0, bottom - y, title, stage.name, note, self.depth)
+        self.layout.boxes.insert(place, box)
+        self.end[index] = y
+        for lane in range(len(self.lanes)):
+            self.start[index, lane] = bottom
+        return bottom
+
+
+def client_blocks(
+    stage: StageRecord, mesh: MeshRecord | None, x: float, y: float, width: float
+) -> tuple[tuple[Block, ...], str, float]:
+    """The clients of a stage by the devices that hold them: blocks, what they leave out, and their height."""
+    groups = device_groups(mesh, stage.placement or "", stage.clients)
+    if len(groups) > MOST_BLOCKS:
+        block = Block(x, y, width, 64.0, 0, stage.clients, ())
+        devices = len({device for _, _, held in groups for device in held})
+        return (block,), f"on {count_text(devices)} devices", 64.0 + LABEL
+    columns = min(len(groups), max(1, int(width // 64)))
+    columns = next((c for c in range(columns, 0, -1) if len(groups) % c == 0 and c * 2 > columns), columns)
+    room = (width - 6 * (columns - 1)) / columns
+    most = max(stop - start for start, stop, _ in groups)
+    dotted = stage.clients <= MOST_DOTS
+    across = max(1, min(most, int((room - 8) // PITCH)))
+    across = next((a for a in range(across, across // 2, -1) if most % a == 0), across)
+    inner = math.ceil(most / across) * PITCH + 5 if dotted else 30.0
+    blocks = []
+    for number, (start, stop, devices) in enumerate(groups):
+        left = x + number % columns * (room + 6)
+        upper = y + number // columns * (inner + LABEL + 4)
+        dots = ()
+        if dotted:
+            inset = (room - across * PITCH + PITCH - DOT) / 2
+            dots = tuple(
+                (left + inset + k % across * PITCH, upper + 4 + k // across * PITCH) for k in range(stop - start)
+            )
+        blocks.append(Block(left, upper, room, inner, start, stop, devices, dots))
+    rows = math.ceil(len(groups) / columns)
+    return tuple(blocks), "", rows * (inner + LABEL + 4) - 4
+
+
+def device_groups(mesh: MeshRecord | None, placement: str, clients: int) -> list[tuple[int, int, tuple[int, ...]]]:
+    """(start, stop, devices) of every range of clients; one group without devices where no mesh says more."""
+    ranges: dict[tuple[int, int], list[int]] = {}
+    for held in _ranges(mesh, placement, clients):
+        ranges.setdefault((held.start, min(held.stop, clients)), []).append(held.device_id)
+    if not ranges:
+        return [(0, clients, ())]
+    return [(start, stop, tuple(devices)) for (start, stop), devices in sorted(ranges.items()) if stop > start]
+
+
+def _ranges(mesh: MeshRecord | None, placement: str, clients: int) -> list[ClientRange]:
+    if mesh is None:
+        return []
+    return [held for held in mesh.clients if held.placement == placement and held.start < clients]
+
+
+def _walk_level(stages: Sequence[StageRecord]) -> list[StageRecord]:
+    # A loop shares its level's lanes, so that one inside with clients keeps the lane of clients open outside.
+    found = []
+    for stage in stages:
+        found.append(stage)
+        if stage.kind in ("loop", "branch"):
+            found.extend(_walk_level(stage.body))
+    return found

@@ -1,0 +1,359 @@
+"""Shardings as pictures and text: which device holds which slice of an array, for arrays of any rank."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.records import (
+    LeafShardingRecord,
+    PlannedValueRecord,
+    PropagationRecord,
+    ShardingRecord,
+)
+from workbench.render._grids import Grid, lay_out_grid
+from workbench.render._mesh import describe_mesh
+from workbench.render._svg import (
+    Markup,
+    bytes_text,
+    count_text,
+    escape,
+    group,
+    join,
+    rect,
+    shape_text,
+    svg,
+    text,
+    text_width,
+)
+from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
+
+_MARGIN = 12.0
+_HEAD = 38.0
+_CELLS_AT_MOST = 12_000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slice:
+    """One piece of an array: where it starts and stops, and the devices that hold a copy."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+def render_sharding_svg(
+    record: ShardingRecord | LeafShardingRecord,
+    *,
+    leaves_at_most: int = 8,
+    width: float = 760.0,
+    dark: bool | None = None,
+    live: bool = False,
+) -> Markup:
+    """Every slice of every array as a box with the numbers of the devices that hold it.
+
+    The last two sharded dimensions span a panel, further ones make small multiples; a dimension that is not sharded
+    is drawn as one.
+
+    Args:
+        record: From `inspect_sharding`, or one leaf of it.
+        leaves_at_most: How many arrays to draw, the largest first; the others are counted.
+        width: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+        live: Leaves the colours to the page that the picture is put into.
+
+    Returns:
+        One `<svg>`; every slice is a rectangle with `data-devices` and a tooltip with its bounds.
+    """
+    whole = _as_record(record)
+    shown = _largest(whole, leaves_at_most)
+    y, parts = 30.0, []
+    for leaf in shown:
+        drawn, height = _leaf_svg(leaf, width - 2 * _MARGIN)
+        parts.append(group(drawn, transform=f"translate({_MARGIN} {y:g})", data_path=leaf.path))
+        y += height + 16
+    hidden = len(whole.leaves) - len(shown)
+    if hidden:
+        rest = f"and {count_text(hidden)} smaller arrays"
+        parts.append(text(_MARGIN, y + 4, rest, size=11, class_="wb-fill-muted"))
+        y += 20
+    label = describe_sharding(whole)
+    return svg(
+        width,
+        y,
+        None if live else rect(0, 0, width, y, class_="wb-fill-bg"),
+        text(_MARGIN, 18, label, fit=width - 2 * _MARGIN, size=13, class_="wb-fill-fg wb-strong"),
+        *parts,
+        label=label,
+        style="" if live else svg_style(dark),
+    )
+
+
+def plot_sharding(
+    record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 4, dark: bool | None = None
+) -> Any:
+    """The same picture as a matplotlib figure, one panel per array."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    from workbench.render._figures import NotebookFigure, ink, say_nothing, style, title
+
+    whole = _as_record(record)
+    shown = _largest(whole, leaves_at_most)
+    drawn = [_arranged(leaf, 700.0) for leaf in shown]
+    heights = [max(grid.height / 100, 0.5) + 0.7 for grid, _ in drawn]
+    figure = NotebookFigure(figsize=(7.6, sum(heights) or 1.5), layout="constrained")
+    panels = figure.subplots(max(len(shown), 1), 1, squeeze=False, height_ratios=heights or [1])[:, 0]
+    if not shown:
+        style(panels[0], dark)
+        say_nothing(panels[0], dark, "no arrays")
+    for panel, leaf, (grid, pieces) in zip(panels, shown, drawn, strict=False):
+        style(panel, dark)
+        size = grid.cell * (0.94 if grid.cell > 12 else 1.0)
+        colours = [_shade(number, len(pieces), piece.devices) for number, piece in enumerate(pieces)]
+        boxes = [Rectangle(corner, size, size) for corner in grid.corners]
+        panel.add_collection(PatchCollection(boxes, facecolors=colours, edgecolors="none", antialiased=False))
+        if grid.cell >= 16 and len(pieces) <= 512:
+            for (x, y), piece, fill in zip(grid.corners, pieces, colours, strict=True):
+                words = "\n".join(_holders(piece.devices, grid.cell / 6.5, 2 if grid.cell >= 30 else 1))
+                panel.text(x + size / 2, y + size / 2, words, ha="center", va="center", fontsize=7, color=ink_on(fill))
+        for box in grid.panels:
+            panel.text(box.x, box.y - 3, box.title, fontsize=8, color=ink(dark), va="bottom")
+        panel.set_xlim(-2, max(grid.width, 500) + 2)
+        panel.set_ylim(grid.height + 2, -16 if grid.panels and grid.panels[0].title else -2)
+        panel.set_aspect("equal", anchor="W")
+        panel.set_xticks([])
+        panel.set_yticks([])
+        for spine in panel.spines.values():
+            spine.set_visible(False)
+        panel.set_xlabel(_reading(leaf, grid), fontsize=8.5, loc="left")
+        title(panel, describe_leaf(leaf), dark)
+    return figure
+
+
+def describe_sharding(record: ShardingRecord) -> str:
+    """One sentence: how many arrays, bytes in all and on the fullest device.
+
+    Example:
+        >>> describe_sharding(ShardingRecord(leaves=(), total_bytes=0))
+        '0 arrays, 0 B in all, 0 B on the fullest device'
+    """
+    count = len(record.leaves)
+    return (
+        f"{count_text(count)} array{'s' if count != 1 else ''}, {bytes_text(record.total_bytes)} in all, "
+        f"{bytes_text(record.bytes_per_device)} on the fullest device"
+    )
+
+
+def describe_leaf(leaf: LeafShardingRecord) -> str:
+    """One line: path, type, spec, shard and bytes per device."""
+    name = f"{leaf.path or 'array'} {shape_text(leaf.dtype, leaf.shape)}"
+    if leaf.kind in ("host", "unknown"):
+        where = "in host memory" if leaf.kind == "host" else "sharding not known"
+        return f"{name}: {bytes_text(leaf.size_bytes)}, {where}"
+    copies = f", {leaf.replication} copies" if leaf.replication > 1 else ""
+    shard = shape_text(leaf.dtype, leaf.shard_shape)
+    return f"{name} {spec_text(leaf.spec)}: {shard} per device, {bytes_text(leaf.bytes_per_device)}{copies}"
+
+
+def spec_text(spec: Sequence[Sequence[str]]) -> str:
+    """A spec as one writes it.
+
+    Example:
+        >>> spec_text((("clients",), (), ("data", "model")))
+        'P(clients, -, data+model)'
+    """
+    return f"P({', '.join('+'.join(axes) or '-' for axes in spec)})"
+
+
+def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 40) -> str:
+    """Every array on one line, those that share type and spec counted together."""
+    whole = _as_record(record)
+    lines = [describe_sharding(whole) + "."]
+    if whole.mesh is not None:
+        lines.append(describe_mesh(whole.mesh) + ".")
+    alike: dict[tuple[Any, ...], list[LeafShardingRecord]] = {}
+    for leaf in whole.leaves:
+        alike.setdefault((leaf.shape, leaf.dtype, leaf.spec, leaf.kind, leaf.notes), []).append(leaf)
+    for leaves in list(alike.values())[:leaves_at_most]:
+        first = leaves[0]
+        more = f" (and {count_text(len(leaves) - 1)} alike, up to {leaves[-1].path})" if len(leaves) > 1 else ""
+        lines.append(f"  {describe_leaf(first)}{more}")
+        if first.padding_bytes:
+            lines.append(f"    padding: {bytes_text(first.padding_bytes)} of the whole array")
+        lines += [f"    note: {note}" for note in first.notes]
+    if len(alike) > leaves_at_most:
+        lines.append(f"  … and {count_text(len(alike) - leaves_at_most)} more kinds of arrays")
+    lines += [f"Note: {note}" for note in whole.notes]
+    return "\n".join(lines)
+
+
+def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 60) -> str:
+    """Inputs, outputs, and each operation with its sharding; then the collectives that this asks for."""
+    sharded = sum(any(value.spec) for value in record.values)
+    lines = [
+        f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, planned "
+        f"collectives {count_text(len(record.collectives))}."
+    ]
+    shown = [value for value in record.values if value.operation not in ("constant",)]
+    lines += [f"  {_value_line(value)}" for value in shown[:values_at_most]]
+    if len(shown) > values_at_most:
+        lines.append(f"  … and {count_text(len(shown) - values_at_most)} more")
+    for planned in record.collectives:
+        axes = " × ".join(planned.axes) or "a group that is no mesh axis"
+        where = f" at {planned.source}" if planned.source else ""
+        amount = planned.device_bytes if planned.device_bytes is not None else planned.size_bytes
+        of_what = "per device" if planned.device_bytes is not None else "in all"
+        lines.append(
+            f"Planned {planned.kind} over {axes}: {bytes_text(amount)} {of_what}, stage {planned.stage}{where}"
+        )
+    lines += [f"Note: {note}" for note in record.notes]
+    return "\n".join(lines)
+
+
+def _value_line(value: PlannedValueRecord) -> str:
+    label = f" `{value.op_name}`" if value.operation in ("input", "output") and value.op_name else ""
+    origins = ", ".join(f"{axis} from {origin}" for axis, origin in value.origins.items())
+    why = f"  ({origins})" if origins else ""
+    shape = shape_text(value.dtype, value.shape)
+    return f"{value.name:>9} {value.operation}{label} {shape} {spec_text(value.spec)}{why}"
+
+
+def _as_record(record: ShardingRecord | LeafShardingRecord) -> ShardingRecord:
+    if isinstance(record, ShardingRecord):
+        return record
+    return ShardingRecord(leaves=(record,), total_bytes=record.size_bytes, bytes_per_device=record.bytes_per_device)
+
+
+def _largest(record: ShardingRecord, count: int) -> list[LeafShardingRecord]:
+    """The largest arrays, in the order of the tree."""
+    ranked = sorted(range(len(record.leaves)), key=lambda index: -record.leaves[index].size_bytes)[:count]
+    return [record.leaves[index] for index in sorted(ranked)]
+
+
+def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[Grid, list[_Slice]]:
+    """One cell per slice, in row-major order of the slices."""
+    pieces = _slices(leaf)
+    starts = [sorted({piece.start[dim] for piece in pieces}) for dim in range(len(leaf.shape))]
+    if math.prod(len(found) for found in starts) != len(pieces):
+        axes = [("slices", len(pieces))]  # not a product of cuts: one after another
+    else:
+        axes = [(_dimension(leaf, dim), len(found)) for dim, found in enumerate(starts)]
+    return lay_out_grid(axes, width=width, height=480.0), pieces
+
+
+def _dimension(leaf: LeafShardingRecord, dim: int) -> str:
+    axes = "+".join(leaf.spec[dim]) if dim < len(leaf.spec) else ""
+    return f"dim {dim} by {axes}" if axes else f"dim {dim}"
+
+
+def _slices(leaf: LeafShardingRecord) -> list[_Slice]:
+    """The distinct slices; where they are not listed (a summarised leaf), by the shape of a shard."""
+    if leaf.shards:
+        held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for shard in leaf.shards:
+            held.setdefault((shard.start, shard.stop), []).append(shard.device_id)
+        return [_Slice(start, stop, tuple(devices)) for (start, stop), devices in sorted(held.items())]
+    counts = [-(-size // part) if part else 1 for size, part in zip(leaf.shape, leaf.shard_shape, strict=True)]
+    if math.prod(counts) > _CELLS_AT_MOST or leaf.kind in ("host", "unknown", "manual", "positional"):
+        return [_Slice((0,) * len(leaf.shape), leaf.shape, ())]
+    pieces = [()]
+    for count in counts:
+        pieces = [(*piece, at) for piece in pieces for at in range(count)]
+    return [
+        _Slice(
+            tuple(at * part for at, part in zip(piece, leaf.shard_shape, strict=True)),
+            tuple(min((at + 1) * p, size) for at, p, size in zip(piece, leaf.shard_shape, leaf.shape, strict=True)),
+            (),
+        )
+        for piece in pieces
+    ]
+
+
+def _reading(leaf: LeafShardingRecord, grid: Grid) -> str:
+    return f"{grid.reading}; numbers: devices" if leaf.shards else grid.reading
+
+
+def _leaf_svg(leaf: LeafShardingRecord, width: float) -> tuple[Markup, float]:
+    grid, pieces = _arranged(leaf, width)
+    cells = [
+        _cell_svg(piece, corner, grid.cell, _shade(number, len(pieces), piece.devices))
+        for number, (corner, piece) in enumerate(zip(grid.corners, pieces, strict=True))
+    ]
+    titles = [text(box.x, box.y - 5, box.title, size=10, class_="wb-fill-muted") for box in grid.panels if box.title]
+    notes = "; ".join((_reading(leaf, grid), *leaf.notes))
+    return join(
+        [
+            text(0, 12, describe_leaf(leaf), fit=width, size=12, class_="wb-fill-fg"),
+            text(0, 27, notes, fit=width, size=10.5, class_="wb-fill-muted"),
+            group(*titles, join(cells), transform=f"translate(0 {_HEAD:g})"),
+        ]
+    ), grid.height + _HEAD
+
+
+def _cell_svg(piece: _Slice, corner: tuple[float, float], cell: float, fill: str) -> Markup:
+    x, y = corner
+    size = cell - (2 if cell > 12 else 0.5)
+    bounds = ", ".join(f"{start}:{stop}" for start, stop in zip(piece.start, piece.stop, strict=True))
+    held = f" on device{'s' if len(piece.devices) != 1 else ''} {_ranges(piece.devices)}" if piece.devices else ""
+    rounding = ' rx="3"' if size > 12 else ""
+    box = Markup(
+        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{fill}" '
+        f'data-devices="{_ranges(piece.devices)}"><title>{escape(f"[{bounds}]{held}")}</title></rect>'
+    )
+    if size < 16 or not piece.devices:
+        return box
+    small = 10 if size >= 28 else 8
+    lines = _holders(piece.devices, size / text_width("0", small), 3 if size >= 38 else 1)
+    middle = y + size / 2 + small * 0.36 - (len(lines) - 1) * small * 0.58
+    shown = [
+        text(x + size / 2, middle + at * small * 1.16, words, size=small, fill=ink_on(fill), class_="wb-middle",
+             pointer_events="none")
+        for at, words in enumerate(lines)
+    ]  # fmt: skip
+    return group(box, *shown)
+
+
+def _shade(number: int, count: int, devices: Sequence[int]) -> str:
+    if count == 1 and not devices:
+        return "#9AA0A6"
+    if count <= 7:
+        return OKABE_ITO[number]
+    return sequential(0.1 + 0.85 * number / (count - 1))
+
+
+def _holders(devices: Sequence[int], characters: float, lines: int) -> list[str]:
+    """Device numbers in a few short lines; how many more where they do not fit.
+
+    Example:
+        >>> _holders((0, 1, 2, 3, 4, 5), 4, 2)
+        ['0 1', '+4']
+        >>> _holders((10,), 4, 2)
+        ['10']
+    """
+    rows: list[str] = []
+    for at, device in enumerate(devices):
+        if rows and len(rows[-1]) + 1 + len(str(device)) <= characters:
+            rows[-1] += f" {device}"
+        elif len(rows) < lines:
+            rows.append(str(device))
+        else:
+            hidden = len(devices) - at + len(rows[-1].split())
+            return [*rows[:-1], f"+{hidden}"] if lines > 1 else [f"{len(devices)}×"]
+    return rows
+
+
+def _ranges(devices: Sequence[int]) -> str:
+    """Device numbers with runs shortened.
+
+    Example:
+        >>> _ranges((0, 1, 2, 5))
+        '0–2, 5'
+    """
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and device == runs[-1][1] + 1:
+            runs[-1][1] = device
+        else:
+            runs.append([device, device])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)

@@ -1,0 +1,247 @@
+"""Records as pandas tables: one row per thing, columns named like the records' fields, units in the names."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.records import (
+    ClientCostRecord,
+    ClientRunRecord,
+    CollectiveRecord,
+    ComparisonRecord,
+    CostRecord,
+    LeafShardingRecord,
+    MemoryRecord,
+    MeshRecord,
+    ModuleRecord,
+    PlanRecord,
+    ProgramRecord,
+    PropagationRecord,
+    Record,
+    RunRecord,
+    ShardingRecord,
+    SourceLine,
+    StageRecord,
+)
+from workbench.render._sharding import spec_text
+from workbench.render._svg import shape_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@functools.singledispatch
+def to_pandas(record: Any) -> "pd.DataFrame":
+    """A record's main table.
+
+    Plan or program: stages. Module: instructions. Sharding: arrays. Mesh: devices. Propagation: values. Cost: stages
+    with predicted cost. Memory: largest buffers. Comparison: compared quantities. Run: measured stages. Any other
+    record: one row with its fields.
+
+    Args:
+        record: A record, or a sequence of records of one kind.
+
+    Returns:
+        One row per thing; numbers stay numbers, in the unit that the column's name says.
+
+    Raises:
+        TypeError: if it is neither a record nor a sequence of records.
+
+    Example:
+        >>> to_pandas(PlanRecord(name="f", placements=(), stages=())).shape[0]
+        0
+    """
+    if isinstance(record, Record):
+        return _frame([_fields(record)], [field.name for field in dataclasses.fields(record)])
+    if isinstance(record, Sequence) and not isinstance(record, str) and all(isinstance(r, Record) for r in record):
+        columns = [field.name for field in dataclasses.fields(record[0])] if record else []
+        return _frame(map(_fields, record), columns)
+    message = (
+        f"`to_pandas` was given a `{type(record).__name__}`, which is no record. Tables are made of the records that "
+        "inspectors, cost and engines return, or of a sequence of such records: inspect the program first."
+    )
+    raise TypeError(message)
+
+
+@to_pandas.register(PlanRecord)
+def stages_table(plan: PlanRecord) -> "pd.DataFrame":
+    """Every stage of a plan, inner stages after the one that holds them."""
+    return _frame((_stage_row(stage) for stage in _walk(plan.stages)), _STAGE_COLUMNS)
+
+
+@to_pandas.register(ProgramRecord)
+def program_table(record: ProgramRecord) -> "pd.DataFrame":
+    """The stages of a program, with their predicted cost per device where that is known."""
+    table = stages_table(record.plan)
+    if record.cost is None:
+        return table
+    predicted = cost_table(record.cost).drop(columns=["kind", "name"]).add_prefix("predicted_")
+    return table.merge(predicted, how="left", left_on="stage", right_on="predicted_stage").drop(
+        columns="predicted_stage"
+    )
+
+
+@to_pandas.register(ModuleRecord)
+def instructions_table(module: ModuleRecord) -> "pd.DataFrame":
+    """Every compiled instruction; costs per device and per execution, `times` executions per call."""
+    columns = "name opcode computation shape size_bytes times flops accessed_bytes stage source op_name inferred"
+    return _frame(map(_fields, module.instructions), columns.split())
+
+
+def collectives_table(module: ModuleRecord | Iterable[CollectiveRecord]) -> "pd.DataFrame":
+    """Every collective of a compiled module by mesh axes; bytes per device and per execution."""
+    found = module.collectives if isinstance(module, ModuleRecord) else module
+    columns = "name kind axes group_size groups payload_bytes wire_bytes times stages sources algorithm"
+    return _frame(map(_fields, found), [*columns.split(), "asynchronous", "reduction"])
+
+
+@to_pandas.register(ShardingRecord)
+def shardings_table(record: ShardingRecord) -> "pd.DataFrame":
+    """Every array of a tree with its sharding."""
+    columns = (
+        "path shape dtype spec shard_shape size_bytes bytes_per_device replication padding_bytes kind memory_kind notes"
+    )
+    return _frame(map(_leaf_row, record.leaves), columns.split())
+
+
+@to_pandas.register(LeafShardingRecord)
+def shards_table(leaf: LeafShardingRecord) -> "pd.DataFrame":
+    """Every slice of one array and the device that holds it."""
+    return _frame(map(_fields, leaf.shards), ["device_id", "start", "stop", "replica"])
+
+
+@to_pandas.register(MeshRecord)
+def devices_table(mesh: MeshRecord) -> "pd.DataFrame":
+    """Every device with its place along the mesh axes and the clients (start, stop, padding) it holds."""
+    held: dict[int, dict[str, Any]] = {}
+    for range_ in mesh.clients:
+        row = held.setdefault(range_.device_id, {})
+        row[f"{range_.placement}_start"], row[f"{range_.placement}_stop"] = range_.start, range_.stop
+        row[f"{range_.placement}_padding"] = range_.padding
+    rows = [
+        {
+            **{field: getattr(device, field) for field in ("id", "platform", "kind", "host", "coords", "slice_index")},
+            **{f"axis_{axis.name}": at for axis, at in zip(mesh.axes, device.position, strict=True)},
+            **held.get(device.id, {}),
+        }
+        for device in mesh.devices
+    ]
+    columns = [key for row in rows for key in row]
+    return _frame(rows, columns or ["id", "platform", "kind", "host", "coords", "slice_index"])
+
+
+@to_pandas.register(PropagationRecord)
+def propagation_table(record: PropagationRecord) -> "pd.DataFrame":
+    """Every value of the program with the sharding that propagation gave it, and where that came from."""
+    columns = "name operation type spec origins rule stage source op_name"
+    return _frame(
+        ({**_leaf_row(value), "type": shape_text(value.dtype, value.shape)} for value in record.values), columns.split()
+    )
+
+
+def planned_collectives_table(record: PropagationRecord) -> "pd.DataFrame":
+    """The collectives that propagation asks for; the compiler may combine or change them."""
+    return _frame(
+        map(_fields, record.collectives), "kind axes shape dtype size_bytes device_bytes stage source".split()
+    )
+
+
+@to_pandas.register(CostRecord)
+def cost_table(cost: CostRecord) -> "pd.DataFrame":
+    """Every stage with its predicted cost on one device; a column `sent_bytes_<axes>` per group of mesh axes."""
+    rows = [
+        {
+            **{key: value for key, value in _fields(stage).items() if key != "collective_bytes"},
+            "seconds": stage.seconds,
+            **{f"sent_bytes_{axes}": amount for axes, amount in stage.collective_bytes.items()},
+        }
+        for stage in cost.stages
+    ]
+    columns = "stage kind name flops accessed_bytes compute_seconds memory_seconds collective_seconds seconds bound"
+    return _frame(rows, [*columns.split(), *(key for row in rows for key in row if key.startswith("sent_bytes_"))])
+
+
+def clients_table(record: CostRecord | RunRecord | Iterable[ClientCostRecord]) -> "pd.DataFrame":
+    """Every client: predicted work (of a cost) or measured work (of a run), never both."""
+    found: Sequence[Any] = record.clients if isinstance(record, CostRecord | RunRecord) else tuple(record)
+    kind = type(found[0]) if found else ClientRunRecord if isinstance(record, RunRecord) else ClientCostRecord
+    return _frame(map(_fields, found), [field.name for field in dataclasses.fields(kind)])
+
+
+@to_pandas.register(MemoryRecord)
+def memory_table(memory: MemoryRecord) -> "pd.DataFrame":
+    """The largest buffers alive at the peak."""
+    return _frame(map(_fields, memory.largest), "name size_bytes shape op_name source".split())
+
+
+@to_pandas.register(ComparisonRecord)
+def comparison_table(comparison: ComparisonRecord) -> "pd.DataFrame":
+    """Every compared quantity, one column per program (numbered where names and targets repeat)."""
+    names: list[str] = []
+    for name, target in zip(comparison.names, comparison.targets, strict=True):
+        label = f"{name} ({target})"
+        names.append(label if label not in names else f"{label} #{len(names) + 1}")
+    rows = [
+        {
+            "group": r.group,
+            "name": r.name,
+            **dict(zip(names, r.values, strict=True)),
+            "unit": r.unit,
+            "status": r.status,
+        }
+        for r in comparison.rows
+    ]
+    return _frame(rows, ["group", "name", *names, "unit", "status"])
+
+
+@to_pandas.register(RunRecord)
+def run_table(run: RunRecord) -> "pd.DataFrame":
+    """Every measured stage at every place; seconds per call."""
+    columns = "stage where compute_seconds collective_seconds wait_seconds calls flops_per_second bytes_per_second"
+    return _frame(map(_fields, run.stages), columns.split())
+
+
+_STAGE_COLUMNS = [
+    *("stage", "kind", "name", "placement", "clients", "inputs", "outputs", "moved_bytes", "flops_per_client"),
+    *("bytes_per_client", "trip_count", "flops", "source"),
+]
+
+
+def _stage_row(stage: StageRecord) -> dict[str, Any]:
+    types = {
+        key: ", ".join(shape_text(value.dtype, value.shape) for value in getattr(stage, key))
+        for key in ("inputs", "outputs")
+    }
+    return {**_fields(stage), **types, "stage": stage.path, "flops": stage.flops}
+
+
+def _leaf_row(leaf: Any) -> dict[str, Any]:
+    return {**_fields(leaf, leave_out="shards"), "spec": spec_text(leaf.spec)}
+
+
+def _walk(stages: Iterable[StageRecord]) -> list[StageRecord]:
+    return [inner for stage in stages for inner in (stage, *_walk(stage.body))]
+
+
+def _fields(record: Record, *, leave_out: str = "") -> dict[str, Any]:
+    """The fields of a record as they read best in a cell."""
+    names = (field.name for field in dataclasses.fields(record) if field.name != leave_out)
+    return {name: _cell(getattr(record, name)) for name in names}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Record):
+        return str(value) if isinstance(value, SourceLine) else type(value).__name__
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_cell(item)}" for key, item in value.items())
+    if isinstance(value, tuple) and any(isinstance(item, str | Record) for item in value):
+        return ", ".join(str(_cell(item)) for item in value)
+    return value
+
+
+def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> "pd.DataFrame":
+    """A table with exactly these columns; a row without one of them has an empty cell."""
+    import pandas as pd
+
+    return pd.DataFrame([dict(row) for row in rows], columns=list(dict.fromkeys(columns)))

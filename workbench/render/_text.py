@@ -1,0 +1,143 @@
+"""Any record as text that is worth reading: in a terminal, in a file-hosting page, to a screen reader."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.records import (
+    ComparisonRecord,
+    CostRecord,
+    LaunchedRecord,
+    LeafShardingRecord,
+    MemoryRecord,
+    MeshRecord,
+    ModuleRecord,
+    PlanRecord,
+    ProgramGraphRecord,
+    ProgramRecord,
+    PropagationRecord,
+    Record,
+    ShardingRecord,
+    TapRecord,
+    WhatIfRecord,
+)
+from workbench.render._compare import render_comparison_text
+from workbench.render._cost import collective_bytes, render_cost_text
+from workbench.render._launch import render_graph_text, render_launched_text
+from workbench.render._memory import render_memory_text
+from workbench.render._mesh import render_mesh_text
+from workbench.render._program import axes_text, render_program_text
+from workbench.render._sharding import render_propagation_text, render_sharding_text
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render._treescope import render_tap_text
+from workbench.render._what_if import render_what_if_text
+
+_SHOWN = 12
+
+
+@functools.singledispatch
+def render_text(record: Any) -> str:
+    """A record as a few lines with units; records without a text of their own list their fields.
+
+    Example:
+        >>> print(render_text(MeshRecord(axes=(), devices=())))
+        Mesh without axes: 0 devices.
+    """
+    return "\n".join(_lines(record, 0))
+
+
+def render_plan_text(plan: PlanRecord) -> str:
+    """The stages of a plan that belongs to no target."""
+    return render_program_text(ProgramRecord(name=plan.name, target="no target", plan=plan))
+
+
+def render_module_text(module: ModuleRecord) -> str:
+    """A compiled module: totals, collectives, the costliest instructions, memory, and what is missing."""
+    lines = [
+        f"Module {module.name} for {module.platform}, {count_text(module.devices)} devices: "
+        f"{count_text(len(module.instructions))} instructions, {flops_text(module.flops)} and "
+        f"{bytes_text(module.accessed_bytes)} of memory traffic per device per call.",
+        f"  attributed to a stage: {module.attributed_instructions:.1%} of instructions, {module.attributed_flops:.1%} "
+        f"of FLOPs, {module.attributed_bytes:.1%} of bytes",
+    ]
+    for found in module.collectives:
+        times = "an unknown number of times" if found.times is None else f"{count_text(found.times)} ×"
+        where = f" at {found.sources[0]}" if found.sources else ""
+        lines.append(
+            f"  {times} {found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device, stage "
+            f"{', '.join(found.stages) or 'not known'}{where}"
+        )
+    sent = sum(collective_bytes(module).values())
+    if module.collectives:
+        lines.append(f"  one device sends {bytes_text(sent)} per call")
+    costly = sorted(module.instructions, key=lambda i: -(i.flops * (i.times or 1)))[:5]
+    for instruction in costly:
+        if instruction.flops:
+            where = f" at {instruction.source}" if instruction.source else ""
+            times = "? ×" if instruction.times is None else f"{count_text(instruction.times)} ×"
+            lines.append(f"  {times} {instruction.name} ({instruction.opcode}): {flops_text(instruction.flops)}{where}")
+    lines.append(render_memory_text(module.memory.replace(largest=module.memory.largest[:5])))
+    lines += [f"Note: {note}" for note in module.notes]
+    return "\n".join(lines)
+
+
+for _kind, _writer in (
+    (ComparisonRecord, render_comparison_text),
+    (CostRecord, render_cost_text),
+    (LaunchedRecord, render_launched_text),
+    (LeafShardingRecord, render_sharding_text),
+    (MemoryRecord, render_memory_text),
+    (MeshRecord, render_mesh_text),
+    (ModuleRecord, render_module_text),
+    (PlanRecord, render_plan_text),
+    (ProgramGraphRecord, render_graph_text),
+    (ProgramRecord, render_program_text),
+    (PropagationRecord, render_propagation_text),
+    (ShardingRecord, render_sharding_text),
+    (TapRecord, render_tap_text),
+    (WhatIfRecord, render_what_if_text),
+):
+    render_text.register(_kind, _writer)
+
+
+def _lines(value: Any, depth: int) -> list[str]:
+    """Fields of a record one below another, short things on one line, long lists cut."""
+    pad = "  " * depth
+    if not isinstance(value, Record):
+        return [pad + str(value)]
+    lines = [pad + type(value).__name__.removesuffix("Record")]
+    for field in dataclasses.fields(value):
+        held = getattr(value, field.name)
+        if held is None or (isinstance(held, tuple | str) and not held):
+            continue
+        lines += _field_lines(field.name, held, depth + 1)
+    return lines
+
+
+def _field_lines(name: str, held: Any, depth: int) -> list[str]:
+    pad = "  " * depth
+    if isinstance(held, Record):
+        return [f"{pad}{name}:", *_lines(held, depth + 1)]
+    if isinstance(held, tuple) and any(isinstance(item, Record) for item in held):
+        shown = [line for item in held[:_SHOWN] for line in _lines(item, depth + 1)]
+        rest = [f"{pad}  … and {count_text(len(held) - _SHOWN)} more"] if len(held) > _SHOWN else []
+        return [f"{pad}{name}:", *shown, *rest]
+    if isinstance(held, Mapping):
+        return [f"{pad}{name}: " + ", ".join(f"{key} {_amount(name, item)}" for key, item in held.items())]
+    return [f"{pad}{name}: {_amount(name, held)}"]
+
+
+def _amount(name: str, value: Any) -> str:
+    """A value with the unit that its field's name tells."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = str(value)
+        return text if len(text) <= 200 else text[:199] + "…"
+    if name.endswith("bytes_per_second"):
+        return f"{value / 1e9:,.4g} GB/s"
+    if name.endswith("flops_per_second"):
+        return f"{flops_text(value)}/s"
+    for unit, write in (("_bytes", bytes_text), ("_flops", flops_text), ("_seconds", seconds_text)):
+        if name.endswith(unit) or name == unit[1:]:
+            return write(value)
+    return str(value)

@@ -1,0 +1,75 @@
+"""A program under other shardings than its own, in words."""
+
+from collections.abc import Callable
+
+from workbench.records import ProgramRecord, TrafficRecord, WhatIfRecord
+from workbench.render._program import axes_text
+from workbench.render._sharding import spec_text
+from workbench.render._svg import bytes_text, count_text, flops_text
+
+_SIGNS = {"added": "+", "removed": "−", "more": "▲", "less": "▼", "same": "="}
+
+
+def describe_what_if(record: WhatIfRecord) -> str:
+    """One sentence: what was tried, and how its collectives differ.
+
+    Example:
+        >>> from workbench.records import PlanRecord
+        >>> plan = PlanRecord(name="f", placements=(), stages=())
+        >>> same = ProgramRecord(name="f", target="here", plan=plan)
+        >>> describe_what_if(WhatIfRecord(specs={"w": (("model",), ())}, before=same, after=same))
+        'What if w were P(model, -)? No collective would differ (planned)'
+    """
+    asked = " and ".join(f"{leaf} were {spec_text(spec)}" for leaf, spec in record.specs.items()) or "nothing changed"
+    counts = {
+        change: sum(row.change == change for row in record.traffic) for change in ("added", "removed", "more", "less")
+    }
+    said = ", ".join(f"{count_text(count)} {change}" for change, count in counts.items() if count)
+    how = "planned" if record.compiled is None else "compiled"
+    return f"What if {asked}? " + (f"Collectives: {said}" if said else "No collective would differ") + f" ({how})"
+
+
+def render_what_if_text(record: WhatIfRecord) -> str:
+    """Bytes, memory and every kind of collective, before and after."""
+    lines = [describe_what_if(record) + "."]
+    lines += [f"  {name}: {before} -> {after}" for name, before, after in what_if_amounts(record)]
+    lines += [f"  {_traffic_line(row)}" for row in record.traffic] or ["  no collectives, before or after"]
+    if record.compiled is None:
+        lines.append("Planned by Shardy: sites in the program, a loop's counted once. The compiler may combine them.")
+    lines += [f"Note: {note}" for note in record.notes]
+    return "\n".join(lines)
+
+
+def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
+    """What one device holds and does, before and after; only what is known of both."""
+    held = (_argument_bytes(record.before), _argument_bytes(record.after))
+    rows: list[tuple[str, float | None, float | None, Callable[[float], str]]] = [
+        ("arguments per device", *held, bytes_text)
+    ]
+    before, after = record.before.module, record.after.module
+    if record.compiled is not None and before is not None and after is not None:
+        rows.append(("peak memory per device", before.memory.peak_bytes, after.memory.peak_bytes, bytes_text))
+        rows.append(("FLOPs per device", before.flops, after.flops, flops_text))
+    return [(name, write(a), write(b)) for name, a, b, write in rows if a is not None and b is not None]
+
+
+def change_sign(row: TrafficRecord) -> str:
+    """A sign for what became of a collective, beside its word."""
+    return _SIGNS[row.change]
+
+
+def _argument_bytes(record: ProgramRecord) -> int | None:
+    return None if record.inputs is None else record.inputs.bytes_per_device
+
+
+def _traffic_line(row: TrafficRecord) -> str:
+    stage = f"stage {row.stage} {row.stage_name}".strip() if row.stage else "no stage of the plan"
+    runs = f"{_runs(row.runs_before)} -> {_runs(row.runs_after)} runs"
+    return (
+        f"{change_sign(row)} {row.change}: {row.kind} over {axes_text(row.axes)}, {stage}: {runs}, "
+        f"{bytes_text(row.before_bytes)} -> {bytes_text(row.after_bytes)} per device per call"
+    )
+
+
+def _runs(count: float | None) -> str:
+    return "?" if count is None else count_text(count)

@@ -1,3 +1,0 @@
-"""What if an argument were sharded differently? Its shards, bytes and collectives, before anything runs."""
-
-from workbench.what_if._what_if import WhatIf as WhatIf, try_specs as try_specs
