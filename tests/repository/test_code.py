@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from repository_files import ROOT, project, python_files
 
 import workbench
+import workbench_widgets
 
 SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
 LIBRARY = python_files("workbench", "widgets")
