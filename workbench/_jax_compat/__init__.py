@@ -102,7 +102,10 @@ def drop_unused_outputs(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> Clo
 
 def register_dce(primitive: Any, rule: Callable) -> None:
     """Registers how an equation of `primitive` is pruned."""
-    _pe.dce_rules[primitive] = rule
+    if jax.__version_info__ >= (0, 12):  # JAX 0.12 also passes which inputs are alive, which only matters to Refs
+        _pe.dce_rules[primitive] = lambda used, _live, equation: rule(used, equation)
+    else:
+        _pe.dce_rules[primitive] = rule
 
 
 def is_float0(aval: Any) -> bool:
