@@ -1,0 +1,48 @@
+// Builds the bundles that the Python package ships: `node build.mjs`, `--watch` to rebuild on change, `--check` to say
+// whether the committed bundles are what the sources build to.
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+import { build, context } from "esbuild";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const target = join(here, "workbench_widgets", "static", "built");
+const options = {
+  absWorkingDir: here,
+  entryPoints: { workbench: "src/main.ts", editor: "src/editor/index.ts", styles: "src/styles/index.css" },
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  minify: true,
+  charset: "utf8",
+  legalComments: "none",
+  outdir: target,
+  write: false,
+};
+
+/** Only files that differ are written, so that a rebuild of the same sources touches nothing. */
+function write(files) {
+  mkdirSync(target, { recursive: true });
+  for (const { path, contents } of files) {
+    if (!existsSync(path) || !readFileSync(path).equals(contents)) writeFileSync(path, contents);
+    console.log(`${path.slice(target.length + 1)}: ${contents.length} bytes, ${gzipSync(contents).length} gzipped`);
+  }
+}
+
+if (process.argv.includes("--watch")) {
+  const watcher = { name: "write", setup: (made) => made.onEnd((result) => write(result.outputFiles ?? [])) };
+  await (await context({ ...options, plugins: [watcher] })).watch();
+} else {
+  const { outputFiles } = await build(options);
+  if (process.argv.includes("--check")) {
+    const stale = outputFiles.filter(({ path, contents }) => !existsSync(path) || !readFileSync(path).equals(contents));
+    if (stale.length) {
+      console.error(`Not what the sources build to: ${stale.map(({ path }) => path).join(", ")}. Run "npm run build".`);
+      process.exit(1);
+    }
+  } else {
+    rmSync(target, { recursive: true, force: true });
+    write(outputFiles);
+  }
+}

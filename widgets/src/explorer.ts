@@ -1,0 +1,83 @@
+// All views of one program as tabs of one widget; what is chosen in one is chosen in all.
+import { button, type Child, h, replace } from "./lib/dom";
+import { createContext, type Requests, type Shared } from "./lib/model";
+import { describeChosen, entries } from "./lib/selection";
+import type { Shell } from "./lib/shell";
+import { createTabs, type Tab } from "./lib/tabs";
+import type { SelectionPatch, ViewContext } from "./lib/view";
+import { VIEWS } from "./views";
+
+export interface Headline {
+  text: string;
+  /** What the figure is, for readers who point at it. */
+  help: string;
+  look: "strong" | "plain" | "good" | "bad";
+  view?: string;
+  select?: SelectionPatch;
+}
+
+/** What matters first: the largest collective, memory per device, does it fit; each opens its view. */
+function headline(context: ViewContext): Child {
+  const parts = context.state<Headline[] | undefined>("headline") ?? [];
+  return parts.map(({ text, help, look, view, select }) => {
+    const attributes = { class: `wb-figure wb-look-${look}`, "data-tip": help };
+    if (!view) return h("span", { ...attributes, tabindex: 0 }, text);
+    const go = () => {
+      if (select) context.select(select);
+      context.open(view);
+    };
+    return button(text, go, attributes);
+  });
+}
+
+/** What is chosen, each with a way to let go of it. */
+function chosenBar(context: ViewContext): HTMLElement {
+  const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "What is chosen" });
+  const follow = () => {
+    const all = entries(context.selection).map(([kind, value]) => {
+      const text = describeChosen(kind, value);
+      return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Let go of ${text}` });
+    });
+    replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing chosen"));
+  };
+  context.onSelection(follow);
+  follow();
+  return bar;
+}
+
+export function explorer(shell: Shell, shared: Shared, requests: Requests): void {
+  const context = createContext(shell.body, "", shared, requests);
+  const tabs = context.state<Tab[]>("views");
+  const build = (key: string, pane: HTMLElement) => {
+    try {
+      VIEWS[key](pane, createContext(pane, key, shared, requests));
+    } catch (error) {
+      shared.fail(error);
+    }
+  };
+  const made = createTabs(tabs, build, (key) => {
+    if (context.setting("view", "") !== key) context.set("view", key);
+  });
+  shared.open = (view) => {
+    if (!tabs.some(({ key }) => key === view)) return;
+    made.open(view);
+    context.set("view", view);
+  };
+  const name = h("h3", { class: "wb-title" }, context.state<string>("title") ?? "");
+  const figures = h("div", { class: "wb-headline", role: "group", "aria-label": "In short" });
+  replace(figures, headline(context));
+  shell.head.append(
+    h("div", { class: "wb-titlebar" }, name, figures),
+    h("div", { class: "wb-tabbar" }, made.bar, chosenBar(context)),
+  );
+  shell.body.append(made.panes);
+  context.onSettings(() => {
+    const wanted = context.setting("view", made.present);
+    if (wanted === made.present) return;
+    made.open(wanted);
+    made.focus(wanted);
+  });
+  context.onState(() => replace(figures, headline(context)));
+  const first = context.setting("view", "");
+  made.open(tabs.some(({ key }) => key === first) ? first : tabs[0].key);
+}

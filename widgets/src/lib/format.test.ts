@@ -1,0 +1,24 @@
+import { describe, expect, it } from "vitest";
+import { fixed, formatAs, formatShare, plural } from "./format";
+import cases from "./format-cases.json";
+
+describe("numbers are written as Python writes them", () => {
+  for (const [unit, table] of Object.entries(cases))
+    it.each(table as [number | null, string][])(`${unit}: %s is %s`, (value, text) => {
+      expect(formatAs(unit, value)).toBe(text);
+    });
+});
+
+it("exact halves go to the even neighbour", () => {
+  expect([0.5, 1.5, 2.5].map((value) => fixed(value, 0))).toEqual(["0", "2", "2"]);
+});
+
+it("a value that is no number is unknown", () => {
+  expect(formatAs("bytes", Number.NaN)).toBe("unknown");
+  expect(formatShare(Number.NaN)).toBe("unknown");
+});
+
+it("a noun follows its count", () => {
+  expect(plural(1, "client")).toBe("1 client");
+  expect(plural(2048, "client")).toBe("2,048 clients");
+});

@@ -1,0 +1,81 @@
+// Numbers with units, written as `workbench.render` writes them: both are tested with `format-cases.json`.
+
+export type Unit = "bytes" | "flops" | "seconds" | "count" | "share" | "number" | "times";
+type Amount = number | null | undefined;
+
+const UNKNOWN = "unknown";
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const FLOPS = ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"];
+const SECONDS: [number, string][] = [
+  [1, "s"],
+  [1e-3, "ms"],
+  [1e-6, "µs"],
+];
+
+const known = (value: Amount): value is number => value !== null && value !== undefined && !Number.isNaN(value);
+
+/** `value` with that many decimals; exact halves go to the even neighbour as in Python, where `toFixed` rounds them up. */
+export function fixed(value: number, digits: number): string {
+  const halves = value * 2 ** (digits + 1);
+  if (!Number.isInteger(halves) || halves % 2 === 0) return value.toFixed(digits);
+  const scale = 10 ** digits;
+  const low = Math.floor(value * scale);
+  return ((low % 2 === 0 ? low : low + 1) / scale).toFixed(digits);
+}
+
+const trimmed = (text: string): string => {
+  const short = text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text;
+  return short === "-0" ? "0" : short;
+};
+
+function threeDigits(value: number): string {
+  const size = Math.abs(value);
+  return size >= 100 ? fixed(value, 0) : trimmed(fixed(value, size >= 10 ? 1 : 2));
+}
+
+function scaled(value: Amount, base: number, units: readonly string[]): string {
+  if (!known(value)) return UNKNOWN;
+  let rest = value;
+  let power = 0;
+  while (Math.abs(rest) >= base && power < units.length - 1) {
+    rest /= base;
+    power += 1;
+  }
+  return `${threeDigits(rest)} ${units[power]}`;
+}
+
+export const formatBytes = (value: Amount): string => scaled(value, 1024, BYTES);
+export const formatFlops = (value: Amount): string => scaled(value, 1000, FLOPS);
+
+export function formatSeconds(value: Amount): string {
+  if (!known(value) || !Number.isFinite(value)) return UNKNOWN;
+  if (value === 0) return "0 s";
+  for (const [scale, unit] of SECONDS) if (Math.abs(value) >= scale) return `${threeDigits(value / scale)} ${unit}`;
+  return `${threeDigits(value / 1e-9)} ns`;
+}
+
+export function formatCount(value: Amount): string {
+  if (!known(value) || !Number.isFinite(value)) return UNKNOWN;
+  if (Number.isInteger(value) || Math.abs(value) >= 1000)
+    return Number(fixed(value, 0)).toLocaleString("en-US", { maximumFractionDigits: 0 });
+  if (Math.abs(value) >= 100) return fixed(value, 0);
+  const short = value.toExponential(2);
+  const exponent = Number(short.slice(short.indexOf("e") + 1));
+  if (exponent >= -4) return trimmed(value.toFixed(2 - exponent));
+  return `${trimmed(short.slice(0, short.indexOf("e")))}e-${String(-exponent).padStart(2, "0")}`;
+}
+
+export const formatShare = (value: Amount): string =>
+  known(value) && Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : UNKNOWN;
+
+const FORMATS: Partial<Record<string, (value: Amount) => string>> = {
+  bytes: formatBytes,
+  flops: formatFlops,
+  seconds: formatSeconds,
+  share: formatShare,
+};
+
+/** `value` in the unit that a record names; plain numbers where there is none. */
+export const formatAs = (unit: string, value: Amount): string => (FORMATS[unit] ?? formatCount)(value);
+
+export const plural = (count: number, noun: string): string => `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;

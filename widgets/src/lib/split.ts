@@ -1,0 +1,64 @@
+// Master and detail: two panes that scroll by themselves, with a handle between them.
+import { h } from "./dom";
+import { clamp, consume } from "./keyboard";
+import type { ViewContext } from "./view";
+
+const NARROW = 780; // pixels below which the detail goes under the master
+const LEAST = 0.15;
+const STEP = 0.03;
+
+export interface Split {
+  node: HTMLElement;
+  main: HTMLElement;
+  detail: HTMLElement;
+}
+
+/** Master on the left, detail on the right; in narrow places the detail is below, and still on the screen. */
+export function split(context: ViewContext, label: string, share = 0.6): Split {
+  const main = h("div", { class: "wb-main" });
+  const detail = h("aside", { class: "wb-detail wb-panel", "aria-live": "polite", "aria-label": label, tabindex: 0 });
+  const handle = h("div", {
+    class: "wb-handle",
+    role: "separator",
+    tabindex: 0,
+    "aria-label": `Width of: ${label}`,
+    "aria-valuemin": 100 * LEAST,
+    "aria-valuemax": 100 * (1 - LEAST),
+  });
+  const node = h("div", { class: "wb-splitter" }, main, handle, detail);
+  const narrow = () => node.classList.contains("wb-narrow");
+  const put = (next: number) => {
+    const kept = clamp(next, LEAST, 1 - LEAST);
+    node.style.setProperty("--wb-share", String(kept));
+    handle.setAttribute("aria-valuenow", String(Math.round(100 * kept)));
+  };
+  let present = context.setting("split", share);
+  put(present);
+  const move = (next: number) => {
+    present = clamp(next, LEAST, 1 - LEAST);
+    put(present);
+  };
+  handle.addEventListener("pointerdown", (event) => {
+    handle.setPointerCapture(event.pointerId);
+    consume(event);
+  });
+  handle.addEventListener("pointermove", (event) => {
+    if (!handle.hasPointerCapture(event.pointerId)) return;
+    const box = node.getBoundingClientRect();
+    move(narrow() ? (event.clientY - box.top) / box.height : (event.clientX - box.left) / box.width);
+  });
+  handle.addEventListener("pointerup", () => context.set("split", present));
+  handle.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -STEP, ArrowUp: -STEP, ArrowRight: STEP, ArrowDown: STEP }[event.key];
+    if (!step) return;
+    move(present + step);
+    consume(event);
+  });
+  const watch = new ResizeObserver(() => {
+    node.classList.toggle("wb-narrow", node.clientWidth > 0 && node.clientWidth < NARROW);
+    handle.setAttribute("aria-orientation", narrow() ? "horizontal" : "vertical");
+  });
+  watch.observe(node);
+  context.signal.addEventListener("abort", () => watch.disconnect());
+  return { node, main, detail };
+}

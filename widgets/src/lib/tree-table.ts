@@ -1,0 +1,325 @@
+// A tree with columns of numbers, each with a bar in its cell: sorted, filtered, of any length, by mouse and by keyboard.
+import { type Child, h, keepKeys, replace, setTabIndex, uniqueId } from "./dom";
+import { formatAs } from "./format";
+import { clamp, consume, listStep } from "./keyboard";
+import {
+  byNumber,
+  byText,
+  keepWithContext,
+  openLargest,
+  pathTo,
+  type Row,
+  type Tree,
+  treeFrom,
+  visibleRows,
+} from "./tree";
+import { revealed, visibleWindow } from "./window";
+
+export interface Column {
+  key: string;
+  title: string;
+  /** Explains the column, on its header. */
+  tip?: string;
+  unit?: string;
+  /** The number of a node; null where it is unknown. Columns without it are sorted by `text`. */
+  value?: (node: number) => number | null;
+  text?: (node: number) => string;
+  /** What the cell holds instead of the formatted number. */
+  cell?: (node: number) => Child;
+  /** Draws a bar: the number that fills the cell. */
+  full?: number;
+  width?: string;
+}
+
+export interface TreeTableOptions {
+  label: string;
+  parent: ArrayLike<number>;
+  /** The first column: what a node is called, and what stands before its name. */
+  title: string;
+  name: (node: number) => string;
+  mark?: (node: number) => Child;
+  columns: readonly Column[];
+  choose: (node: number) => void;
+  /** A key of the tree's own, e.g. to open one level more. */
+  sort?: { key: string; descending: boolean };
+  open?: ReadonlySet<number>;
+  rowClass?: (node: number) => string;
+  rowAttributes?: (node: number) => Record<string, string>;
+  rowHeight?: number;
+  empty?: string;
+  signal: AbortSignal;
+}
+
+export interface TreeTable {
+  readonly node: HTMLElement;
+  /** Shows what passes, with its ancestors; null shows all. Returns how many pass. */
+  filter(passes: ((node: number) => boolean) | null): number;
+  /** Marks a node; opens what it stands in and scrolls to it. */
+  select(node: number | null): void;
+  setColumns(columns: readonly Column[]): void;
+  expandTo(rows: number, value: (node: number) => number): void;
+  collapseAll(): void;
+  draw(): void;
+}
+
+const DEFAULT_ROW_HEIGHT = 26;
+
+class Table implements TreeTable {
+  readonly node: HTMLElement;
+  private readonly prefix = uniqueId();
+  private readonly tree: Tree;
+  private readonly head = h("div", { role: "rowgroup", class: "wb-tt-head" });
+  private readonly body = h("div", { role: "rowgroup", class: "wb-tt-body" });
+  private readonly nothing: HTMLElement;
+  private readonly rowHeight: number;
+  private columns: readonly Column[];
+  private open: Set<number>;
+  private order: { key: string; descending: boolean } | undefined;
+  private kept: Uint8Array | undefined;
+  private rows: Row[] = [];
+  private active = 0;
+  private chosen: number | null = null;
+  private frame = 0;
+
+  constructor(private readonly options: TreeTableOptions) {
+    this.tree = treeFrom(options.parent);
+    this.rowHeight = options.rowHeight ?? DEFAULT_ROW_HEIGHT;
+    this.columns = options.columns;
+    this.open = new Set(options.open ?? []);
+    this.order = options.sort;
+    this.nothing = h("p", { class: "wb-note wb-empty", hidden: true }, options.empty ?? "Nothing passes the filter.");
+    this.node = h("div", { class: "wb-tt", role: "treegrid", "aria-label": options.label }, this.head, this.body);
+    setTabIndex(this.node, 0);
+    keepKeys(this.node);
+    this.node.addEventListener("scroll", () => this.later());
+    this.node.addEventListener("keydown", (event) => this.onKey(event));
+    this.body.addEventListener("click", (event) => this.onClick(event));
+    const watch = new ResizeObserver(() => this.later());
+    watch.observe(this.node);
+    options.signal.addEventListener("abort", () => {
+      watch.disconnect();
+      cancelAnimationFrame(this.frame);
+    });
+    this.setColumns(options.columns);
+  }
+
+  setColumns(columns: readonly Column[]): void {
+    this.columns = columns;
+    const widths = columns.map((column) => column.width ?? "108px");
+    this.node.style.setProperty("--wb-tt-columns", ["minmax(230px, 1fr)", ...widths].join(" "));
+    this.node.setAttribute("aria-colcount", String(columns.length + 1));
+    this.drawHead();
+    this.flatten();
+  }
+
+  filter(passes: ((node: number) => boolean) | null): number {
+    this.kept = passes ? keepWithContext(this.tree, passes) : undefined;
+    this.flatten();
+    let count = 0;
+    if (passes) for (let i = 0; i < this.tree.parent.length; i++) count += passes(i) ? 1 : 0;
+    return passes ? count : this.tree.parent.length;
+  }
+
+  select(node: number | null): void {
+    if (node === this.chosen) return this.draw();
+    this.chosen = node;
+    if (node !== null) {
+      for (const above of pathTo(this.tree, node).slice(0, -1)) this.open.add(above);
+      this.flatten();
+      const at = this.rows.findIndex((row) => row.node === node);
+      if (at >= 0) this.moveTo(at);
+    }
+    this.draw();
+  }
+
+  expandTo(rows: number, value: (node: number) => number): void {
+    this.open = openLargest(this.tree, value, rows);
+    this.flatten();
+  }
+
+  collapseAll(): void {
+    this.open.clear();
+    this.flatten();
+  }
+
+  draw(): void {
+    this.frame = 0;
+    const [first, last] = visibleWindow(
+      this.node.scrollTop,
+      this.node.clientHeight || 400,
+      this.rowHeight,
+      this.rows.length,
+    );
+    this.body.replaceChildren(...this.rows.slice(first, last).map((row, i) => this.drawRow(row, first + i)));
+    if (this.rows.length) this.node.setAttribute("aria-activedescendant", `${this.prefix}-${this.active}`);
+    else this.node.removeAttribute("aria-activedescendant");
+  }
+
+  private later(): void {
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  private flatten(): void {
+    const focused = this.rows[this.active]?.node;
+    this.rows = visibleRows(this.tree, this.open, this.compare(), this.kept);
+    this.active = Math.max(
+      0,
+      this.rows.findIndex((row) => row.node === focused),
+    );
+    this.body.style.height = `${this.rows.length * this.rowHeight}px`;
+    this.node.setAttribute("aria-rowcount", String(this.rows.length + 1));
+    if (this.rows.length) this.nothing.remove();
+    else this.node.after(this.nothing);
+    this.nothing.hidden = this.rows.length > 0;
+    this.draw();
+  }
+
+  private compare() {
+    if (!this.order) return undefined;
+    const { key, descending } = this.order;
+    if (key === "") return byText(this.options.name, descending);
+    const column = this.columns.find((each) => each.key === key);
+    if (column?.value) return byNumber(column.value, descending);
+    return column?.text ? byText(column.text, descending) : undefined;
+  }
+
+  private drawHead(): void {
+    const cell = (key: string, title: string, numeric: boolean, tip?: string) => {
+      const sorted = this.order?.key === key;
+      const direction = this.order?.descending ? "descending" : "ascending";
+      const words = [title, sorted ? h("span", { "aria-hidden": "true" }, this.order?.descending ? " ↓" : " ↑") : null];
+      const sort = h("button", { type: "button", class: "wb-sortable", "data-tip": tip, tabindex: 0 }, words);
+      sort.addEventListener("click", () => this.sortBy(key, numeric));
+      const attributes = { role: "columnheader", class: numeric ? "wb-num" : "", "data-key": key };
+      return h("div", { ...attributes, "aria-sort": sorted ? direction : null }, sort);
+    };
+    const cells = this.columns.map((column) => cell(column.key, column.title, Boolean(column.value), column.tip));
+    replace(this.head, h("div", { role: "row", class: "wb-tt-row" }, cell("", this.options.title, false), cells));
+  }
+
+  private sortBy(key: string, numeric: boolean): void {
+    const again = this.order?.key === key;
+    this.order = { key, descending: again ? !this.order?.descending : numeric };
+    this.drawHead();
+    this.flatten();
+    this.head.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"] button`)?.focus();
+  }
+
+  private drawRow(row: Row, index: number): HTMLElement {
+    const { node, depth, expandable, expanded } = row;
+    const twist = h(
+      "span",
+      { class: "wb-twist", "data-twist": expandable ? "" : null, "aria-hidden": "true" },
+      expandable ? (expanded ? "▾" : "▸") : "",
+    );
+    const name = this.options.name(node);
+    const first = h(
+      "div",
+      { role: "gridcell", class: "wb-tt-name", title: name },
+      twist,
+      this.options.mark?.(node),
+      h("span", { class: "wb-tt-text" }, name),
+    );
+    first.style.paddingLeft = `${6 + 15 * depth}px`;
+    const look = [
+      "wb-tt-row",
+      this.options.rowClass?.(node),
+      node === this.chosen ? "wb-selected" : "",
+      index === this.active ? "wb-active" : "",
+    ];
+    const made = h(
+      "div",
+      {
+        role: "row",
+        id: `${this.prefix}-${index}`,
+        class: look.filter(Boolean).join(" "),
+        "data-row": index,
+        "data-node": node,
+        "aria-level": depth + 1,
+        "aria-posinset": row.place,
+        "aria-setsize": row.siblings,
+        "aria-rowindex": index + 2,
+        "aria-expanded": expandable ? String(expanded) : null,
+        "aria-selected": String(node === this.chosen),
+        ...this.options.rowAttributes?.(node),
+      },
+      first,
+      this.columns.map((column) => this.drawCell(column, node)),
+    );
+    made.style.top = `${index * this.rowHeight}px`;
+    made.style.height = `${this.rowHeight}px`;
+    return made;
+  }
+
+  private drawCell(column: Column, node: number): HTMLElement {
+    const value = column.value?.(node) ?? null;
+    const text = column.cell
+      ? column.cell(node)
+      : column.text
+        ? column.text(node)
+        : value === null
+          ? "–"
+          : formatAs(column.unit ?? "count", value);
+    const zero = value === 0 && !column.cell;
+    const cell = h(
+      "div",
+      { role: "gridcell", class: column.value ? "wb-num" : "" },
+      zero ? h("span", { class: "wb-zero" }, "–") : text,
+    );
+    if (column.full && value) {
+      const bar = h("span", { class: "wb-cellbar", "aria-hidden": "true" });
+      bar.style.width = `${clamp((100 * Math.abs(value)) / column.full, 0, 100)}%`;
+      cell.prepend(bar);
+    }
+    return cell;
+  }
+
+  private moveTo(index: number): void {
+    if (!this.rows.length) return;
+    this.active = clamp(index, 0, this.rows.length - 1);
+    const height = this.node.clientHeight - this.head.offsetHeight;
+    this.node.scrollTop = revealed(this.active, this.node.scrollTop, height, this.rowHeight);
+    this.draw();
+  }
+
+  private toggle(row: Row, expanded = !row.expanded): void {
+    if (!row.expandable) return;
+    if (expanded) this.open.add(row.node);
+    else this.open.delete(row.node);
+    this.flatten();
+  }
+
+  private choose(row: Row): void {
+    this.chosen = row.node;
+    this.draw();
+    this.options.choose(row.node);
+  }
+
+  private onClick(event: MouseEvent): void {
+    const target = event.target as Element;
+    const found = target.closest<HTMLElement>("[data-row]");
+    if (!found || target.closest("button, a, select, input")) return;
+    this.active = Number(found.dataset.row);
+    const row = this.rows[this.active];
+    if (target.closest("[data-twist]")) this.toggle(row);
+    else this.choose(row);
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    const row = this.rows[this.active];
+    if (event.target !== this.node || !row) return;
+    const page = Math.max(1, Math.floor(this.node.clientHeight / this.rowHeight) - 2);
+    const step = listStep(event.key, page);
+    if (step !== undefined) this.moveTo(this.active + step);
+    else if (event.key === "ArrowRight" && row.expanded) this.moveTo(this.active + 1);
+    else if (event.key === "ArrowRight") this.toggle(row, true);
+    else if (event.key === "ArrowLeft" && row.expanded && !this.kept) this.toggle(row, false);
+    else if (event.key === "ArrowLeft")
+      this.moveTo(this.rows.findIndex(({ node }) => node === this.tree.parent[row.node]));
+    else if (event.key === "Enter" || event.key === " ") this.choose(row);
+    else return;
+    consume(event);
+  }
+}
+
+export const treeTable = (options: TreeTableOptions): TreeTable => new Table(options);

@@ -1,0 +1,73 @@
+// What every view is, and what it gets: see README.md.
+
+/** What is chosen, in every view at once. */
+export interface Selection {
+  stage?: string;
+  client?: number;
+  device?: number;
+  axis?: string;
+  line?: string;
+  instruction?: string;
+  leaf?: string;
+  node?: string;
+}
+export type SelectionKind = keyof Selection;
+export type SelectionPatch = { [K in SelectionKind]?: Selection[K] | null };
+
+export interface Progress {
+  phase: string;
+  seconds?: number;
+  share?: number;
+}
+export interface RequestOptions {
+  onProgress?: (progress: Progress) => void;
+  signal?: AbortSignal;
+  /** An error is shown in the view unless this is set; either way the promise is rejected. */
+  quiet?: boolean;
+}
+
+export interface Theme {
+  /** The present value of a colour token such as `clients`, for a canvas. */
+  colour(name: string): string;
+  onChange(callback: () => void): void;
+}
+
+export interface ViewContext {
+  /** The part of the widget that this view shows, e.g. "hlo"; empty for a view that stands alone. */
+  readonly key: string;
+  readonly selection: Selection;
+  readonly theme: Theme;
+  /** Aborted when the view is taken away: give it to listeners, observers and requests. */
+  readonly signal: AbortSignal;
+  readonly glossary: Readonly<Record<string, string>>;
+  readonly lessons: Readonly<Record<string, readonly [string, string]>>;
+  /** Whether a kernel answers: not in exported pages. */
+  readonly hasKernel: boolean;
+
+  /** A named part of what Python sent for this view. */
+  state<T>(name: string): T;
+  onState(callback: () => void): void;
+  /** A column of numbers that Python sent as bytes. */
+  array(name: string): Float32Array;
+  /** Values that change often while something runs. */
+  live<T>(name: string): T | undefined;
+  onLive(callback: () => void): void;
+  /** How the view is set up (open tab, filter); kept in Python, so that it survives and can be set from there. */
+  setting<T>(name: string, fallback: T): T;
+  set(name: string, value: unknown): void;
+  onSettings(callback: () => void): void;
+
+  select(patch: SelectionPatch): void;
+  onSelection(callback: () => void): void;
+  /** Opens another view of the same widget, e.g. "hlo"; does nothing where there is none. */
+  open(view: string): void;
+
+  /** Asks the kernel; rejects with an `Error`, or an `AbortError` after `signal`. */
+  request<T>(kind: string, payload?: object, options?: RequestOptions): Promise<T>;
+  /** A part of the front end that is loaded when it is first needed. */
+  chunk<T>(name: string): Promise<T>;
+  say(text: string): void;
+  fail(error: unknown): void;
+}
+
+export type RenderView = (host: HTMLElement, context: ViewContext) => void;

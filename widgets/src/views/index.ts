@@ -1,0 +1,4 @@
+// Every view by the name that Python gives it. To add one: see ../README.md.
+import type { RenderView } from "../lib/view";
+
+export const VIEWS: Record<string, RenderView> = {};
