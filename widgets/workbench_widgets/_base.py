@@ -1,5 +1,7 @@
 """What every live view has: a static picture for where nothing runs, requests with answers, errors that are seen."""
 
+import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
@@ -8,11 +10,13 @@ from typing import Any, ClassVar
 
 import anywidget
 import traitlets
+from ipywidgets import widget_serialization
 
 from workbench.render import Markup, figure
+from workbench_widgets._bundle import chunk, chunk_models, loader, stylesheet
 from workbench_widgets._export import to_html
 from workbench_widgets._lessons import find_lessons
-from workbench_widgets._module import module, stylesheet
+from workbench_widgets._module import module
 from workbench_widgets._outbox import Outbox
 
 Selection = dict[str, Any]
@@ -31,9 +35,11 @@ class WorkbenchWidget(anywidget.AnyWidget):
         problem: The last error of a callback, shown in the view.
     """
 
-    module_name: ClassVar[str] = ""
+    view_name: ClassVar[str] = ""  # of the bundle's views
+    module_name: ClassVar[str] = ""  # an ES module of its own, for views that are not in the bundle
     _outbox: Outbox | None = None
     requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
+    background: ClassVar[frozenset[str]] = frozenset()  # requests that take long: they run in a thread of their own
 
     data = traitlets.Dict().tag(sync=True)
     arrays = traitlets.Dict().tag(sync=True)
@@ -42,9 +48,12 @@ class WorkbenchWidget(anywidget.AnyWidget):
     selection = traitlets.Dict().tag(sync=True)
     settings = traitlets.Dict().tag(sync=True)
     problem = traitlets.Dict().tag(sync=True)
+    chunks = traitlets.Dict().tag(sync=True, **widget_serialization)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if "module_name" in cls.__dict__ and cls.module_name:
+        if cls.__dict__.get("view_name"):
+            cls._esm = loader(cls.view_name)
+        elif cls.__dict__.get("module_name"):
             cls._esm = module(cls.module_name)
             cls._css = stylesheet()
         super().__init_subclass__(**kwargs)
@@ -60,7 +69,8 @@ class WorkbenchWidget(anywidget.AnyWidget):
         self._outbox = Outbox(send, is_open=lambda: (widget := me()) is not None and widget.is_open)
         if "glossary" in values.get("data", {}):
             values["data"] = {**values["data"], "lessons": find_lessons()}
-        super().__init__(**values)
+        self._stops: dict[str, threading.Event] = {}
+        super().__init__(**values, **({"chunks": chunk_models()} if self.view_name else {}))
         self.on_msg(self._receive)
 
     @property
@@ -149,6 +159,14 @@ class WorkbenchWidget(anywidget.AnyWidget):
             self._open_views = max(0, (self._open_views or 0) + (1 if content.get("open") else -1))
             if self._outbox is not None:
                 self._outbox.flush()
+        elif kind == "chunk":
+            name = str(content.get("name"))
+            self.send({"kind": "chunk", "name": name, **chunk(name)})
+        elif kind == "cancel":
+            if (stop := self._stops.get(str(content.get("id")))) is not None:
+                stop.set()
+        elif kind == "request" and content.get("name") in self.background:
+            threading.Thread(target=self._answer, args=(content,), name="workbench-view", daemon=True).start()
         elif kind == "request":
             self._answer(content)
 
@@ -161,10 +179,32 @@ class WorkbenchWidget(anywidget.AnyWidget):
                 message = f"the view asked for {name!r}, but {type(self).__name__} answers only {known}"
                 raise ValueError(message)
             arguments = dict(content.get("args") or {})
+            if name in self.background:
+                arguments["report"] = self._reporter(str(content.get("id")))
             reply["value"] = getattr(self, self.requests[name])(**arguments)
         except Exception as error:
             reply["error"] = problem(error)
+        finally:
+            self._stops.pop(str(content.get("id")), None)
         self.send(reply)
+
+    def _reporter(self, request: str) -> Callable[[str], None]:
+        """What a long request calls with the name of each phase; it ends the request once the reader has stopped it."""
+        stop = self._stops[request] = threading.Event()
+        began = time.monotonic()
+
+        def report(phase: str) -> None:
+            if stop.is_set():
+                message = f"{phase} was stopped"
+                raise StoppedError(message)
+            progress = {"phase": phase, "seconds": time.monotonic() - began}
+            self.send({"kind": "progress", "id": request, "progress": progress})
+
+        return report
+
+
+class StoppedError(Exception):
+    """A reader stopped what was under way."""
 
 
 def problem(error: BaseException) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench_widgets._module import STATIC, stylesheet
+from workbench_widgets._bundle import CHUNKS, STATIC, chunk, stylesheet
 
 if TYPE_CHECKING:
     from workbench_widgets._base import WorkbenchWidget
@@ -16,6 +16,7 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>{css}body{{margin:0}}.wb-page{{background:var(--wb-bg);min-height:100vh;padding:16px;box-sizing:border-box}}</style>
 </head><body class="wb-exported"><main class="wb wb-page"></main>
+<script type="application/json" id="wb-chunks">{chunks}</script>
 <script type="application/json" id="wb-state">{state}</script>
 <script type="module">{script}</script></body></html>
 """
@@ -29,10 +30,15 @@ def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench") -
     return _PAGE.format(
         title=html.escape(title),
         css=stylesheet(),
-        # A "<" could end the script early or open a comment in it; as an escape it cannot.
-        state=json.dumps(state).replace("<", "\\u003c"),
+        chunks=_inert({name: chunk(name) for name in CHUNKS} if any(each.view_name for each in widgets) else {}),
+        state=_inert(state),
         script=(STATIC / "offline.js").read_text(encoding="utf-8"),
     )
+
+
+def _inert(value: Any) -> str:
+    """JSON for a script element: a "<" could end it early or open a comment in it; as an escape it cannot."""
+    return json.dumps(value).replace("<", "\\u003c")
 
 
 def _plain(value: Any) -> Any:

@@ -24,14 +24,6 @@ def module(name: str) -> str:
     return "\n".join([*parts, _without_imports(name)])
 
 
-@functools.cache
-def stylesheet() -> str:
-    """The style of all widgets."""
-    from workbench.render import css_variables
-
-    return str(css_variables()) + (STATIC / "workbench.css").read_text(encoding="utf-8")
-
-
 def _collect(name: str, order: list[str], chain: tuple[str, ...]) -> None:
     if name in chain:
         message = (

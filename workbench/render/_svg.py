@@ -194,7 +194,7 @@ def count_text(value: float | None) -> str:
     """
     if value is None:
         return "unknown"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.3g}"
 
 
 def seconds_text(value: float | None) -> str:

@@ -9,6 +9,7 @@ const binary = (value) => {
 function offlineModel(state) {
   const listeners = {};
   const emit = (name, ...args) => (listeners[name] ?? []).slice().forEach((callback) => callback(...args));
+  state.offline = true;
   return {
     get: (key) => state[key],
     set(key, value) {
@@ -26,6 +27,7 @@ function offlineModel(state) {
   };
 }
 
+globalThis.__workbenchChunks = JSON.parse(document.getElementById("wb-chunks").textContent);
 const place = document.querySelector("main");
 for (const { esm, state } of JSON.parse(document.getElementById("wb-state").textContent)) {
   const address = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));

@@ -1,0 +1,72 @@
+"""The front end as a page gets it: a few lines per widget, and the bundle once per page.
+
+Every widget's module text is copied into every instance and into saved notebooks, so it only finds or loads the bundle.
+The bundle itself is the state of a `Chunk`, a model without a view that all widgets of a kernel refer to.
+"""
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+STATIC = Path(__file__).parent / "static"
+BUILT = STATIC / "built"
+CHUNKS = ("workbench", "editor")  # what every page needs first; the others when they are first needed
+
+
+class Chunk(anywidget.AnyWidget):
+    """A part of the front end, as a model that pages load once."""
+
+    _esm = "export default { render() {} };"
+    code = traitlets.Unicode().tag(sync=True)
+    css = traitlets.Unicode().tag(sync=True)
+
+
+_models: dict[str, Chunk] = {}
+
+
+def chunk_models() -> dict[str, Chunk]:
+    """The models of this kernel; made again where someone closed them."""
+    for name in CHUNKS:
+        if name not in _models or _models[name].comm is None:
+            _models[name] = Chunk(**chunk(name))
+    return dict(_models)
+
+
+@functools.cache
+def chunk(name: str) -> dict[str, str]:
+    """The code of one part, and the style sheet with the first.
+
+    Raises:
+        ValueError: there is no such part.
+    """
+    if name not in CHUNKS:
+        message = f"a page asked for {name!r}, but the front end has only the parts {', '.join(CHUNKS)}"
+        raise ValueError(message)
+    code = (BUILT / f"{name}.js").read_text(encoding="utf-8")
+    return {"code": code, "css": stylesheet() if name == CHUNKS[0] else ""}
+
+
+@functools.cache
+def loader(view: str) -> str:
+    """The module text of widgets that show `view`, a name of the bundle's own views."""
+    hashes = {name: _hash(chunk(name)) for name in CHUNKS}
+    text = (STATIC / "loader.js").read_text(encoding="utf-8")
+    return text.replace("%VIEW%", view).replace("%HASHES%", json.dumps(hashes))
+
+
+@functools.cache
+def stylesheet() -> str:
+    """The style of all widgets."""
+    from workbench.render import css_variables
+
+    sheets = (STATIC / "workbench.css", BUILT / "styles.css")
+    return str(css_variables()) + "\n".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
