@@ -1,6 +1,14 @@
 """What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
 
 from workbench.records._base import Record as Record
+from workbench.records._call_tree import (
+    CallCollectiveRecord as CallCollectiveRecord,
+    CallFiguresRecord as CallFiguresRecord,
+    CallKind as CallKind,
+    CallNodeRecord as CallNodeRecord,
+    CallPass as CallPass,
+    CallTreeRecord as CallTreeRecord,
+)
 from workbench.records._comparison import (
     ComparedRecord as ComparedRecord,
     ComparisonRecord as ComparisonRecord,

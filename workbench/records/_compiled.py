@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
+from workbench.records._call_tree import CallTreeRecord
 from workbench.records._hardware import ChipRecord, MeshRecord
 from workbench.records._program import PlanRecord, SourceLine
 from workbench.records._sharding import PropagationRecord, ShardingRecord
@@ -112,6 +113,7 @@ class ModuleRecord(Record):
     attributed_instructions: float  # share with a stage, 0..1
     attributed_flops: float
     attributed_bytes: float
+    call_tree: CallTreeRecord | None = None
     text: str = ""
     notes: tuple[str, ...] = ()  # what is missing and why (a partial record says so here)
 
@@ -178,5 +180,12 @@ class ProgramRecord(Record):
     propagation: PropagationRecord | None = None
     module: ModuleRecord | None = None
     cost: CostRecord | None = None
+    traced_call_tree: CallTreeRecord | None = None  # of the jaxpr, where nothing was compiled
     stablehlo: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def call_tree(self) -> CallTreeRecord | None:
+        """Every figure on the user's functions, modules and lines: of the compiled module, else of the jaxpr."""
+        compiled = None if self.module is None else self.module.call_tree
+        return self.traced_call_tree if compiled is None else compiled
