@@ -11,7 +11,7 @@ from workbench.errors import InspectionError
 from workbench.inspection import inspect_module
 from workbench.records import AxisRecord, MeshRecord, ModuleRecord
 
-DATA = Path(__file__).parents[1] / "data" / "hlo"
+DATA = Path(__file__).parent / "hlo_samples"
 SAMPLES = ("round_cpu8", "round_v5e_2x4", "round_tpu7x", "round_h100x8")
 PLATFORMS = ("cpu", "tpu", "tpu", "gpu")
 FLOPS = 4 * 5 * 2 * 32 * 512 * 512

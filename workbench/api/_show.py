@@ -99,7 +99,7 @@ def playground(**settings: Any) -> Any:
     """An experiment in federated learning without writing code: choose, run, compare, and take the code along.
 
     Args:
-        **settings: What to start with, as for `workbench.federated.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
+        **settings: What to start with, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
 
     Returns:
         The widget; the last line of a cell displays it.
@@ -220,7 +220,7 @@ def record_of(x: Any) -> Record:
     if are_arrays(x):
         return inspect_thing(x)
     message = (
-        f"`show` received a {type(x).__name__}, which it cannot display. It shows functions, `show(fn)(*args)`, meshes, "
-        "arrays, pytrees of arrays, and records: pass one of these."
+        f"`show` received a {type(x).__name__}, which it cannot display. It shows functions, `show(fn)(*args)`, "
+        "meshes, arrays, pytrees of arrays, and records: pass one of these."
     )
     raise InspectionError(message)

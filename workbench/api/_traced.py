@@ -317,7 +317,7 @@ def trace(fn: Callable) -> Callable[..., Traced]:
     if not callable(fn):
         message = (
             f"`trace` received a {type(fn).__name__}, which is not a function. It traces a call of a function: pass "
-            "the function, then its arguments: `trace(fn)(*args)`. Meshes, arrays and records go to `inspect` or `show`."
+            "the function, then its arguments: `trace(fn)(*args)`. Meshes, arrays and records go to `inspect`, `show`."
         )
         raise InspectionError(message)
 

@@ -287,8 +287,8 @@ def _assumptions(
         )
     if after.chunk_size != before.chunk_size:
         yield (
-            f"{after.chunk_size} {placement.name} at once instead of {before.chunk_size}: temporaries grow with that, FLOPs "
-            "and memory traffic do not"
+            f"{after.chunk_size} {placement.name} at once instead of {before.chunk_size}: temporaries grow with that, "
+            "FLOPs and memory traffic do not"
         )
     if record.cost is not None:
         yield from (each for each in record.cost.assumptions if each != "predicted, not measured")

@@ -77,8 +77,8 @@ def inspect_thing(x: Any) -> MeshRecord | ShardingRecord:
     if are_arrays(x):
         return inspect_sharding(x)
     message = (
-        f"`inspect` received a {type(x).__name__}, which it cannot read. It reads functions, meshes, arrays and pytrees "
-        "of arrays: pass `inspect(fn)(*args)`, `inspect(mesh)` or `inspect(arrays)`."
+        f"`inspect` received a {type(x).__name__}, which it cannot read. It reads functions, meshes, arrays and "
+        "pytrees of arrays: pass `inspect(fn)(*args)`, `inspect(mesh)` or `inspect(arrays)`."
     )
     raise InspectionError(message)
 

@@ -60,7 +60,7 @@ class _Evaluation:
         self.phases = find_phases(plan, recompute=chunk_size is not None)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.values: dict[Var, Any] = {}
-        self.options = PassOptions(self._at_once, self._scope, self._client_program, bind_here)
+        self.options = PassOptions(self._chunk_size, self._scope, self._client_program, bind_here)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         closed = self.plan.closed
@@ -94,7 +94,7 @@ class _Evaluation:
     def _scope(self, step: Step) -> str:
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
 
-    def _at_once(self, phase: Phase, per_share: int) -> int:
+    def _chunk_size(self, phase: Phase, per_share: int) -> int:
         return resolve_chunk_size(self.chunk_size, phase, per_share)
 
     def _run_step(self, step: Step) -> None:

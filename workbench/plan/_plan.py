@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -265,7 +266,7 @@ def source_line(equation: Any) -> SourceLine | None:
     return None
 
 
-_PACKAGE = __file__.rsplit("plan", 1)[0]
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 _TAUGHT = (f"{_PACKAGE}federated", f"{_PACKAGE}cli")  # programs that come with the package are a user's programs
 
 

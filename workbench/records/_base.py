@@ -25,7 +25,7 @@ class Record:
 
     def __str__(self) -> str:
         # A display hook, looked up when a record is first printed: records themselves import no renderer.
-        return getattr(importlib.import_module(_RENDERER), "render_text")(self)
+        return importlib.import_module(_RENDERER).render_text(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))

@@ -138,7 +138,7 @@ def test_arrays_are_not_kept_alive(mesh):
 
     data = jnp.ones((8, 16, 32))
     seen = weakref.ref(data)
-    made = WhatIf(mean_output, W, data, mesh=mesh)
+    made = WhatIf(mean_output, (W, data), {}, mesh=mesh)
     del data
     gc.collect()
     assert seen() is None

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench import inspection
 from workbench.aot import (
     TargetMesh,
     compile_for_cpu,
@@ -29,6 +28,8 @@ from workbench.inspection._program import (
     plan_program,
     unwrap_jitted,
 )
+from workbench.inspection.hlo import inspect_module
+from workbench.inspection.sharding import inspect_sharding, propagate_shardings
 from workbench.inspection.what_if._specs import Leaves, Spec
 from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
 from workbench.plan import choose_chunk_size
@@ -64,7 +65,7 @@ class WhatIf:
         chunk_size: ChunkSize | Literal["as given"] = "as given",
     ) -> None:
         self._fn, given = unwrap_jitted(fn)
-        self._at_once: ChunkSize = given if chunk_size == "as given" else chunk_size
+        self._chunk_size: ChunkSize = given if chunk_size == "as given" else chunk_size
         self._kwargs, self._present = dict(kwargs), present
         self._machine = None if target is None else parse_target(target)
         self._there: TargetMesh | None = None
@@ -146,16 +147,16 @@ class WhatIf:
 
     def _plan_version(self, chosen: Mapping[int, Spec]) -> "_Version":
         args = self._leaves.replaced(chosen, self._mesh)
-        inspection = Inspection(self._fn, args, self._kwargs, self._at_once, None)
+        inspection = Inspection(self._fn, args, self._kwargs, self._chunk_size, None)
         with on_mesh(self._mesh):
             if self._present is None:
                 self._present = self._described()
             lowered, text = self._lowered(inspection)
-        propagation = inspection.propagate_shardings(text)
+        propagation = propagate_shardings(text)
         inputs = {value.name: value.spec for value in propagation.values if value.operation == "input"}
         found = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
         record = self._present.replace(
-            inputs=inspection.inspect_sharding(self._leaves.sharded(found, self._mesh)),
+            inputs=inspect_sharding(self._leaves.sharded(found, self._mesh)),
             outputs=None,
             propagation=propagation,
             module=None if chosen else self._present.module,
@@ -207,12 +208,12 @@ class WhatIf:
                 )
                 raise EngineError(message)
             hlo, memory = made.hlo, made.memory
-            module = inspection.inspect_module(hlo, mesh=mesh, platform=target.platform)
+            module = inspect_module(hlo, mesh=mesh, platform=target.platform)
         elif self._platform() == "cpu":
             hlo, memory = compile_for_cpu(text, self._mesh.size, what=what, **waiting)
-            module = inspection.inspect_module(hlo, mesh=mesh, platform="cpu")
+            module = inspect_module(hlo, mesh=mesh, platform="cpu")
         else:  # its devices are this process's own; no other one could compile for them
-            return inspection.inspect_module(version.lowered.compile(), mesh=mesh)
+            return inspect_module(version.lowered.compile(), mesh=mesh)
         told = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
         return module.replace(memory=module.memory.replace(**told), devices=self._mesh.size)
 
