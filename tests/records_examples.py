@@ -16,7 +16,7 @@ from records_parts import (
     value as value,
 )
 
-from workbench.records import LeavingRecord, PlacementRecord, PlanRecord, ProgramRecord, StageRecord
+from workbench.records import DisclosedRecord, PlacementRecord, PlanRecord, ProgramRecord, StageRecord
 
 CLIENT_JAXPR = """{ lambda ; w:f32[64,10] b:f32[10] x:f32[128,64] y:i32[128]. let
     logits:f32[128,10] = dot_general[dimension_numbers=(([1], [0]), ([], []))] x w
@@ -111,14 +111,14 @@ def round_stages(clients: int = 64, prefix: str = "", placement: str = "clients"
     )
 
 
-def share(stage: str, *shape: int, name: str = "reduce_mean") -> LeavingRecord:
+def share(stage: str, *shape: int, name: str = "reduce_mean") -> DisclosedRecord:
     """A client's share of a reduction, in float32."""
     size = 4 * math.prod(shape)
-    return LeavingRecord(stage=stage, name=name, shape=shape, dtype="float32", size_bytes=size, kind="partial result")
+    return DisclosedRecord(stage=stage, name=name, shape=shape, dtype="float32", size_bytes=size, kind="partial result")
 
 
-def round_leaves(prefix: str = "") -> tuple[LeavingRecord, ...]:
-    """What leaves each client in a round: its shares of two means."""
+def round_disclosed(prefix: str = "") -> tuple[DisclosedRecord, ...]:
+    """Disclosed to the server by each client in a round: its shares of two means."""
     return (share(f"{prefix}2", 64, 10), share(f"{prefix}2", 10), share(f"{prefix}3"))
 
 
@@ -138,8 +138,8 @@ def fedavg_record(clients: int = 64, instruction_count: int = 24) -> ProgramReco
             value("data.y", clients, EXAMPLES),
         ),
         outputs=(value("new.w", 64, 10), value("new.b", 10), value("mean_loss")),
-        leaves=round_leaves(),
-        stays=STAYS,
+        disclosed=round_disclosed(),
+        kept_local=STAYS,
     )
     return ProgramRecord(
         name="fedavg",
@@ -216,8 +216,8 @@ def gradient_record(clients: int = 64) -> ProgramRecord:
         stages=stages,
         inputs=(w, value("data.x", clients, EXAMPLES, 64)),
         outputs=(value("grad.w", 64, 10),),
-        leaves=(share("3", 64, 10, name="reduce_sum"),),
-        stays=STAYS[:1],
+        disclosed=(share("3", 64, 10, name="reduce_sum"),),
+        kept_local=STAYS[:1],
     )
     return ProgramRecord(name="grad(fedavg)", target="here: cpu x 8", plan=plan, mesh=mesh_record(clients=clients))
 
@@ -248,7 +248,9 @@ def rounds_record(clients: int = 64, rounds: int = 10) -> ProgramRecord:
         source=source(23, "train"),
     )
     base = fedavg_record(clients)
-    plan = base.plan.replace(name="train", stages=(loop, last), outputs=(value("accuracy"),), leaves=round_leaves("0."))
+    plan = base.plan.replace(
+        name="train", stages=(loop, last), outputs=(value("accuracy"),), disclosed=round_disclosed("0.")
+    )
     return base.replace(name="train", plan=plan, module=module_record(prefix="0."), cost=cost_record(clients, "0."))
 
 

@@ -88,7 +88,7 @@ def test_round_has_the_flops_counted_by_hand_and_its_two_collectives_by_axis(com
     module = inspected(compiled(lowered_round, target))
     assert module.flops == 4 * 5 * 2 * 2 * 32 * 512 * 512 // 2 == 335_544_320
     # the hidden layer's partial sums in every step, the mean over clients once: both weights in one
-    found = {(c.kind, c.axes, c.times, c.payload_bytes) for c in module.collectives}
+    found = {(c.kind, c.axes, c.executions, c.payload_bytes) for c in module.collectives}
     assert found == {
         ("all-reduce", ("model",), 4.0, 4 * 2 * 32 * 512),
         ("all-reduce", ("clients",), 1.0, 4 * 2 * 512 * 256),
@@ -107,9 +107,9 @@ def test_transformer_of_sixteen_clients_has_exact_flops_and_collectives_by_axis(
     assert {c.axes for c in module.collectives} == {("clients",), ("model",)}
     (mean,) = (c for c in module.collectives if c.axes == ("clients",))
     # six kinds of weights, 12 layers, cut along model: 12 x (4 M^2 + 2 M H) numbers of 4 bytes
-    assert (mean.kind, mean.times) == ("all-reduce", 1.0)
+    assert (mean.kind, mean.executions) == ("all-reduce", 1.0)
     assert mean.payload_bytes == 4 * 12 * (4 * 128**2 + 2 * 128 * 256) / mesh.axes["model"]
-    assert all(c.times == 12 for c in module.collectives if c.axes == ("model",))
+    assert all(c.executions == 12 for c in module.collectives if c.axes == ("model",))
 
 
 def test_topology_order_has_shorter_ways_and_another_strategy_than_the_naive_one(compiled):

@@ -95,14 +95,14 @@ def test_gradient_stands_beside_the_program(harness: Harness):
 
 def test_marks_and_the_panel_say_what_leaves_a_client(harness: Harness):
     view = harness.mount(workbench_widgets.ProgramView(examples.fedavg_record()))
-    marks = view.locator("[data-leaves]")
+    marks = view.locator("[data-disclosed]")
     expect(marks).to_have_count(2)
-    expect(marks.first.locator("title")).to_have_text("leaves each client: a share, f32[64,10], f32[10], 2.54 KiB")
+    expect(marks.first.locator("title")).to_have_text("each client discloses: a share, f32[64,10], f32[10], 2.54 KiB")
     panel = view.locator(".wb-panel")
     expect(panel.get_by_role("table").filter(has_text="share of reduce_mean")).to_contain_text("f32[64,10], f32[10]")
     expect(panel.get_by_role("table").filter(has_text="f32[128,64]")).to_contain_text("data.x")
     view.locator('[data-stage="3"]').click()
-    expect(panel).to_contain_text("leaves each client")
+    expect(panel).to_contain_text("each client discloses")
 
 
 def test_nested_placement_is_a_frame_with_its_own_stages(harness: Harness):

@@ -13,7 +13,7 @@ from workbench.aot import list_targets
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab, pytest.mark.slow]
 
-FAKE_WORKER = Path(__file__).parents[1] / "targets" / "fake_worker.py"
+FAKE_WORKER = Path(__file__).parents[1] / "aot" / "fake_worker.py"
 PROGRAM = """
 import jax, jax.numpy as jnp, workbench as wb
 wb.simulate_devices(8)

@@ -34,14 +34,14 @@ CHIP = ChipRecord(
 MESH = MeshRecord(axes=(AxisRecord(name="clients", size=4),), devices=(), abstract=True)
 
 
-def instruction(name, stage, *, flops=0.0, accessed=0, times=1.0, kind="clients"):
+def instruction(name, stage, *, flops=0.0, accessed=0, executions=1.0, kind="clients"):
     return InstructionRecord(
         name=name,
         opcode="fusion",
         computation="main",
         shape="f32[]",
         size_bytes=4,
-        times=times,
+        executions=executions,
         flops=flops,
         accessed_bytes=accessed,
         stage=stage,
@@ -49,7 +49,7 @@ def instruction(name, stage, *, flops=0.0, accessed=0, times=1.0, kind="clients"
     )
 
 
-def collective(stages, *, times=1.0, shares=None):
+def collective(stages, *, executions=1.0, shares=None):
     return CollectiveRecord(
         name="all-reduce",
         kind="all-reduce",
@@ -58,7 +58,7 @@ def collective(stages, *, times=1.0, shares=None):
         groups=1,
         payload_bytes=1000,
         wire_bytes=1500.0,
-        times=times,
+        executions=executions,
         stages=stages,
         stage_shares=shares or {},
     )
@@ -100,7 +100,7 @@ def plan(*stages, at_once=None):
 def test_costs_of_a_module_add_up_by_stage_times_included():
     cost = estimate_cost(
         module([
-            instruction("a", "1", flops=10.0, accessed=3, times=4.0),
+            instruction("a", "1", flops=10.0, accessed=3, executions=4.0),
             instruction("b", "1", accessed=5),
             instruction("c", "2", accessed=7, kind="reduce"),
         ])
@@ -120,7 +120,7 @@ def test_stages_stand_in_the_order_and_by_the_names_of_the_plan():
 
 
 def test_collective_bytes_are_by_axis_and_turn():
-    (only,) = estimate_cost(module([], [collective(("2",), times=3.0)])).stages
+    (only,) = estimate_cost(module([], [collective(("2",), executions=3.0)])).stages
     assert only.collective_bytes == {"clients": 4500.0}
 
 
@@ -157,7 +157,7 @@ def test_collective_of_a_stage_is_added_to_its_roofline():
 
 
 def test_unknown_loop_leaves_costs_unknown():
-    cost = estimate_cost(module([instruction("a", "1", flops=1.0, accessed=1, times=None)]), chip=CHIP)
+    cost = estimate_cost(module([instruction("a", "1", flops=1.0, accessed=1, executions=None)]), chip=CHIP)
     assert (cost.stages[0].flops, cost.stages[0].accessed_bytes, cost.seconds) == (None, None, None)
     assert cost.stages[0].bound == "unknown"
 

@@ -127,11 +127,13 @@ def test_record_lists_what_left_the_clients():
     with Here() as engine:
         run = engine.run(rounds, start(), client_data())
     # 3 rounds of 5 clients, each with a share of the mean of 3 float32 and one of a scalar.
-    assert [(left.shape, left.dtype, left.size_bytes, left.kind, left.times) for left in run.leaves] == [
+    assert [(left.shape, left.dtype, left.size_bytes, left.kind, left.count) for left in run.disclosed] == [
         ((3,), "float32", 12, "partial result", 15),
         ((), "float32", 4, "partial result", 15),
     ]
-    assert sum(left.size_bytes * left.times for left in run.leaves) == sum(client.sent_bytes for client in run.clients)
+    assert sum(left.size_bytes * left.count for left in run.disclosed) == sum(
+        client.sent_bytes for client in run.clients
+    )
 
 
 @needs_flower
@@ -149,7 +151,7 @@ def test_rows_leave_only_when_somebody_reads_them():
     np.testing.assert_allclose(run.results, jax.grad(twice)(x), rtol=1e-5)
     assert held  # residuals of the first pass wait at the clients
     assert len(fetched) == CLIENTS  # the gradient for the clients' data is a result, so it is fetched, once
-    assert [left.times for left in run.leaves if left.kind == "row"] == [CLIENTS]
+    assert [left.count for left in run.disclosed if left.kind == "row"] == [CLIENTS]
 
 
 @needs_flower
@@ -171,7 +173,7 @@ def test_rows_that_nobody_can_read_any_more_are_dropped_by_the_nodes():
         kept = [len(context.state["held"]) for context in runtime.contexts]
     np.testing.assert_allclose(run.results, wb.jit(counts)(start(), client_data()), rtol=1e-4)
     assert max(kept) <= 2  # of ten
-    assert not [left for left in run.leaves if left.kind == "row"]
+    assert not [left for left in run.disclosed if left.kind == "row"]
 
 
 @needs_flower

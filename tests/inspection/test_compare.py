@@ -32,7 +32,7 @@ TRAIN = stage(1, "clients", "train", clients=8, flops_per_client=100.0)
 MEAN = stage(2, "reduce", "reduce_mean", clients=8, moved_bytes=256)
 
 
-def all_reduce(axes, times: float | None = 1.0, payload=64):
+def all_reduce(axes, executions: float | None = 1.0, payload=64):
     return CollectiveRecord(
         name="ar",
         kind="all-reduce",
@@ -41,7 +41,7 @@ def all_reduce(axes, times: float | None = 1.0, payload=64):
         groups=4,
         payload_bytes=payload,
         wire_bytes=payload,
-        times=times,
+        executions=executions,
     )
 
 
@@ -100,8 +100,8 @@ def test_moved_bytes_count_every_turn_of_a_loop():
 
 
 def test_collectives_are_counted_by_kind_and_axes_with_loop_turns():
-    before = program(module=module(all_reduce(("model",), times=4.0), all_reduce(("clients",))))
-    after = program(module=module(all_reduce(("model",), times=2.0), all_reduce(("clients", "model"))))
+    before = program(module=module(all_reduce(("model",), executions=4.0), all_reduce(("clients",))))
+    after = program(module=module(all_reduce(("model",), executions=2.0), all_reduce(("clients", "model"))))
     comparison = compare(before, after)
     assert rows(comparison, "collectives") == {
         "all-reduce over clients": ((1.0, 0.0), "removed"),
@@ -114,7 +114,7 @@ def test_collectives_are_counted_by_kind_and_axes_with_loop_turns():
 
 def test_unknown_loop_turns_are_unknown_and_noted():
     comparison = compare(
-        program(module=module(all_reduce(("m",), times=None))), program(module=module(all_reduce(("m",))))
+        program(module=module(all_reduce(("m",), executions=None))), program(module=module(all_reduce(("m",))))
     )
     assert rows(comparison, "collectives")["all-reduce over m"] == ((None, 1.0), "unknown")
     assert "turns of the loops around ar are unknown" in comparison.notes[0]

@@ -110,7 +110,7 @@ def round_module():
 
 def test_activations_of_the_round_are_summed_over_model_once_per_step(round_module):
     (activation,) = [c for c in round_module.collectives if c.axes == ("model",)]
-    assert activation.times == STEPS
+    assert activation.executions == STEPS
     # two of the eight clients live on a device
     assert activation.payload_bytes == 2 * BATCH * WIDTH * FLOAT
     assert activation.stages == ("1",)
@@ -120,7 +120,7 @@ def test_activations_of_the_round_are_summed_over_model_once_per_step(round_modu
 def test_deltas_of_the_round_are_summed_over_clients_once(round_module):
     over_clients = [c for c in round_module.collectives if c.axes == ("clients",)]
     assert sum(c.payload_bytes for c in over_clients) == 2 * WIDTH * WIDTH * FLOAT + FLOAT
-    assert {c.times for c in over_clients} == {1.0}
+    assert {c.executions for c in over_clients} == {1.0}
     assert {stage for c in over_clients for stage in c.stages} == {"2", "3"}
     assert {str(s) for c in over_clients for s in c.sources} == {line_of("d.mean(0)"), line_of("losses.mean(0)")}
 

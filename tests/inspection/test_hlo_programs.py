@@ -127,7 +127,7 @@ TRANSFORMER = LAYERS * (
 def test_flops_of_compiled_programs_are_exact(fn, args, flops):
     module = module_of(fn, *args)
     assert module.flops == flops
-    assert sum(i.flops * (i.times or 0) for i in module.instructions) == flops
+    assert sum(i.flops * (i.executions or 0) for i in module.instructions) == flops
 
 
 def test_flops_of_a_sharded_product_are_those_of_one_device():
@@ -143,7 +143,7 @@ def test_loop_of_unknown_length_makes_costs_unknown_and_says_so():
     assert module.accessed_bytes is None
     assert any("length of loop" in note for note in module.notes)
     (product,) = [i for i in module.instructions if i.flops]
-    assert (product.flops, product.times) == (STEP, None)
+    assert (product.flops, product.executions) == (STEP, None)
 
 
 def test_branches_not_counted_are_said_to_be_left_out():

@@ -52,7 +52,7 @@ def test_platform_of_samples_is_read_from_the_text(sample, platform):
 def test_activations_are_summed_over_model_in_each_of_four_steps(sample):
     (activation,) = [c for c in planned(sample).collectives if c.axes == ("model",)]
     assert (activation.kind, activation.reduction) == ("all-reduce", "add")
-    assert (activation.times, activation.group_size, activation.groups) == (4.0, 2, 4)
+    assert (activation.executions, activation.group_size, activation.groups) == (4.0, 2, 4)
     assert (activation.payload_bytes, activation.wire_bytes) == (ACTIVATION, ACTIVATION)  # ring of 2: 2·S·1/2
     assert activation.stages == ("1",)
     assert [str(line) for line in activation.sources] == ["example/aot_env.py:15"]
@@ -63,7 +63,7 @@ def test_weights_are_summed_over_clients_once(sample):
     over_clients = [c for c in planned(sample).collectives if c.axes == ("clients",)]
     assert sum(c.payload_bytes for c in over_clients) == WEIGHTS + 4
     assert sum(c.wire_bytes for c in over_clients) == (WEIGHTS + 4) * 2 * 3 / 4
-    assert {c.times for c in over_clients} == {1.0}
+    assert {c.executions for c in over_clients} == {1.0}
     assert over_clients[0].stages[0] == "2"
     assert "example/aot_env.py:25" in {str(line) for line in over_clients[0].sources}
 
@@ -79,8 +79,8 @@ def test_nothing_is_left_without_a_stage(sample):
 @every_sample
 def test_instructions_sum_to_the_module(sample):
     module = inspect_module(text_of(sample))
-    assert sum(i.flops * i.times for i in module.instructions) == module.flops
-    assert sum(i.accessed_bytes * i.times for i in module.instructions) == module.accessed_bytes
+    assert sum(i.flops * i.executions for i in module.instructions) == module.flops
+    assert sum(i.accessed_bytes * i.executions for i in module.instructions) == module.accessed_bytes
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_collectives_of_absent_chips_are_named_whatever_their_form(sample):
         ("collective-permute", ("clients",)),
     }
     assert {c.payload_bytes for c in found.values()} == {64 * 256 * 4}
-    assert {c.times for c in found.values()} == {1.0}
+    assert {c.executions for c in found.values()} == {1.0}
 
 
 @pytest.mark.parametrize("sample", sorted(path.name.removesuffix(".hlo.txt") for path in DATA.glob("*.hlo.txt")))

@@ -98,7 +98,7 @@ def flops_by_kind(module):
     found = {}
     for i in module.instructions:
         if i.flops:
-            found[i.kind] = found.get(i.kind, 0.0) + i.flops * i.times
+            found[i.kind] = found.get(i.kind, 0.0) + i.flops * i.executions
     return found
 
 
@@ -140,7 +140,7 @@ def test_activations_of_a_planned_round_belong_to_the_clients_line(planned_round
     kinds = {i.stage: i.kind for i in planned_round.instructions if i.stage}
     assert [kinds[stage] for stage in activation.stages] == ["clients"]
     # STEPS times, for one client at a time or for both of a device together
-    assert activation.times * activation.payload_bytes == 2 * STEPS * BATCH * WIDTH * FLOAT
+    assert activation.executions * activation.payload_bytes == 2 * STEPS * BATCH * WIDTH * FLOAT
 
 
 def test_gradient_sends_the_cotangent_of_the_broadcast_over_clients():

@@ -72,5 +72,5 @@ def test_written_trip_count_is_taken():
 
 def test_condition_runs_once_more_than_the_body():
     module = inspect_module(LOOP.format(first=0, last=7, step=1, direction="LT", sides="%j, %bound"))
-    times = {i.name: i.times for i in module.instructions}
+    times = {i.name: i.executions for i in module.instructions}
     assert (times["y"], times["go"]) == (7.0, 8.0)

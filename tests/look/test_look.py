@@ -44,7 +44,7 @@ def test_inspect_tells_stages_in_order(record: ProgramRecord):
 def test_inspect_finds_the_one_promised_collective_and_its_line(record: ProgramRecord):
     assert record.module is not None
     (found,) = record.module.collectives
-    assert (found.kind, found.axes, found.stages, found.times) == ("all-reduce", ("clients",), ("2",), 1)
+    assert (found.kind, found.axes, found.stages, found.executions) == ("all-reduce", ("clients",), ("2",), 1)
     assert found.payload_bytes == 4 * 2 * 4  # float32 [4, 2]
     assert [source.line for source in found.sources] == [line_of("return weights + wb.reduce_mean")]
 

@@ -53,7 +53,7 @@ def read_module(compiled: Any) -> ModuleRecord:
                 computation=computation,
                 shape=shape,
                 size_bytes=0,
-                times=None,
+                executions=None,
                 flops=2.0 * WIDTH**3 if opcode in ("dot", "fusion") and "dot_general" in line else 0.0,
                 op_name=line,
                 stage=scope[-1] if scope else None,
@@ -70,7 +70,7 @@ def read_module(compiled: Any) -> ModuleRecord:
                     groups=1,
                     payload_bytes=4 * WIDTH**2,
                     wire_bytes=0.0,
-                    times=1,
+                    executions=1,
                 )
             )
     return ModuleRecord(

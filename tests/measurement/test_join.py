@@ -28,7 +28,7 @@ def instruction(name, opcode, *, stage=None, computation="main", calls=()):
         computation=computation,
         shape="f32[]",
         size_bytes=4,
-        times=1,
+        executions=1,
         stage=stage,
         calls=calls,
         source=SourceLine(file="round.py", line=3),
@@ -37,7 +37,7 @@ def instruction(name, opcode, *, stage=None, computation="main", calls=()):
 
 def collective(name, *axes):
     return CollectiveRecord(
-        name=name, kind="all-reduce", axes=axes, group_size=2, groups=2, payload_bytes=4, wire_bytes=4.0, times=1
+        name=name, kind="all-reduce", axes=axes, group_size=2, groups=2, payload_bytes=4, wire_bytes=4.0, executions=1
     )
 
 

@@ -61,7 +61,7 @@ COST = CostRecord(
 NOWHERE = CostRecord(stages=(TRAIN.replace(compute_seconds=None, memory_seconds=None),))
 
 
-def all_reduce(axes, stages, times: float | None, wire, **more):
+def all_reduce(axes, stages, executions: float | None, wire, **more):
     return CollectiveRecord(
         name="a",
         kind="all-reduce",
@@ -70,7 +70,7 @@ def all_reduce(axes, stages, times: float | None, wire, **more):
         groups=1,
         payload_bytes=1,
         wire_bytes=wire,
-        times=times,
+        executions=executions,
         stages=stages,
         **more,
     )

@@ -71,7 +71,7 @@ def test_a_gan_with_synchronous_batch_norm_compiles_to_the_all_reduces_that_are_
     moments = 3 * 2 * HIDDEN
     gradients = POINT * HIDDEN + HIDDEN * 1 + NOISE * HIDDEN + HIDDEN * POINT
     told = 2
-    assert {(each.kind, each.axes, each.reduction, each.times) for each in found} == {
+    assert {(each.kind, each.axes, each.reduction, each.executions) for each in found} == {
         ("all-reduce", ("replicas",), "add", 1.0)
     }
     assert sum(each.payload_bytes for each in found) == FLOAT * (moments + gradients + told)

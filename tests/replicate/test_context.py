@@ -73,7 +73,7 @@ def test_compiled_collective_is_the_one_written(name, mesh):
     fn, _, kind = CASES[name]
     with on(mesh):
         found = wb.inspect(program_of(fn))(X, ()).module.collectives
-    assert [(c.kind, c.axes, c.times) for c in found] == [(kind, ("replicas",), 1.0)]
+    assert [(c.kind, c.axes, c.executions) for c in found] == [(kind, ("replicas",), 1.0)]
 
 
 @pytest.mark.parametrize("mesh", MESHES[1:3])

@@ -11,12 +11,12 @@ import sys
 from functools import cache
 
 import pytest
+import workbench_widgets
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from repository_files import ROOT, project, python_files
 
 import workbench
-import workbench_widgets
 
 SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
 LIBRARY = python_files("workbench", "widgets")

@@ -8,7 +8,7 @@ from workbench.records import InstructionRecord
 
 
 def made(name: str, op_name: str = "", **fields: object) -> InstructionRecord:
-    fields = {"opcode": "add", "computation": "main", "shape": "f32[]", "size_bytes": 4, "times": 1.0} | fields
+    fields = {"opcode": "add", "computation": "main", "shape": "f32[]", "size_bytes": 4, "executions": 1.0} | fields
     return InstructionRecord(name=name, op_name=op_name, **fields)  # type: ignore[arg-type]
 
 

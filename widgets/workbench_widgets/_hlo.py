@@ -80,7 +80,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.size": floats([each.size_bytes for each in found]),
         "hlo.flops": floats([each.flops for each in found]),
         "hlo.accessed": floats([each.accessed_bytes for each in found]),
-        "hlo.times": floats([float("nan") if each.times is None else each.times for each in found]),
+        "hlo.executions": floats([float("nan") if each.executions is None else each.executions for each in found]),
         "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
@@ -133,7 +133,7 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
         ["devices", f"{count_text(each.groups)} groups of {count_text(each.group_size)}"],
         ["payload", f"{bytes_text(each.payload_bytes)} per device"],
         ["wire", f"{bytes_text(each.wire_bytes)} sent by one device"],
-        ["times", "unknown" if each.times is None else count_text(each.times)],
+        ["executions", "unknown" if each.executions is None else count_text(each.executions)],
         ["stages", ", ".join(each.stages) or "unknown"],
         ["source", ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown"],
     ]
@@ -143,8 +143,8 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
         "axes": axes_text(each.axes),
         "axis_names": list(each.axes),
         "payload": bytes_text(each.payload_bytes),
-        "times": "unknown" if each.times is None else count_text(each.times),
-        "sent": (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.times or 1),
+        "executions": "unknown" if each.executions is None else count_text(each.executions),
+        "sent": (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.executions or 1),
         "stages": list(each.stages),
         "lines": [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in each.sources],
         "rows": rows,

@@ -10,9 +10,9 @@ from workbench.render import (
     bytes_text,
     collectives_block,
     describe_program,
+    disclosed_blocks,
     facts,
     flops_text,
-    leaving_blocks,
     render_program_svg,
     render_program_text,
     seconds_text,
@@ -87,7 +87,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
     blocks = [
         facts(rows),
-        *leaving_blocks(record.plan),
+        *disclosed_blocks(record.plan),
         collectives_block(record.module.collectives) if record.module is not None else None,
         {"form": "note", "title": "The cost assumes", "text": "; ".join(record.cost.assumptions)}
         if record.cost is not None and record.cost.assumptions

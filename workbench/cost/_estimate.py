@@ -109,8 +109,8 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
         stage = instruction.stage or OUTSIDE
         if instruction.flops or instruction.accessed_bytes:
             kinds.setdefault(stage, instruction.kind)
-            flops[stage] = _added(flops.get(stage, 0.0), instruction.flops, instruction.times)
-            accessed[stage] = _added(accessed.get(stage, 0.0), instruction.accessed_bytes, instruction.times)
+            flops[stage] = _added(flops.get(stage, 0.0), instruction.flops, instruction.executions)
+            accessed[stage] = _added(accessed.get(stage, 0.0), instruction.accessed_bytes, instruction.executions)
     sent: dict[str, Sent] = {}
     for collective in module.collectives:
         for stage, share in _shares(collective).items():
@@ -146,7 +146,7 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
         axis = "+".join(collective.axes) or UNNAMED
         if collective.wire_bytes is None:
             continue
-        found[axis] = found.get(axis, 0.0) + collective.wire_bytes * share * (collective.times or 0.0)
+        found[axis] = found.get(axis, 0.0) + collective.wire_bytes * share * (collective.executions or 0.0)
     return found
 
 
@@ -198,7 +198,7 @@ def _planned_reduction(
             groups=math.prod(mesh.shape) // size,
             payload_bytes=payload,
             wire_bytes=2 * payload * (size - 1) / size,
-            times=None if math.isnan(turns) else turns,
+            executions=None if math.isnan(turns) else turns,
         )
         yield record, 1.0
 
@@ -231,10 +231,10 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
-    if collective.times is None or collective.wire_bytes is None:
+    if collective.executions is None or collective.wire_bytes is None:
         return None
     once = collective_seconds(collective.kind, collective.payload_bytes, collective.group_size, chip)
-    return None if once is None else once * share * collective.times
+    return None if once is None else once * share * collective.executions
 
 
 def _flat(stages: Sequence[StageRecord]) -> Iterator[StageRecord]:
@@ -243,10 +243,10 @@ def _flat(stages: Sequence[StageRecord]) -> Iterator[StageRecord]:
         yield from _flat(stage.body)
 
 
-def _added(total: float | None, amount: float, times: float | None) -> float | None:
-    if total is None or (amount and times is None):
+def _added(total: float | None, amount: float, executions: float | None) -> float | None:
+    if total is None or (amount and executions is None):
         return None
-    return total + amount * (times or 0.0)
+    return total + amount * (executions or 0.0)
 
 
 def _sum_or_none(amounts: Sequence[float | None]) -> float | None:

@@ -164,7 +164,7 @@ class _Law:
         wire: dict[str, float] = {}
         for one, share in kept:
             axis = "+".join(one.axes) or "unnamed"
-            wire[axis] = wire.get(axis, 0.0) + (one.wire_bytes or 0.0) * share * (one.times or 0.0)
+            wire[axis] = wire.get(axis, 0.0) + (one.wire_bytes or 0.0) * share * (one.executions or 0.0)
         scaled = stage.replace(
             flops=None if stage.flops is None else stage.flops * factor,
             accessed_bytes=None if stage.accessed_bytes is None else stage.accessed_bytes * factor,
@@ -180,13 +180,13 @@ class _Law:
             return None
         looped = at_clients and not crosses  # sent anew for every group of clients that is computed together
         payload = one.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
-        times = one.times
-        if times is not None and looped:
-            times *= self.after.turns / self.before.turns
+        executions = one.executions
+        if executions is not None and looped:
+            executions *= self.after.turns / self.before.turns
         was = sent_bytes(one.kind, one.payload_bytes, one.group_size)
         now = sent_bytes(one.kind, payload, group)
         wire = None if one.wire_bytes is None else one.wire_bytes * now / was if was else now
-        return one.replace(group_size=group, payload_bytes=round(payload), wire_bytes=wire, times=times)
+        return one.replace(group_size=group, payload_bytes=round(payload), wire_bytes=wire, executions=executions)
 
 
 def _stages(record: ProgramRecord, placement: PlacementRecord, after: _Size) -> Iterator[tuple[StageCostRecord, Sent]]:

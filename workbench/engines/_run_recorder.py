@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import EngineError
-from workbench.records import ClientRunRecord, LeavingRecord, RunRecord, StageRunRecord
+from workbench.records import ClientRunRecord, DisclosedRecord, RunRecord, StageRunRecord
 
 Progress = Callable[[str, float], None]
 
@@ -28,7 +28,7 @@ class Ledger:
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
         self._clients: dict[tuple[str, Any, str], list[float]] = {}
-        self._left: dict[tuple[Any, ...], list[int]] = {}  # stage, name, index, shape, dtype, row -> clients, times
+        self._left: dict[tuple[Any, ...], list[int]] = {}  # stage, name, index, shape, dtype, row -> clients, count
         self._started = time.perf_counter()
         self._lock = threading.Lock()
 
@@ -108,8 +108,8 @@ class Ledger:
                 for (stage, client, where), spent in self._clients.items()
             ),
             moved_bytes=self.moved_bytes,
-            leaves=tuple(
-                LeavingRecord(
+            disclosed=tuple(
+                DisclosedRecord(
                     stage=stage,
                     name=name,
                     shape=shape,
@@ -117,9 +117,9 @@ class Ledger:
                     size_bytes=math.prod(shape) * dtype.itemsize,
                     kind="row" if row else "partial result",
                     clients=clients,
-                    times=times,
+                    count=count,
                 )
-                for (stage, name, _, shape, dtype, row), (clients, times) in self._left.items()
+                for (stage, name, _, shape, dtype, row), (clients, count) in self._left.items()
             ),
             errors=tuple(self.errors),
             notes=tuple(self.notes),

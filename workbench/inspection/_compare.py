@@ -191,7 +191,7 @@ def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
 
 def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
     """Sum over a call; None where the turns of a loop, or the bytes of a turn, are not known."""
-    amounts = [(collective.times, amount(collective)) for collective in found]
+    amounts = [(collective.executions, amount(collective)) for collective in found]
     known = [times * each for times, each in amounts if times is not None and each is not None]
     return float(sum(known)) if len(known) == len(amounts) else None
 
@@ -244,7 +244,7 @@ def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:
         if record.module is None:
             yield f"{record.name} on {record.target} is not compiled: its collectives, bytes and memory are unknown"
             continue
-        unknown = [collective.name for collective in record.module.collectives if collective.times is None]
+        unknown = [collective.name for collective in record.module.collectives if collective.executions is None]
         if unknown:
             yield f"{record.name} on {record.target}: the turns of the loops around {', '.join(unknown)} are unknown"
     platforms = {record.module.platform for record in records if record.module}

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 from workbench import _jax_compat
 from workbench.mesh import Placement, find_layout
 from workbench.plan._count import count_jaxpr
-from workbench.plan._disclosure import find_leaving
+from workbench.plan._disclosure import find_disclosed
 from workbench.plan._inline import uses_primitives
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
 from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
@@ -23,7 +23,7 @@ def describe_plan(
     flow = _Names(plan, names)
     variables = plan.closed.jaxpr
     inputs = tuple(flow.value(v) for v in variables.invars)
-    leaves, stays = find_leaving(plan, inputs)
+    disclosed, kept_local = find_disclosed(plan, inputs)
     return PlanRecord(
         name=plan.name,
         placements=tuple(_placement_record(p) for p in plan.placements),
@@ -31,8 +31,8 @@ def describe_plan(
         inputs=inputs,
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
         chunk_size=chunk_size,
-        leaves=leaves,
-        stays=stays,
+        disclosed=disclosed,
+        kept_local=kept_local,
         notes=tuple(notes),
     )
 

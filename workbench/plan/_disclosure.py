@@ -1,4 +1,4 @@
-"""What leaves a client, and what stays: a plan followed backwards from what the server and the caller read."""
+"""What a client discloses, and what stays: a plan followed backwards from what the server and the caller read."""
 
 import math
 from collections.abc import Sequence
@@ -10,19 +10,19 @@ from jax.extend.core import Literal
 from workbench import _jax_compat
 from workbench.plan._plan import Plan, Step, loop_bodies, plan_jaxpr
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.records import LeavingRecord, ValueRecord
+from workbench.records import DisclosedRecord, ValueRecord
 
-Records = dict[tuple[str, int, int], LeavingRecord]
+Records = dict[tuple[str, int, int], DisclosedRecord]
 
 
-def find_leaving(
+def find_disclosed(
     plan: Plan, inputs: Sequence[ValueRecord]
-) -> tuple[tuple[LeavingRecord, ...], tuple[ValueRecord, ...]]:
+) -> tuple[tuple[DisclosedRecord, ...], tuple[ValueRecord, ...]]:
     """What the server gets of a client, and what it never gets; `inputs` are those of the plan.
 
     Returns:
-        One record per value that leaves: a client's share of a reduction, or a row that somebody reads, in program
-        order; `times` is 0, nothing has run. And the inputs that clients alone read, as one client has them.
+        One record per disclosed value: a client's partial result of a reduction, or a row that the server reads, in
+        program order; `count` is 0, nothing has run. And the inputs that only clients read, as one client holds them.
     """
     records: Records = {}
     read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
@@ -126,8 +126,8 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         passed = more
 
 
-def _record(stage: str, name: str, aval: Any, axes: int) -> LeavingRecord:
+def _record(stage: str, name: str, aval: Any, axes: int) -> DisclosedRecord:
     shape = tuple(aval.shape[axes:])
     size = math.prod(shape) * getattr(aval.dtype, "itemsize", 4)
     kind = "row" if axes else "partial result"
-    return LeavingRecord(stage=stage, name=name, shape=shape, dtype=str(aval.dtype), size_bytes=size, kind=kind)
+    return DisclosedRecord(stage=stage, name=name, shape=shape, dtype=str(aval.dtype), size_bytes=size, kind=kind)

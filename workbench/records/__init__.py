@@ -65,8 +65,8 @@ from workbench.records._program import (
 )
 from workbench.records._run import (
     ClientRunRecord as ClientRunRecord,
+    DisclosedRecord as DisclosedRecord,
     EventRecord as EventRecord,
-    LeavingRecord as LeavingRecord,
     RunRecord as RunRecord,
     StageRunRecord as StageRunRecord,
 )

@@ -12,11 +12,11 @@ from workbench.records._sharding import PropagationRecord, ShardingRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionRecord(Record):
-    """One HLO instruction; `times` is how often it runs in one call (loop trip counts multiplied, None: unknown).
+    """One HLO instruction; `executions` is how often it runs in one call (loop trip counts multiplied; None: unknown).
 
     `flops` (of dot products and convolutions) and `accessed_bytes` (of main memory) are per device and per execution;
-    multiply by `times`. A fusion holds those of everything fused into it, and what is `fused` holds none, so that sums
-    over all instructions are those of the module.
+    multiply by `executions`. A fusion holds those of everything fused into it, and what is `fused` holds none, so that
+    sums over all instructions are those of the module.
     """
 
     name: str
@@ -24,7 +24,7 @@ class InstructionRecord(Record):
     computation: str
     shape: str  # HLO text, with layout
     size_bytes: int
-    times: float | None
+    executions: float | None
     flops: float = 0.0
     accessed_bytes: int = 0
     op_name: str = ""
@@ -53,7 +53,7 @@ class CollectiveRecord(Record):
     groups: int
     payload_bytes: int
     wire_bytes: float | None  # None: who takes part is written in no known syntax
-    times: float | None
+    executions: float | None
     stages: tuple[str, ...] = ()  # more than one where the compiler combined several
     stage_shares: dict[str, float] = field(default_factory=dict)  # stage -> its share of the payload, where combined
     sources: tuple[SourceLine, ...] = ()

@@ -80,8 +80,8 @@ class StageRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingRecord(Record):
-    """A value that leaves a client: what the server gets to see of its data.
+class DisclosedRecord(Record):
+    """A value that a client discloses to the server.
 
     A "row" is the client's own value; a "partial result" is its share of a reduction, already merged with those of
     the clients that were computed with it.
@@ -94,7 +94,7 @@ class LeavingRecord(Record):
     size_bytes: int  # of one
     kind: Literal["row", "partial result"]
     clients: int = 1  # that one partial result holds, at most
-    times: int = 0  # how many of them left in the run; 0: in a plan, where nothing has run
+    count: int = 0  # how many of them the run disclosed; 0 in a plan, where nothing has run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,6 @@ class PlanRecord(Record):
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
     chunk_size: int | None = None  # None: every client of a device at once
-    leaves: tuple[LeavingRecord, ...] = ()  # what the server gets to see of a client, on an engine that sends no more
-    stays: tuple[ValueRecord, ...] = ()  # inputs that clients alone read, as one client has them
+    disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends nothing else
+    kept_local: tuple[ValueRecord, ...] = ()  # inputs that only clients read, as one client holds them
     notes: tuple[str, ...] = ()

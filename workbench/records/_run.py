@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workbench.records._base import Record
-from workbench.records._program import LeavingRecord, SourceLine
+from workbench.records._program import DisclosedRecord, SourceLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class RunRecord(Record):
     round_seconds: tuple[float, ...] = ()
     overhead: float | None = None  # measured calls over the same calls without measuring, 1.0: none
     moved_bytes: int | None = None
-    leaves: tuple[LeavingRecord, ...] = ()  # what left the clients, by stage
+    disclosed: tuple[DisclosedRecord, ...] = ()  # by the clients to the server, by stage
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
     memory_before_bytes: int | None = None

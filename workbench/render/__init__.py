@@ -18,7 +18,7 @@ from workbench.render._cost import (
     render_cost_text as render_cost_text,
 )
 from workbench.render._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
-from workbench.render._disclosure import describe_leaving as describe_leaving, leaving_blocks as leaving_blocks
+from workbench.render._disclosure import describe_disclosed as describe_disclosed, disclosed_blocks as disclosed_blocks
 from workbench.render._glossary import (
     GLOSSARY as GLOSSARY,
     LESSONS as LESSONS,

@@ -122,10 +122,10 @@ def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str],
                 table[stage.stage, axes] = table.get((stage.stage, axes), 0.0) + amount
         return {key: amount for key, amount in table.items() if amount}
     for collective in record.collectives:
-        if collective.times is not None and collective.wire_bytes is not None:
+        if collective.executions is not None and collective.wire_bytes is not None:
             axes = "+".join(collective.axes) or "no product of axes"
             for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
-                sent = collective.wire_bytes * collective.times * share
+                sent = collective.wire_bytes * collective.executions * share
                 table[stage, axes] = table.get((stage, axes), 0.0) + sent
     return table
 

@@ -1,9 +1,9 @@
-"""What leaves a client: marks where arrows leave it, a sentence, and tables; what stays with it beside that."""
+"""What a client discloses: marks where arrows leave it, a sentence, and tables; what stays with it beside that."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workbench.records import LeavingRecord, PlanRecord, RunRecord, ValueRecord
+from workbench.records import DisclosedRecord, PlanRecord, RunRecord, ValueRecord
 from workbench.render._program_layout import Box, ProgramLayout
 from workbench.render._svg import (
     Markup,
@@ -23,30 +23,32 @@ ROW, TITLE, RADIUS = 22.0, 24.0, 7.5
 _SOONER = 4  # how many types one line names
 
 
-def describe_leaving(plan: PlanRecord) -> str:
-    """What the server gets of each client and what it never gets, in two sentences; empty if nothing leaves.
+def describe_disclosed(plan: PlanRecord) -> str:
+    r"""What the server gets of each client and what it never gets, in two sentences; empty if nothing leaves.
 
     Example:
-        >>> share = LeavingRecord(
+        >>> share = DisclosedRecord(
         ...     stage="2", name="reduce_mean", shape=(784, 128), dtype="float32", size_bytes=401_408,
         ...     kind="partial result",
         ... )
         >>> stays = ValueRecord(name="x", shape=(20, 784), dtype="float32", size_bytes=62_720)
-        >>> describe_leaving(PlanRecord(name="fedavg", placements=(), stages=(), leaves=(share,), stays=(stays,)))
-        'Leaves each client: its share of reduce_mean, f32[784,128] (392 KiB). Stays: x f32[20,784] (61.2 KiB).'
+        >>> plan = PlanRecord(name="fedavg", placements=(), stages=(), disclosed=(share,), kept_local=(stays,))
+        >>> print(describe_disclosed(plan).replace(". ", ".\n"))
+        Each client discloses: its share of reduce_mean, f32[784,128] (392 KiB).
+        Kept on the client: x f32[20,784] (61.2 KiB).
     """
-    if not plan.leaves:
+    if not plan.disclosed:
         return ""
-    told = [f"{what}, {types} ({size})" for _, what, types, size in leaving_rows(plan)]
-    stays = [f"{v.name} {shape_text(v.dtype, v.shape)} ({bytes_text(v.size_bytes)})" for v in plan.stays]
-    kept = f" Stays: {'; '.join(stays)}." if stays else ""
-    return f"Leaves each client: {'; '.join(told)}.{kept}"
+    told = [f"{what}, {types} ({size})" for _, what, types, size in disclosed_rows(plan)]
+    stays = [f"{v.name} {shape_text(v.dtype, v.shape)} ({bytes_text(v.size_bytes)})" for v in plan.kept_local]
+    kept = f" Kept on the client: {'; '.join(stays)}." if stays else ""
+    return f"Each client discloses: {'; '.join(told)}.{kept}"
 
 
-def leaving_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
+def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
     """For every way out of a client: "share" or "row", what it is, its types, its bytes."""
     rows = []
-    for values in _together(plan.leaves):
+    for values in _together(plan.disclosed):
         first, turns = values[0], _turns(plan, values[0].stage)
         size = bytes_text(sum(v.size_bytes for v in values))
         form = "row" if first.kind == "row" else "share"
@@ -55,47 +57,47 @@ def leaving_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def leaving_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
+def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
     """What a side panel says of a whole program: a table of what leaves, a table of what stays."""
-    if not plan.leaves:
+    if not plan.disclosed:
         return []
     note = (
         "An engine with a machine for each client sends nothing else to the server. Where clients share a machine, "
         "it has their data anyway."
     )
     columns = ["what", "type", "bytes"]
-    leaves = {"form": "table", "title": "What leaves each client", "columns": columns, "note": note}
-    made = [{**leaves, "rows": [[what.removeprefix("its "), *row] for _, what, *row in leaving_rows(plan)]}]
-    if plan.stays:
-        rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.stays]
-        made.append({"form": "table", "title": "What stays with it", "columns": columns, "rows": rows})
+    leaves = {"form": "table", "title": "Disclosed to the server by each client", "columns": columns, "note": note}
+    made = [{**leaves, "rows": [[what.removeprefix("its "), *row] for _, what, *row in disclosed_rows(plan)]}]
+    if plan.kept_local:
+        rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes)] for v in plan.kept_local]
+        made.append({"form": "table", "title": "Kept on the client", "columns": columns, "rows": rows})
     return made
 
 
-def leaving_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
+def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
     """What a side panel says of one stage, as a term and a value; nothing if nothing leaves there."""
-    mine = [v for v in plan.leaves if v.stage == stage]
+    mine = [v for v in plan.disclosed if v.stage == stage]
     own = " — its own value" if any(v.kind == "row" for v in mine) else ""
     size = bytes_text(sum(v.size_bytes for v in mine))
-    return [("leaves each client", f"{types_text(mine)}, {size}{own}")] if mine else []
+    return [("each client discloses", f"{types_text(mine)}, {size}{own}")] if mine else []
 
 
-def run_leaving_lines(run: RunRecord) -> list[str]:
-    """What left the clients of a run, in lines; none if the engine did not say."""
-    if not run.leaves:
+def run_disclosed_lines(run: RunRecord) -> list[str]:
+    """Disclosed by the clients of a run, in lines; none if the engine did not say."""
+    if not run.disclosed:
         return []
-    lines = ["What left the clients:"]
-    for values in _together(run.leaves):
-        first, times = values[0], sum(v.times for v in values)
+    lines = ["Disclosed by the clients:"]
+    for values in _together(run.disclosed):
+        first, times = values[0], sum(v.count for v in values)
         several = f", each of up to {count_text(first.clients)} clients" if first.clients > 1 else ""
-        total = bytes_text(sum(v.size_bytes * v.times for v in values))
+        total = bytes_text(sum(v.size_bytes * v.count for v in values))
         kind = "rows" if first.kind == "row" else f"partial results{several}"
         named = f"{_plain(first.name)}, " if first.kind == "row" else ""
         lines.append(f"  stage {first.stage}: {named}{types_text(values)}; {count_text(times)} {kind}, {total} in all")
     return lines
 
 
-def types_text(values: Sequence[LeavingRecord | ValueRecord]) -> str:
+def types_text(values: Sequence[DisclosedRecord | ValueRecord]) -> str:
     """The types of values, those that occur several times counted.
 
     Example:
@@ -114,8 +116,8 @@ def types_text(values: Sequence[LeavingRecord | ValueRecord]) -> str:
 
 def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
     """A round mark wherever something leaves a client: part of it filled for a share, all of it for a client's own."""
-    shares = {v.stage: v for v in plan.leaves if v.kind != "row"}
-    rows = {v.stage: v for v in plan.leaves if v.kind == "row"}
+    shares = {v.stage: v for v in plan.disclosed if v.kind != "row"}
+    rows = {v.stage: v for v in plan.disclosed if v.kind == "row"}
     marks = []
     for box in layout.boxes:
         if box.form == "pill" and box.path in shares:
@@ -130,16 +132,16 @@ def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
 
 def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
     """The lines under a picture that say what its marks mean; `layout.height` grows by them. None without marks."""
-    if not plan.leaves:
+    if not plan.disclosed:
         return None
-    told = leaving_rows(plan)
-    if plan.stays:
-        names = ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in plan.stays)
-        told.append(("stays", "stays there", names, bytes_text(sum(v.size_bytes for v in plan.stays))))
+    told = disclosed_rows(plan)
+    if plan.kept_local:
+        names = ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in plan.kept_local)
+        told.append(("stays", "kept on the client", names, bytes_text(sum(v.size_bytes for v in plan.kept_local))))
     top, left, right = layout.height + 2, 26.0, layout.width - 26.0
     drawn: list[object] = [
         line(14, top, layout.width - 14, top, class_="wb-stroke-line"),
-        text(left - 7, top + 20, "What leaves each client", size=11.5, class_="wb-fill-fg wb-strong"),
+        text(left - 7, top + 20, "Disclosed to the server by each client", size=11.5, class_="wb-fill-fg wb-strong"),
     ]
     column = left + 14 + max(_width(what) for _, what, _, _ in told)
     y = top + TITLE
@@ -152,7 +154,7 @@ def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
             text(right + 7, y, size, size=11, class_="wb-fill-fg wb-end"),
         ]
     layout.height = y + 14
-    return group(*drawn, class_="wb-leaving")
+    return group(*drawn, class_="wb-disclosed")
 
 
 def draw_mark(form: str, x: float, y: float) -> Markup:
@@ -174,10 +176,10 @@ def draw_mark(form: str, x: float, y: float) -> Markup:
     return group(ring, element("circle", cx=x, cy=y, r=r - 2.6, class_=f"wb-fill-{hue}"))
 
 
-def _marked(form: str, x: float, y: float, values: Sequence[LeavingRecord]) -> Markup:
+def _marked(form: str, x: float, y: float, values: Sequence[DisclosedRecord]) -> Markup:
     size = bytes_text(sum(v.size_bytes for v in values))
-    said = f"leaves each client: {'its own value, ' if form == 'row' else 'a share, '}{types_text(values)}, {size}"
-    return group(element("title", said), draw_mark(form, x, y), class_="wb-leaves", data_leaves=values[0].stage)
+    said = f"each client discloses: {'its own value, ' if form == 'row' else 'a share, '}{types_text(values)}, {size}"
+    return group(element("title", said), draw_mark(form, x, y), class_="wb-leaves", data_disclosed=values[0].stage)
 
 
 def _way_out(layout: ProgramLayout, box: Box) -> float:
@@ -186,14 +188,14 @@ def _way_out(layout: ProgramLayout, box: Box) -> float:
     return starts[0] if starts else box.x + box.width / 2
 
 
-def _those(plan: PlanRecord, stage: str) -> list[LeavingRecord]:
-    return [v for v in plan.leaves if v.stage == stage]
+def _those(plan: PlanRecord, stage: str) -> list[DisclosedRecord]:
+    return [v for v in plan.disclosed if v.stage == stage]
 
 
-def _together(leaves: Iterable[LeavingRecord]) -> list[list[LeavingRecord]]:
+def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord]]:
     """What leaves at the same stage in the same way, as one."""
-    found: dict[tuple[str, str, str], list[LeavingRecord]] = {}
-    for value in leaves:
+    found: dict[tuple[str, str, str], list[DisclosedRecord]] = {}
+    for value in disclosed:
         found.setdefault((value.stage, value.kind, _plain(value.name)), []).append(value)
     return list(found.values())
 

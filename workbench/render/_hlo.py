@@ -102,7 +102,7 @@ def describe_hlo(module: ModuleRecord) -> str:
 def sent_bytes(collective: CollectiveRecord) -> float:
     """What one device sends for a collective in one call; its operand where the wire is not known."""
     once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
-    return once * (1.0 if collective.times is None else collective.times)
+    return once * (1.0 if collective.executions is None else collective.executions)
 
 
 def _collectives(found: Sequence[CollectiveRecord]) -> list[_Row]:
@@ -110,7 +110,7 @@ def _collectives(found: Sequence[CollectiveRecord]) -> list[_Row]:
     rows = []
     for each in ranked[:MOST_COLLECTIVES]:
         where = source_text(each.sources[0].file, each.sources[0].line) if each.sources else "line not known"
-        times = "" if each.times in (None, 1.0) else f" × {count_text(each.times)}"
+        times = "" if each.executions in (None, 1.0) else f" × {count_text(each.executions)}"
         words = f"{bytes_text(each.payload_bytes)}{times} over {axes_text(each.axes)} · {where}"
         rows.append(_Row(each.name, sent_bytes(each), words, "collective"))
     return rows
@@ -122,7 +122,7 @@ def _stages(found: Sequence[InstructionRecord]) -> list[_Row]:
     kinds: dict[str, str] = {}
     for each in found:
         stage = each.stage or ""
-        flops[stage] = flops.get(stage, 0.0) + each.flops * (each.times or 1.0)
+        flops[stage] = flops.get(stage, 0.0) + each.flops * (each.executions or 1.0)
         counts[stage] = counts.get(stage, 0) + 1
         kinds.setdefault(stage, each.kind or "server")
     ranked = sorted(flops, key=lambda stage: -flops[stage])[:MOST_STAGES]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.records import CostRecord, RunRecord, StageRunRecord
-from workbench.render._disclosure import run_leaving_lines
+from workbench.render._disclosure import run_disclosed_lines
 from workbench.render._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
 from workbench.render._theme import hatches, svg_style
 
@@ -103,7 +103,7 @@ def render_run_text(run: RunRecord) -> str:
         )
         for row in table
     ]
-    return "\n".join([describe_run(run), *(lines if run.stages else []), *run_leaving_lines(run)])
+    return "\n".join([describe_run(run), *(lines if run.stages else []), *run_disclosed_lines(run)])
 
 
 def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":

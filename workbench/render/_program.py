@@ -1,7 +1,7 @@
 """The picture and the text of a program: data flowing between a server and its clients."""
 
 from workbench.records import ProgramRecord, StageRecord
-from workbench.render._disclosure import describe_leaving, draw_marks, draw_summary
+from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
 from workbench.render._program_layout import Block, Box, Lane, ProgramLayout, lay_out
 from workbench.render._svg import (
     Markup,
@@ -31,7 +31,7 @@ def render_program_svg(
     """The stages of a program as one picture.
 
     Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. Where something
-    leaves a client stands a round mark with `data-leaves`, and the lines below say what.
+    leaves a client stands a round mark with `data-disclosed`, and the lines below say what.
 
     Args:
         record: What is known of the program; its plan is enough, its mesh says which devices hold which clients.
@@ -66,7 +66,7 @@ def render_program_text(record: ProgramRecord) -> str:
     """The program as indented lines, for terminals and screen readers."""
     lines = [describe_program(record) + "."]
     lines += _stage_lines(record.plan.stages, record, 1)
-    lines += [said] if (said := describe_leaving(record.plan)) else []
+    lines += [said] if (said := describe_disclosed(record.plan)) else []
     if record.module is not None:
         count = len(record.module.collectives)
         lines.append(f"Compiled: {count} collective{'s' if count != 1 else ''}.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
-from workbench.render._disclosure import leaving_fact
+from workbench.render._disclosure import disclosed_fact
 from workbench.render._program import axes_text, walk
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
@@ -35,7 +35,7 @@ def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource 
     collectives = record.module.collectives if record.module is not None else ()
     mine = [each for each in collectives if stage.path in each.stages]
     blocks = [
-        facts([*_facts(stage), *leaving_fact(record.plan, stage.path)]),
+        facts([*_facts(stage), *disclosed_fact(record.plan, stage.path)]),
         _values("Inputs", stage.inputs),
         _values("Outputs", stage.outputs),
         collectives_block(mine) if record.module is not None else None,
@@ -107,7 +107,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
             axes_text(each.axes),
             bytes_text(each.payload_bytes),
             bytes_text(each.wire_bytes),
-            "unknown" if each.times is None else count_text(each.times),
+            "unknown" if each.executions is None else count_text(each.executions),
         ]
         for each in collectives
     ]

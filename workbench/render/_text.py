@@ -62,7 +62,7 @@ def render_module_text(module: ModuleRecord) -> str:
         f"of FLOPs, {module.attributed_bytes:.1%} of bytes",
     ]
     for found in module.collectives:
-        times = "an unknown number of times" if found.times is None else f"{count_text(found.times)} ×"
+        times = "an unknown number of times" if found.executions is None else f"{count_text(found.executions)} ×"
         where = f" at {found.sources[0]}" if found.sources else ""
         lines.append(
             f"  {times} {found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device, stage "
@@ -71,11 +71,11 @@ def render_module_text(module: ModuleRecord) -> str:
     sent = sum(collective_bytes(module).values())
     if module.collectives:
         lines.append(f"  one device sends {bytes_text(sent)} per call")
-    costly = sorted(module.instructions, key=lambda i: -(i.flops * (i.times or 1)))[:5]
+    costly = sorted(module.instructions, key=lambda i: -(i.flops * (i.executions or 1)))[:5]
     for instruction in costly:
         if instruction.flops:
             where = f" at {instruction.source}" if instruction.source else ""
-            times = "? ×" if instruction.times is None else f"{count_text(instruction.times)} ×"
+            times = "? ×" if instruction.executions is None else f"{count_text(instruction.executions)} ×"
             lines.append(f"  {times} {instruction.name} ({instruction.opcode}): {flops_text(instruction.flops)}{where}")
     lines.append(render_memory_text(module.memory.replace(largest=module.memory.largest[:5])))
     lines += [f"Note: {note}" for note in module.notes]

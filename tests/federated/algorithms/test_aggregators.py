@@ -25,13 +25,13 @@ def rows(clients: int = CLIENTS) -> dict[str, Any]:
     }
 
 
-def combined(aggregator: algorithms.Aggregator, moved: Any, weight: Any, times: int = 1) -> Any:
+def combined(aggregator: algorithms.Aggregator, update: Any, weight: Any, times: int = 1) -> Any:
     weight = jnp.asarray(weight, jnp.float32)
-    params = jax.tree.map(lambda x: x[0], moved)
+    params = jax.tree.map(lambda x: x[0], update)
     with wb.program(clients=weight.shape[0]):
         state = aggregator.init(params)
         for _ in range(times):
-            result, state = aggregator.combine(moved, weight, state)
+            result, state = aggregator.combine(update, weight, state)
     return result
 
 
@@ -41,17 +41,17 @@ def largest_difference(a: Any, b: Any) -> float:
 
 @pytest.mark.parametrize("present", [8, 7, 1], ids=["all", "odd", "one"])
 def test_median_is_numpys_over_those_who_are_there(present: int) -> None:
-    moved = rows()
-    found = combined(algorithms.median(), moved, [1.0] * present + [0.0] * (CLIENTS - present))
-    for name, x in moved.items():
+    update = rows()
+    found = combined(algorithms.median(), update, [1.0] * present + [0.0] * (CLIENTS - present))
+    for name, x in update.items():
         np.testing.assert_allclose(found[name], np.median(np.asarray(x)[:present], axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("share", "cut"), [(0.0, 0), (0.2, 2), (0.25, 2), (0.49, 4)])
 def test_trimmed_mean_averages_what_is_left_of_a_sorted_column(share: float, cut: int) -> None:
-    moved = rows(10)
-    found = combined(algorithms.trimmed_mean(share), moved, [1.0] * 10)
-    for name, x in moved.items():
+    update = rows(10)
+    found = combined(algorithms.trimmed_mean(share), update, [1.0] * 10)
+    for name, x in update.items():
         expected = np.sort(np.asarray(x), axis=0)[cut : 10 - cut].mean(0)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)
 
@@ -60,21 +60,21 @@ def test_trimmed_mean_averages_what_is_left_of_a_sorted_column(share: float, cut
     "aggregator", [algorithms.median(), algorithms.trimmed_mean(0.3)], ids=["median", "trimmed mean"]
 )
 def test_two_liars_among_eight_move_a_robust_mean_no_further_than_honest_clients_stand(aggregator: Any) -> None:
-    moved = jax.tree.map(lambda x: x.at[:2].set(jnp.array([1e9, jnp.inf]).reshape(2, *[1] * (x.ndim - 1))), rows())
-    found = combined(aggregator, moved, [1.0] * CLIENTS)
-    for name, x in moved.items():
+    update = jax.tree.map(lambda x: x.at[:2].set(jnp.array([1e9, jnp.inf]).reshape(2, *[1] * (x.ndim - 1))), rows())
+    found = combined(aggregator, update, [1.0] * CLIENTS)
+    for name, x in update.items():
         assert (np.asarray(found[name]) <= np.asarray(x)[2:].max(0)).all()
         assert (np.asarray(found[name]) >= np.asarray(x)[2:].min(0)).all()
 
 
 def test_clipping_bounds_what_one_client_adds_and_absent_clients_add_nothing() -> None:
-    moved = jax.tree.map(lambda x: x.at[0].set(1e6), rows())
+    update = jax.tree.map(lambda x: x.at[0].set(1e6), rows())
     aggregator = algorithms.gaussian_mean(clip=0.5, noise_multiplier=0.0, expected=2)
-    alone = combined(aggregator, moved, [1.0] + [0.0] * 7)
+    alone = combined(aggregator, update, [1.0] + [0.0] * 7)
     assert float(jnp.linalg.norm(ravel_pytree(alone)[0])) == pytest.approx(
         0.5 / 2, rel=1e-5
     )  # its clip over the expected two
-    with_it, without = (combined(aggregator, moved, [here] + [1.0] * 7) for here in (1.0, 0.0))
+    with_it, without = (combined(aggregator, update, [here] + [1.0] * 7) for here in (1.0, 0.0))
     difference = jax.tree.map(jnp.subtract, with_it, without)
     assert float(jnp.linalg.norm(ravel_pytree(difference)[0])) == pytest.approx(0.25, rel=1e-4)
 
@@ -96,56 +96,56 @@ def test_a_client_that_does_not_move_has_a_derivative_through_the_clip() -> None
 
 
 def test_top_k_of_everything_is_the_mean_by_weight() -> None:
-    moved, weight = rows(), jnp.arange(CLIENTS, dtype=jnp.float32)
-    exact = combined(algorithms.weighted_mean(), moved, weight)
-    assert largest_difference(combined(algorithms.top_k_mean(1.0), moved, weight), exact) < 1e-6
+    update, weight = rows(), jnp.arange(CLIENTS, dtype=jnp.float32)
+    exact = combined(algorithms.weighted_mean(), update, weight)
+    assert largest_difference(combined(algorithms.top_k_mean(1.0), update, weight), exact) < 1e-6
 
 
 def test_top_k_sends_the_largest_entries_as_numpy_finds_them() -> None:
-    moved = rows()
-    flat = np.concatenate([np.asarray(moved["b"]), np.asarray(moved["w"]).reshape(CLIENTS, -1)], axis=1)  # b before w
+    update = rows()
+    flat = np.concatenate([np.asarray(update["b"]), np.asarray(update["w"]).reshape(CLIENTS, -1)], axis=1)  # b before w
     kept = np.argsort(-np.abs(flat), axis=1)[:, :4]  # 0.2 of 19, rounded up
     sparse = np.zeros_like(flat)
     np.put_along_axis(sparse, kept, np.take_along_axis(flat, kept, axis=1), axis=1)
-    found = combined(algorithms.top_k_mean(0.2, memory=False), moved, [1.0] * CLIENTS)
+    found = combined(algorithms.top_k_mean(0.2, memory=False), update, [1.0] * CLIENTS)
     np.testing.assert_allclose(found["b"], sparse.mean(0)[:4], rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found["w"].reshape(-1), sparse.mean(0)[4:], rtol=1e-5, atol=1e-7)
 
 
 def test_with_memory_everything_arrives_in_the_end_and_absent_clients_keep_theirs() -> None:
-    moved, still = {"w": jnp.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])}, {"w": jnp.zeros((2, 3))}
+    update, still = {"w": jnp.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])}, {"w": jnp.zeros((2, 3))}
     aggregator = algorithms.top_k_mean(1 / 3)
     with wb.program(clients=2):
         state, arrived = aggregator.init({"w": jnp.zeros(3)}), jnp.zeros(3)
-        for rows_now, weight in ((moved, [1.0, 1.0]), (moved, [0.0, 0.0]), (still, [1.0, 1.0]), (still, [1.0, 1.0])):
+        for rows_now, weight in ((update, [1.0, 1.0]), (update, [0.0, 0.0]), (still, [1.0, 1.0]), (still, [1.0, 1.0])):
             mean, state = aggregator.combine(rows_now, jnp.array(weight), state)
             arrived += mean["w"]
-    assert arrived.tolist() == [2.0, 2.0, 2.0]  # the mean of `moved`, once
+    assert arrived.tolist() == [2.0, 2.0, 2.0]  # the mean of `update`, once
     assert not state.any()
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_quantised_means_are_within_one_step_of_the_mean_by_weight(bits: int) -> None:
-    moved, weight = rows(), np.arange(1, CLIENTS + 1, dtype=np.float32)
-    found, exact = (combined(a, moved, weight) for a in (algorithms.quantized_mean(bits), algorithms.weighted_mean()))
+    update, weight = rows(), np.arange(1, CLIENTS + 1, dtype=np.float32)
+    found, exact = (combined(a, update, weight) for a in (algorithms.quantized_mean(bits), algorithms.weighted_mean()))
     shares = weight / weight.sum()
-    for name, x in moved.items():
+    for name, x in update.items():
         largest = np.abs(np.asarray(x) * shares.reshape(-1, *[1] * (x.ndim - 1))).max()
         step = largest / (2 ** (bits - 1) - 1)
         assert np.abs(found[name] - exact[name]).max() <= CLIENTS * step * (1 + 1e-3)  # each client errs by one at most
 
 
 def test_quantised_means_are_right_on_average() -> None:
-    moved = {"w": jnp.tile(jnp.array([[1.0, 0.3, -0.7]]), (4, 1))}
-    means = [combined(algorithms.quantized_mean(2, seed=seed), moved, [1.0] * 4)["w"] for seed in range(200)]
+    update = {"w": jnp.tile(jnp.array([[1.0, 0.3, -0.7]]), (4, 1))}
+    means = [combined(algorithms.quantized_mean(2, seed=seed), update, [1.0] * 4)["w"] for seed in range(200)]
     # One client's coin has a deviation of at most 1/2; the mean of 4 × 200 of them, 0.018.
     np.testing.assert_allclose(np.mean(means, axis=0), [1.0, 0.3, -0.7], atol=4 * 0.018)
 
 
 def test_rounding_is_the_identity_in_derivatives() -> None:
-    moved = rows()
+    update = rows()
     quantised, exact = (
-        jax.grad(lambda x, a=a: jnp.sum(jnp.sin(combined(a, {"w": x}, [1.0] * CLIENTS)["w"])))(moved["w"])
+        jax.grad(lambda x, a=a: jnp.sum(jnp.sin(combined(a, {"w": x}, [1.0] * CLIENTS)["w"])))(update["w"])
         for a in (algorithms.quantized_mean(16), algorithms.weighted_mean())
     )
     np.testing.assert_allclose(quantised, exact, atol=1e-4)
@@ -206,9 +206,9 @@ def test_means_that_cannot_be_are_refused(call: Any, says: str) -> None:
 
 def test_privacy_around_top_k_without_memory_is_allowed() -> None:
     inner = algorithms.top_k_mean(1.0, memory=False)
-    moved = rows()
-    found = combined(algorithms.gaussian_mean(100.0, 0.0, of=inner), moved, [1.0] * CLIENTS)
-    assert largest_difference(found, combined(algorithms.weighted_mean(), moved, [1.0] * CLIENTS)) < 1e-6
+    update = rows()
+    found = combined(algorithms.gaussian_mean(100.0, 0.0, of=inner), update, [1.0] * CLIENTS)
+    assert largest_difference(found, combined(algorithms.weighted_mean(), update, [1.0] * CLIENTS)) < 1e-6
 
 
 def test_no_noise_is_no_privacy_and_no_round_tells_nothing() -> None:

@@ -59,11 +59,13 @@ def test_the_compiled_module_moves_what_the_formula_says(layers: int, side: int,
     with jax.set_mesh(mesh):
         found = wb.inspect(product(panels))(*matrices(mesh)).module.collectives
     expected = algorithms.matmul_words(N, side=side, layers=layers)
-    sent = {kind: sum(c.wire_bytes * c.times / 4 for c in found if c.kind == kind) for kind in {c.kind for c in found}}
+    sent = {
+        kind: sum(c.wire_bytes * c.executions / 4 for c in found if c.kind == kind) for kind in {c.kind for c in found}
+    }
     assert sent.get("all-gather", 0) == expected["gather"]
     assert sent.get("all-reduce", 0) == expected["reduce"]
     assert set(sent) <= {"all-gather", "all-reduce"}
-    assert {c.times for c in found if c.kind == "all-gather"} <= {panels}
+    assert {c.executions for c in found if c.kind == "all-gather"} <= {panels}
 
 
 def test_panels_bound_the_memory_of_a_device_without_more_bytes() -> None:
@@ -105,7 +107,7 @@ def test_an_absent_tpu_moves_what_the_formula_says(target: str, layers: int, sid
     given = [jax.ShapeDtypeStruct((n, n), jnp.float32, sharding=NamedSharding(mesh, s)) for s in specs]
     with jax.sharding.use_abstract_mesh(mesh), jax.default_matmul_precision("highest"):
         record = wb.inspect(product(4), mesh=mesh, target=target)(*given)
-    sent = sum(c.wire_bytes * c.times / 4 for c in record.module.collectives)
+    sent = sum(c.wire_bytes * c.executions / 4 for c in record.module.collectives)
     assert sent == algorithms.matmul_words(n, side=side, layers=layers)["total"]
 
 

@@ -96,8 +96,8 @@ def test_reptile_is_fedavg_with_a_careful_server_and_personalizes_by_training() 
     sgd = optax.sgd(ETA)
     algorithm = algorithms.reptile(quadratic, clients=CLIENTS, client_optimizer=sgd, server_learning_rate=0.25)
     state, _ = rounds_of(algorithm, 1)
-    moved = (1 - (1 - ETA * CURVATURE) ** STEPS) * (CENTRE - 0.5)
-    assert float(state.params) == pytest.approx(0.5 + 0.25 * moved.mean(), rel=1e-5)
+    update = (1 - (1 - ETA * CURVATURE) ** STEPS) * (CENTRE - 0.5)
+    assert float(state.params) == pytest.approx(0.5 + 0.25 * update.mean(), rel=1e-5)
     assert algorithm.personalize is not None
     w = float(state.params)
     np.testing.assert_allclose(

@@ -82,8 +82,8 @@ def test_compiled_collectives_are_those_that_the_program_really_compiles_to(mesh
     }
     really = wb.inspect(mean_output, mesh=mesh)(args, DATA).module
     found = tried.after.module
-    assert {(c.kind, c.axes, c.payload_bytes, c.times) for c in found.collectives} == {
-        (c.kind, c.axes, c.payload_bytes, c.times) for c in really.collectives
+    assert {(c.kind, c.axes, c.payload_bytes, c.executions) for c in found.collectives} == {
+        (c.kind, c.axes, c.payload_bytes, c.executions) for c in really.collectives
     }
     assert (found.flops, found.memory.peak_bytes) == (really.flops, really.memory.peak_bytes)
 

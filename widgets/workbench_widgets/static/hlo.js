@@ -9,7 +9,7 @@ const plural = (count, noun) => `${format.count(count)} ${noun}${count === 1 ? "
 export function hlo(ctx) {
   if (!ctx.data.count && !ctx.data.stable.length) return ctx.root.append(h("p", { class: "wb-note" }, ctx.data.missing));
   const d = ctx.data, names = d.names.split("\n"), shapes = d.shapes.split("\n"), operands = d.operands.split("\n");
-  const [opcode, stage, computation, source, size, flops, accessed, times, collective] = ["opcode", "stage", "computation", "source", "size", "flops", "accessed", "times", "collective"].map((name) => ctx.array(`hlo.${name}`));
+  const [opcode, stage, computation, source, size, flops, accessed, executions, collective] = ["opcode", "stage", "computation", "source", "size", "flops", "accessed", "executions", "collective"].map((name) => ctx.array(`hlo.${name}`));
   const stableSource = ctx.array("hlo.stable");
   const keyOf = (i) => (i < 0 ? "" : `${d.sources[i][0]}:${d.sources[i][1]}`);
   const option = (value, text = value) => h("option", { value }, text);
@@ -51,7 +51,7 @@ export function hlo(ctx) {
   const chooser = faces.length > 1 ? h("div", { class: "wb-row", role: "group", "aria-label": "Show as" }, [...faceButtons.values()]) : null;
   ctx.root.append(largest(), h("div", { class: "wb-tools" }, chooser, search, byStage, byOpcode, byAxis, grouping), summary, columns, panel);
   const sourceOf = (k) => (source[k] < 0 ? "" : d.sources[source[k]][2]), jointOf = (k) => (collective[k] >= 0 ? d.collectives[collective[k]] : null);
-  const graph = d.graph ? graphPane(ctx, boxes.graph, { names, opcodes: d.opcodes, opcode, flops, bytes: accessed, times, joint: jointOf, choose: (k) => pickInstruction(k), sourceOf }) : null;
+  const graph = d.graph ? graphPane(ctx, boxes.graph, { names, opcodes: d.opcodes, opcode, flops, bytes: accessed, executions, joint: jointOf, choose: (k) => pickInstruction(k), sourceOf }) : null;
   const memory = d.memory ? memoryPane(ctx, boxes.memory, { names, choose: (k) => pickInstruction(k), sourceOf }) : null;
 
   /** The collectives that send most, each with the line that caused it: what most people come here for. */
@@ -61,9 +61,9 @@ export function hlo(ctx) {
     const rows = ranked.map((each, i) => {
       const [key, text, code] = each.lines[0] ?? [null, "line not known", ""];
       const choose = h("button", { type: "button", class: "wb-link", onclick: () => { const k = names.indexOf(each.name); k >= 0 ? pickInstruction(k) : ctx.select({ line: key, instruction: null }); } }, each.name);
-      return h("tr", { hidden: i >= few, "data-collective": each.name }, h("td", {}, choose), h("td", {}, each.axes), h("td", { class: "wb-num" }, each.payload), h("td", { class: "wb-num" }, each.times), h("td", { class: "wb-num" }, format.bytes(each.sent)), h("td", {}, each.stages.join(", ") || "unknown"), h("td", {}, text, code ? h("code", { class: "wb-codebit" }, code) : null));
+      return h("tr", { hidden: i >= few, "data-collective": each.name }, h("td", {}, choose), h("td", {}, each.axes), h("td", { class: "wb-num" }, each.payload), h("td", { class: "wb-num" }, each.executions), h("td", { class: "wb-num" }, format.bytes(each.sent)), h("td", {}, each.stages.join(", ") || "unknown"), h("td", {}, text, code ? h("code", { class: "wb-codebit" }, code) : null));
     });
-    const head = [["collective"], ["mesh axis"], ["payload", "wb-num"], ["times", "wb-num"], ["wire", "wb-num"], ["stage"], ["source"]].map(([name, style]) => h("th", { scope: "col", class: style }, term(ctx, name)));
+    const head = [["collective"], ["mesh axis"], ["payload", "wb-num"], ["executions", "wb-num"], ["wire", "wb-num"], ["stage"], ["source"]].map(([name, style]) => h("th", { scope: "col", class: style }, term(ctx, name)));
     const more = ranked.length > few ? h("button", { type: "button", class: "wb-link", onclick: () => { rows.forEach((row) => (row.hidden = false)); more.remove(); } }, `Show all ${format.count(ranked.length)}`) : null;
     return h("section", { class: "wb-largest", "aria-label": "Collectives, largest first" }, h("h4", {}, "Collectives, largest first"), h("div", { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": "Collectives, largest first, table" }, h("table", { "aria-label": "Collectives, largest first" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows))), more);
   }
@@ -103,7 +103,7 @@ export function hlo(ctx) {
     for (let k = 0; k < d.count; k++) if (passes(k, words)) kept.push(k);
     const groups = new Map(), index = group.value === "stage" ? stage : computation, titles = group.value === "stage" ? d.stages : d.computations;
     if (group.value) for (const k of kept) { if (!groups.has(index[k])) groups.set(index[k], []); groups.get(index[k]).push(k); }
-    const total = (list, values) => list.reduce((sum, k) => sum + values[k] * (Number.isFinite(times[k]) ? times[k] : 1), 0);
+    const total = (list, values) => list.reduce((sum, k) => sum + values[k] * (Number.isFinite(executions[k]) ? executions[k] : 1), 0);
     rows = group.value ? [...groups].sort((a, b) => a[0] - b[0]).flatMap(([key, list]) => {
       const id = `${group.value}/${key}`, title = group.value === "stage" ? (titles[key] ? `stage ${titles[key]}` : "no stage") : titles[key];
       return [{ group: id, title, count: list.length, flops: total(list, flops), bytes: total(list, accessed) }, ...(closed.has(id) ? [] : list.map((k) => ({ index: k })))];
@@ -147,7 +147,7 @@ export function hlo(ctx) {
 
   function describe(k) {
     const joint = jointOf(k);
-    const facts = [["opcode", d.opcodes[opcode[k]]], ["shape", shapes[k]], ["stage", d.stages[stage[k]] || "none"], ["size", format.bytes(size[k])], ["FLOPs", format.flops(flops[k])], ["memory traffic", format.bytes(accessed[k])], ["times", Number.isFinite(times[k]) ? format.count(times[k]) : "unknown"], ["computation", d.computations[computation[k]]], ["operands", operands[k] || "none"], ["op_name", d.op_names[k] || "none"], ["source", source[k] < 0 ? "unknown" : d.sources[source[k]][2]]];
+    const facts = [["opcode", d.opcodes[opcode[k]]], ["shape", shapes[k]], ["stage", d.stages[stage[k]] || "none"], ["size", format.bytes(size[k])], ["FLOPs", format.flops(flops[k])], ["memory traffic", format.bytes(accessed[k])], ["executions", Number.isFinite(executions[k]) ? format.count(executions[k]) : "unknown"], ["computation", d.computations[computation[k]]], ["operands", operands[k] || "none"], ["op_name", d.op_names[k] || "none"], ["source", source[k] < 0 ? "unknown" : d.sources[source[k]][2]]];
     const blocks = [{ form: "facts", title: "", rows: facts }];
     if (joint) blocks.push({ form: "facts", title: "collective", rows: joint.rows });
     details(ctx, panel, { title: names[k], kind: joint ? "reduce" : "server", subtitle: "instruction of one device", blocks });
@@ -155,7 +155,7 @@ export function hlo(ctx) {
 
   function describeLine(line) {
     const all = [...names.keys()].filter((k) => source[k] >= 0 && keyOf(source[k]) === line), joint = all.filter((k) => collective[k] >= 0);
-    const sum = (values) => all.reduce((total, k) => total + values[k] * (Number.isFinite(times[k]) ? times[k] : 1), 0);
+    const sum = (values) => all.reduce((total, k) => total + values[k] * (Number.isFinite(executions[k]) ? executions[k] : 1), 0);
     const rows_ = joint.map((k) => { const each = d.collectives[collective[k]]; return [names[k], each.axes, each.payload]; });
     const blocks = [{ form: "facts", title: "", rows: [["instructions", format.count(all.length)], ["FLOPs", format.flops(sum(flops))], ["memory traffic", format.bytes(sum(accessed))]] }];
     if (rows_.length) blocks.push({ form: "table", title: "Collectives", columns: ["collective", "mesh axis", "payload"], rows: rows_ });

@@ -240,7 +240,7 @@ one SuperNode for each of the {nodes} clients, then `flwr run . NAME-OF-YOUR-SUP
 
 Replace `column` in `workbench_app/data.py` by what your data need.
 
-## What leaves a client
+## What a client discloses
 
 {leaves}
 """

@@ -1,4 +1,4 @@
-"""How the movements of many clients become one: what an algorithm's last step may be replaced by."""
+"""How the updates of many clients become one: what an algorithm's last step may be replaced by."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ class Aggregator(NamedTuple):
     Attributes:
         name: What it is called.
         init: `init(params)` makes the state before the first round.
-        combine: `combine(moved, weight, state)` takes one movement per client (leaves `[clients, ...]`) and one weight
-            per client, and returns one movement at the server and the next state.
-        bounded: Whether no client adds a larger norm than that of its own movement, whatever the others hold; what
+        combine: `combine(update, weight, state)` takes one update per client (leaves `[clients, ...]`) and one weight
+            per client, and returns one update at the server and the next state.
+        bounded: Whether no client adds a larger norm than that of its own update, whatever the others hold; what
             `gaussian_mean` asks of what it is put around.
     """
 
@@ -34,8 +34,8 @@ def weighted_mean() -> Aggregator:
 
     Example:
         >>> with program(clients=2):
-        ...     moved, _ = weighted_mean().combine(jnp.array([1.0, 4.0]), jnp.array([3.0, 1.0]), ())
-        >>> float(moved)
+        ...     update, _ = weighted_mean().combine(jnp.array([1.0, 4.0]), jnp.array([3.0, 1.0]), ())
+        >>> float(update)
         1.75
 
     References:
@@ -44,8 +44,8 @@ def weighted_mean() -> Aggregator:
     return Aggregator("mean", lambda params: (), _weighted, bounded=True)
 
 
-def _weighted(moved: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
-    return reduce_weighted_mean(moved, weight), state
+def _weighted(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    return reduce_weighted_mean(update, weight), state
 
 
 def gather_rows(rows: Any, clients: int) -> Any:

@@ -57,20 +57,20 @@ def with_server_optimizer(
 
 
 def server_step(
-    optimizer: optax.GradientTransformation, state: ServerState, moved: Any, aggregation: Any
+    optimizer: optax.GradientTransformation, state: ServerState, update: Any, aggregation: Any
 ) -> ServerState:
-    """Lets the server's optimiser take the clients' mean movement as a descent direction.
+    """Lets the server's optimiser take the clients' mean update as a descent direction.
 
     Args:
-        optimizer: The server's; `optax.sgd(1.0)` adds the movement as it is.
+        optimizer: The server's; `optax.sgd(1.0)` adds the update as it is.
         state: Before.
-        moved: Mean over the clients of (parameters after local training − before).
+        update: Mean over the clients of (parameters after local training − before).
         aggregation: What the aggregator remembers from now on.
 
     References:
-        Reddi et al., ICLR 2021, Algorithm 1: −movement is a pseudo-gradient.
+        Reddi et al., ICLR 2021, Algorithm 1: −update is a pseudo-gradient.
     """
-    pseudo_gradient = jax.tree.map(lambda x: -x, moved)
+    pseudo_gradient = jax.tree.map(lambda x: -x, update)
     return ServerState(*optimizer_step(optimizer, pseudo_gradient, state.optimizer, state.params), aggregation)
 
 

@@ -71,10 +71,10 @@ def apfl(
             value, gradient = jax.value_and_grad(loss)(shared, batch)
             mixed_loss, push = jax.value_and_grad(lambda v: loss(_mix(share, v, shared), batch))(private)
             real = has_examples(batch)
-            moved = jax.tree.map(
+            update = jax.tree.map(
                 lambda x, g: x - jnp.where(real, learning_rate * g, jnp.zeros_like(g)), carry, (gradient, push)
             )
-            return moved, (jnp.where(real, value, 0.0), jnp.where(real, mixed_loss, 0.0), real.astype(value.dtype))
+            return update, (jnp.where(real, value, 0.0), jnp.where(real, mixed_loss, 0.0), real.astype(value.dtype))
 
         (shared, private), (values, mixed, real) = jax.lax.scan(step, (params, own), batches)
         steps = jnp.maximum(real.sum(), 1)
@@ -86,10 +86,10 @@ def apfl(
     def apfl_round(state: ApflState, client_batches: Any) -> tuple[ApflState, dict[str, jax.Array]]:
         batches, weight = split_weight(client_batches, clients)
         shared = broadcast(state.server.params)
-        moved, (own, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
-        moved, aggregation = combiner.combine(moved, weight, state.server.aggregation)
+        update, (own, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
+        update, aggregation = combiner.combine(update, weight, state.server.aggregation)
         value, personal, share = reduce_weighted_mean(results, weight)
-        server = server_step(server_optimizer, state.server, moved, aggregation)
+        server = server_step(server_optimizer, state.server, update, aggregation)
         return ApflState(server, own, mixing), {"loss": value, "personal_loss": personal, "mixing": share}
 
     def init(params: Any) -> ApflState:

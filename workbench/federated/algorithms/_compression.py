@@ -29,8 +29,8 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         >>> with program(clients=2):
         ...     aggregator = top_k_mean(0.5)
         ...     memory = aggregator.init(jnp.zeros(2))
-        ...     moved, memory = aggregator.combine(jnp.array([[4.0, 1.0], [0.5, 2.0]]), jnp.ones(2), memory)
-        >>> moved.tolist(), memory.tolist()
+        ...     update, memory = aggregator.combine(jnp.array([[4.0, 1.0], [0.5, 2.0]]), jnp.ones(2), memory)
+        >>> update.tolist(), memory.tolist()
         ([2.0, 1.0], [[0.0, 1.0], [0.5, 0.0]])
 
     References:
@@ -43,16 +43,16 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         )
         raise ProgramError(message)
 
-    def largest(moved: Any, weight: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        flat = ravel_pytree(moved)[0]
+    def largest(update: Any, weight: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        flat = ravel_pytree(update)[0]
         wanted = flat + kept if memory else flat
         _, positions = jax.lax.top_k(jnp.abs(wanted), math.ceil(fraction * wanted.size))
         left = jnp.where(weight > 0, wanted.at[positions].set(0), kept) if memory else kept
         return wanted[positions] * weight.astype(wanted.dtype), positions, left
 
-    def combine(moved: Any, weight: jax.Array, kept: Any) -> tuple[Any, Any]:
-        size, unravel = _flat_form(moved)
-        values, positions, kept = map_fn(largest, (moved, weight, kept))
+    def combine(update: Any, weight: jax.Array, kept: Any) -> tuple[Any, Any]:
+        size, unravel = _flat_form(update)
+        values, positions, kept = map_fn(largest, (update, weight, kept))
         total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
         return unravel(total), kept
 
@@ -87,8 +87,8 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
     Example:
         >>> with program(clients=2):
         ...     aggregator = quantized_mean(bits=2)  # −1, 0 or 1 times the largest
-        ...     moved, _ = aggregator.combine(jnp.array([[4.0, 0.0], [-4.0, 4.0]]), jnp.ones(2), aggregator.init(None))
-        >>> moved.tolist()
+        ...     update, _ = aggregator.combine(jnp.array([[4.0, 0.0], [-4.0, 4.0]]), jnp.ones(2), aggregator.init(None))
+        >>> update.tolist()
         [0.0, 2.0]
 
     References:
@@ -101,9 +101,9 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
         )
         raise ProgramError(message)
 
-    def combine(moved: Any, weight: jax.Array, round: jax.Array) -> tuple[Any, Any]:
+    def combine(update: Any, weight: jax.Array, round: jax.Array) -> tuple[Any, Any]:
         whole = jnp.maximum(reduce_sum(weight), 1e-30)
-        shares = map_fn(lambda row, w: jax.tree.map(lambda x: x * (w / whole).astype(x.dtype), row), (moved, weight))
+        shares = map_fn(lambda row, w: jax.tree.map(lambda x: x * (w / whole).astype(x.dtype), row), (update, weight))
         key = jax.random.fold_in(jax.random.key(seed), round)
         return _integer_sum(bits, shares, key), round + 1
 

@@ -37,7 +37,7 @@ def diloco(
     outer_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Local training with an optimiser that every replica keeps, and Nesterov momentum on the mean of their movements.
+    """Local training with an optimiser that every replica keeps, and Nesterov momentum on the mean of their updates.
 
     A round of H steps moves the parameters once each way, where data-parallel training moves a gradient in every step:
     H times fewer bytes.
@@ -74,13 +74,13 @@ def diloco(
         def train(params: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
             trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=own)
             kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), trained.optimizer, own)
-            return trained.moved, kept, trained.loss, trained.squared_drift
+            return trained.update, kept, trained.loss, trained.squared_drift
 
         replicas = (broadcast(state.server.params), state.inner, weight, batches)
-        moved, inner, losses, squared_drift = map_fn(train, replicas)
-        moved, aggregation = combiner.combine(moved, weight, state.server.aggregation)
+        update, inner, losses, squared_drift = map_fn(train, replicas)
+        update, aggregation = combiner.combine(update, weight, state.server.aggregation)
         value, drift = reduce_weighted_mean((losses, squared_drift), weight)
-        server = server_step(outer, state.server, moved, aggregation)
+        server = server_step(outer, state.server, update, aggregation)
         return DilocoState(server, inner), {"loss": value, "squared_drift": drift}
 
     def init(params: Any) -> DilocoState:

@@ -1,4 +1,4 @@
-"""Federated averaging: local SGD at every client, the mean of their movements at the server."""
+"""Federated averaging: local SGD at every client, the mean of their updates at the server."""
 
 from typing import Any
 
@@ -22,21 +22,21 @@ def fedavg(
 ) -> Algorithm:
     """Federated averaging; with one step per client, FedSGD.
 
-    A round moves the parameters once to every client and one movement of the same size back.
+    A round moves the parameters once to every client and one update of the same size back.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: How many take part in a round.
         client_optimizer: Of the clients; `optax.sgd` in the paper.
-        server_optimizer: Takes the mean movement as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
+        server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of a pull towards the server's parameters; see `fedprox`.
-        aggregator: How the movements become one: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
+        aggregator: How the updates become one: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
             `top_k_mean(...)`, `quantized_mean(...)`. Default: the mean by weight.
 
     Returns:
         The algorithm. Its round takes batches `[clients, steps, ...]` (a dictionary may hold `mask`
         `[clients, steps, batch]` and `weight` `[clients]`, as `data.pad_clients(...).tree` does), and returns the
-        metrics `loss`, the mean over the clients, and `squared_drift`, the mean squared distance that they moved.
+        metrics `loss`, the mean over the clients, and `squared_drift`, the mean squared norm of their updates.
 
     Example:
         >>> algorithm = fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
@@ -62,9 +62,9 @@ def fedavg(
         batches, weight = split_weight(client_batches, clients)
         trained = map_fn(train, (broadcast(state.params), batches))
         squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
-        moved, aggregation = combiner.combine(trained.moved, weight, state.aggregation)
+        update, aggregation = combiner.combine(trained.update, weight, state.aggregation)
         value, drift = reduce_weighted_mean((trained.loss, squared_drift), weight)
-        return server_step(server, state, moved, aggregation), {"loss": value, "squared_drift": drift}
+        return server_step(server, state, update, aggregation), {"loss": value, "squared_drift": drift}
 
     name = "FedProx" if proximal else "FedAvg"
     return Algorithm(name=name, init=with_server_optimizer(server, combiner, clients), round=fedavg_round)

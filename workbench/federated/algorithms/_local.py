@@ -13,12 +13,12 @@ from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
-    """What a client hands back: how far it moved, its mean loss along the way, and how many steps were no padding.
+    """What a client hands back: its update, its mean loss along the way, and how many steps were no padding.
 
     `optimizer` is the state of its optimiser, where it was given one to go on with.
     """
 
-    moved: Any
+    update: Any
     loss: Float[Array, ""]
     steps: Float[Array, ""]
     optimizer: Any = ()
@@ -26,7 +26,7 @@ class Trained(NamedTuple):
     @property
     def squared_drift(self) -> Float[Array, ""]:
         """Squared distance between the client's parameters and the server's; not differentiated."""
-        squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(jax.lax.stop_gradient(self.moved))]
+        squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(jax.lax.stop_gradient(self.update))]
         return sum(squares[1:], squares[0])
 
 
@@ -53,7 +53,7 @@ def train_locally(
         optimizer_state: To go on with. Default: the optimiser starts anew, and its state is not handed back.
 
     Returns:
-        The movement and the mean loss; 0 of both for a client without examples.
+        The update and the mean loss; 0 of both for a client without examples.
     """
 
     def step(carry: Any, batch: Any) -> tuple[Any, Any]:
@@ -68,9 +68,9 @@ def train_locally(
     started = optimizer.init(params) if optimizer_state is None else optimizer_state
     (local, ended), (losses, real) = jax.lax.scan(step, (params, started), batches)
     steps = real.sum()
-    moved = jax.tree.map(jnp.subtract, local, params)
+    update = jax.tree.map(jnp.subtract, local, params)
     handed_on = () if optimizer_state is None else ended
-    trained = Trained(moved, losses.sum() / jnp.maximum(steps, jnp.ones_like(steps)), steps, handed_on)
+    trained = Trained(update, losses.sum() / jnp.maximum(steps, jnp.ones_like(steps)), steps, handed_on)
     emit("client drift", jnp.sqrt(trained.squared_drift))
     return trained
 

@@ -29,14 +29,14 @@ def reptile(
 ) -> Algorithm:
     """Federated averaging with a careful server, understood as learning to learn: `personalize` fine-tunes.
 
-    Moves the same bytes as `fedavg`, and is it: the mean movement of several local steps holds a term that pulls the
+    Moves the same bytes as `fedavg`, and is it: the mean update of several local steps holds a term that pulls the
     gradients of a client's batches into one direction (equation 27 of the paper).
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: How many take part in a round.
         client_optimizer: Of the clients, in training and in fine-tuning.
-        server_learning_rate: ε, how far the server follows the mean movement.
+        server_learning_rate: ε, how far the server follows the mean update.
         aggregator: As in `fedavg`.
 
     Returns:
@@ -105,8 +105,8 @@ def maml(
 
     def loss_after_steps(params: Any, batches: Any) -> jax.Array:
         support, query = (jax.tree.map(lambda x, first=first: x[first::2], batches) for first in (0, 1))
-        moved = train_locally(loss, inner_optimizer, params, support).moved
-        adapted = jax.tree.map(jnp.add, params, jax.lax.stop_gradient(moved) if first_order else moved)
+        update = train_locally(loss, inner_optimizer, params, support).update
+        adapted = jax.tree.map(jnp.add, params, jax.lax.stop_gradient(update) if first_order else update)
         values, real = jax.vmap(lambda batch: (loss(adapted, batch), has_examples(batch)))(query)
         return jnp.where(real, values, jnp.zeros_like(values)).sum() / jnp.maximum(real.sum(), 1).astype(values.dtype)
 
@@ -115,8 +115,8 @@ def maml(
         batches, weight = split_weight(client_batches, clients)
         values, gradients = map_fn(jax.value_and_grad(loss_after_steps), (broadcast(state.params), batches))
         downhill = map_fn(lambda row: jax.tree.map(jnp.negative, row), (gradients,))
-        moved, aggregation = combiner.combine(downhill, weight, state.aggregation)
-        uphill = jax.tree.map(jnp.negative, moved)
+        update, aggregation = combiner.combine(downhill, weight, state.aggregation)
+        uphill = jax.tree.map(jnp.negative, update)
         params, optimizer = optimizer_step(server_optimizer, uphill, state.optimizer, state.params)
         return ServerState(params, optimizer, aggregation), {"loss": reduce_weighted_mean(values, weight)}
 
@@ -142,7 +142,7 @@ def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransforma
         batches, _ = split_weight(client_batches, clients)
 
         def tuned(params: Any, batches: Any) -> Any:
-            return jax.tree.map(jnp.add, params, train_locally(loss, optimizer, params, batches).moved)
+            return jax.tree.map(jnp.add, params, train_locally(loss, optimizer, params, batches).update)
 
         return map_fn(tuned, (broadcast(state.params), batches))
 

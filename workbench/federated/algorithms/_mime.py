@@ -30,14 +30,14 @@ def mime_lite(
 
     Every client starts with the server's statistics and applies them unchanged in each of its steps; the server renews
     them with the mean gradient of all clients at its own parameters. A round moves parameters and statistics to the
-    clients, and a movement and a gradient back; the clients compute every gradient twice.
+    clients, and an update and a gradient back; the clients compute every gradient twice.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: How many take part in a round.
         optimizer: The base optimiser, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
-        server_learning_rate: By which the mean movement is multiplied; 1 in the paper.
-        aggregator: As in `fedavg`, for the movements; gradients are averaged by weight.
+        server_learning_rate: By which the mean update is multiplied; 1 in the paper.
+        aggregator: As in `fedavg`, for the updates; gradients are averaged by weight.
 
     Returns:
         The algorithm, with batches and metrics as in `fedavg`.
@@ -62,16 +62,16 @@ def mime_lite(
 
         fixed = optax.GradientTransformation(lambda params: (), step_of)
         trained = train_locally(loss, fixed, params, batches)
-        return trained.moved, (_mean_gradient(loss, params, batches), trained.loss, trained.squared_drift)
+        return trained.update, (_mean_gradient(loss, params, batches), trained.loss, trained.squared_drift)
 
     @program(clients=clients)
     def mime_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
         batches, weight = split_weight(client_batches, clients)
-        moved, results = map_fn(train, (broadcast((state.params, state.optimizer)), batches))
-        moved, aggregation = combiner.combine(moved, weight, state.aggregation)
+        update, results = map_fn(train, (broadcast((state.params, state.optimizer)), batches))
+        update, aggregation = combiner.combine(update, weight, state.aggregation)
         gradient, value, drift = reduce_weighted_mean(results, weight)
         _, statistics = optimizer_step(optimizer, gradient, state.optimizer, state.params)
-        params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, moved)
+        params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, update)
         return ServerState(params, statistics, aggregation), {"loss": value, "squared_drift": drift}
 
     return Algorithm(name="Mime-lite", init=with_server_optimizer(optimizer, combiner, clients), round=mime_round)

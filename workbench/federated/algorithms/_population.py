@@ -77,7 +77,7 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTransformation, keep: float) -> Algorithm:
     def train(member: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
         trained = train_locally(loss, optimizer, member, batches, optimizer_state=own)
-        after = (jax.tree.map(jnp.add, member, trained.moved), trained.optimizer)
+        after = (jax.tree.map(jnp.add, member, trained.update), trained.optimizer)
         return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
 
     @program(clients=clients)

@@ -1,4 +1,4 @@
-"""Differential privacy for whole clients: every movement is clipped, and the mean gets Gaussian noise."""
+"""Differential privacy for whole clients: every update is clipped, and the mean gets Gaussian noise."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def gaussian_mean(
     that it is put around. All present clients count alike: a weight would be a secret of its own.
 
     Args:
-        clip: The largest norm of one client's movement, over all parameters together.
+        clip: The largest norm of one client's update, over all parameters together.
         noise_multiplier: z; standard deviation of the noise over `clip`. 0 clips without noise.
         expected: How many clients take part in a round on average, qN; the sum is divided by it and not by the number
             that came, which is private too. Default: all clients.
@@ -35,14 +35,14 @@ def gaussian_mean(
 
     Raises:
         ProgramError: if the noise cannot be what it promises: a clip that is not positive, a negative multiplier, or a
-            mean in which one client can weigh more than its own movement.
+            mean in which one client can weigh more than its own update.
 
     Example:
         >>> from workbench.primitives import program
         >>> with program(clients=2):
         ...     aggregator = gaussian_mean(clip=1.0, noise_multiplier=0.0)
-        ...     moved, _ = aggregator.combine(jnp.array([[3.0, 4.0], [0.0, 0.5]]), jnp.ones(2), aggregator.init(None))
-        >>> [round(float(x), 2) for x in moved]  # the first was 5 times too long
+        ...     update, _ = aggregator.combine(jnp.array([[3.0, 4.0], [0.0, 0.5]]), jnp.ones(2), aggregator.init(None))
+        >>> [round(float(x), 2) for x in update]  # the first was 5 times too long
         [0.3, 0.65]
 
     References:
@@ -52,10 +52,10 @@ def gaussian_mean(
     inner = weighted_mean() if of is None else of
     _check_noise(clip, noise_multiplier, inner)
 
-    def combine(moved: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
         round, inner_state = state
         present = map_fn(lambda w: (w > 0).astype(w.dtype), (weight,))
-        clipped = map_fn(lambda row: clip_to_norm(row, clip), (moved,))
+        clipped = map_fn(lambda row: clip_to_norm(row, clip), (update,))
         mean, inner_state = inner.combine(clipped, present, inner_state)
         came, wanted = reduce_sum(present), float(expected or weight.shape[0])
         spread = noise_multiplier * clip / wanted
@@ -83,7 +83,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
     if not inner.bounded:
         message = (
             f"`gaussian_mean` was put around {inner.name!r}, in which one client can weigh more than its clipped "
-            "movement (a memory of earlier rounds, a scale taken from everybody, or rows that are compared). Then the "
+            "update (a memory of earlier rounds, a scale taken from everybody, or rows that are compared). Then the "
             "noise hides nobody: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
         )
         raise ProgramError(message)
@@ -91,7 +91,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
 
 def clip_to_norm(tree: Any, limit: float) -> Any:
     """A pytree scaled down to norm `limit`, if it is longer."""
-    # The root of 0 has no derivative; a movement of 0 is not scaled at all.
+    # The root of 0 has no derivative; an update of 0 is not scaled at all.
     squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]
     total = sum(squares[1:], squares[0])
     still = total == 0

@@ -10,16 +10,16 @@ from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
 
 
 def median() -> Aggregator:
-    """The median of the clients' movements, coordinate by coordinate.
+    """The median of the clients' updates, coordinate by coordinate.
 
-    Holds as long as fewer than half of the clients are wrong. Moves every client's movement to the server, where they
+    Holds as long as fewer than half of the clients are wrong. Moves every client's update to the server, where they
     are sorted. All present clients count alike.
 
     Example:
         >>> from workbench.primitives import program
         >>> with program(clients=3):
-        ...     moved, _ = median().combine(jnp.array([1.0, 2.0, 1e9]), jnp.ones(3), ())
-        >>> float(moved)
+        ...     update, _ = median().combine(jnp.array([1.0, 2.0, 1e9]), jnp.ones(3), ())
+        >>> float(update)
         2.0
 
     References:
@@ -30,9 +30,9 @@ def median() -> Aggregator:
 
 
 def trimmed_mean(share: float = 0.1) -> Aggregator:
-    """The mean without the smallest and the largest movements, coordinate by coordinate.
+    """The mean without the smallest and the largest updates, coordinate by coordinate.
 
-    Holds as long as at most a share `share` of the clients is wrong. Moves every client's movement to the server, where
+    Holds as long as at most a share `share` of the clients is wrong. Moves every client's update to the server, where
     they are sorted. All present clients count alike.
 
     Args:
@@ -44,8 +44,8 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
     Example:
         >>> from workbench.primitives import program
         >>> with program(clients=4):
-        ...     moved, _ = trimmed_mean(0.25).combine(jnp.array([-1e9, 1.0, 2.0, 1e9]), jnp.ones(4), ())
-        >>> float(moved)
+        ...     update, _ = trimmed_mean(0.25).combine(jnp.array([-1e9, 1.0, 2.0, 1e9]), jnp.ones(4), ())
+        >>> float(update)
         1.5
 
     References:
@@ -74,9 +74,9 @@ def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
 def _of_sorted(weigh: Any) -> Any:
     """A `combine` that averages sorted rows, each weighed by its position among those of present clients."""
 
-    def combine(moved: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
         clients = weight.shape[0]
-        rows, present = gather_rows((moved, weight > 0), clients)
+        rows, present = gather_rows((update, weight > 0), clients)
         present = present > 0
         kept = weigh(jnp.arange(clients, dtype=jnp.float32), present.sum().astype(jnp.float32))
 

@@ -57,8 +57,8 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         took_part = present & (trained.steps > 0)
         scale = 1 / (jnp.maximum(trained.steps, jnp.ones_like(trained.steps)) * learning_rate)
         # Option II: c_i⁺ = c_i − c + (x − y_i) / (K η_l), so the change is what the client moved by, less c.
-        change = jax.tree.map(lambda c, moved: jnp.where(took_part, -c - moved * scale, 0), control, trained.moved)
-        return (trained.moved, trained.loss, trained.squared_drift), change, took_part
+        change = jax.tree.map(lambda c, update: jnp.where(took_part, -c - update * scale, 0), control, trained.update)
+        return (trained.update, trained.loss, trained.squared_drift), change, took_part
 
     @program(clients=clients)
     def scaffold_round(state: ScaffoldState, client_batches: Any) -> tuple[ScaffoldState, dict[str, jax.Array]]:
@@ -66,11 +66,11 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         present = map_fn(_is_present, (weight,))
         shared = broadcast((state.params, state.control))
         results, change, took_part = map_fn(train, (shared, state.client_controls, present, batches))
-        moved, value, drift = reduce_mean(results, where=took_part)
+        update, value, drift = reduce_mean(results, where=took_part)
         # The mean is over all clients, present or not: the factor |S| / N of the paper.
         control = jax.tree.map(jnp.add, state.control, reduce_mean(change))
         kept = map_fn(lambda own, by: jax.tree.map(jnp.add, own, by), (state.client_controls, change))
-        params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, moved)
+        params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, update)
         return ScaffoldState(params, control, kept), {"loss": value, "squared_drift": drift}
 
     @program(clients=clients)

@@ -81,7 +81,7 @@ def streaming_diloco(
     def train(local: Any, inner: Any, batches: Any) -> Any:
         trained = train_locally(loss, inner_optimizer, local, batches, optimizer_state=inner)
         return (
-            jax.tree.map(jnp.add, local, trained.moved),
+            jax.tree.map(jnp.add, local, trained.update),
             trained.optimizer,
             trained.loss * trained.steps,
             trained.steps,
@@ -96,12 +96,12 @@ def streaming_diloco(
         for number, held in enumerate(state.fragments):
             local, inner, *counted = map_fn(train, (local, inner, before[number]))
             sums.append(counted)
-            sent = map_fn(_movements, (_dealt(local, number, fragments), broadcast(held.params)))
+            sent = map_fn(_updates, (_dealt(local, number, fragments), broadcast(held.params)))
             if delay:  # reads nothing of what is on its way, so that the compiler may hide one behind the other
                 local, inner, *counted = map_fn(train, (local, inner, after[number]))
                 sums.append(counted)
-            moved, aggregation = combiner.combine(sent, weight, held.aggregation)
-            renewed[number] = server_step(outer, held, moved, aggregation)
+            update, aggregation = combiner.combine(sent, weight, held.aggregation)
+            renewed[number] = server_step(outer, held, update, aggregation)
             local = _received(local, broadcast(renewed[number].params), number, fragments, keep)
         losses, steps = (reduce_weighted_mean(list(column), weight) for column in zip(*sums, strict=True))
         return StreamingState(tuple(renewed), local, inner), {"loss": sum(losses) / jnp.maximum(sum(steps), 1)}
@@ -118,7 +118,7 @@ def _dealt(params: Any, number: int, fragments: int) -> list[Any]:
     return jax.tree.leaves(params)[number::fragments]
 
 
-def _movements(own: Sequence[Any], held: Sequence[Any]) -> list[Any]:
+def _updates(own: Sequence[Any], held: Sequence[Any]) -> list[Any]:
     return [mine - server for mine, server in zip(own, held, strict=True)]
 
 

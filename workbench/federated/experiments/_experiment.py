@@ -41,7 +41,7 @@ def first_params(seed: int) -> Params:
 
 
 def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
-    """How the clients' movements become one; None for the plain mean."""
+    """How the clients' updates become one; None for the plain mean."""
     made = None
     if settings.compression.startswith("top"):
         share = float(settings.compression.split()[1]) / 100

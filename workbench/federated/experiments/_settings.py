@@ -37,9 +37,9 @@ class Settings:
         learning_rate: Of the clients.
         server_learning_rate: Of the server's step.
         dropout: Chance that a client that was asked does not answer.
-        clip: The largest norm of one client's movement, where `noise` is not 0.
+        clip: The largest norm of one client's update, where `noise` is not 0.
         noise: Differential privacy: standard deviation of the noise over `clip`; 0 for none.
-        compression: One of `COMPRESSIONS`: what clients send of their movement.
+        compression: One of `COMPRESSIONS`: what clients send of their update.
         rounds: How many.
         seed: Decides everything that is drawn.
 

@@ -75,7 +75,7 @@ class CollectiveReader:
         if kind == "all-reduce" and _is_scattered(computation, instruction, size):
             kind = "reduce-scatter"
             notes.append("an all-reduce of which every device keeps its part, in one fusion")
-        times = self._runs.times[instruction.computation]
+        executions = self._runs.executions[instruction.computation]
         if kind in ("collective-permute", "send", "recv"):
             groups = tuple(pair for pair in groups if len(set(pair)) > 1)
         around = self._around(computation, instruction)
@@ -87,7 +87,7 @@ class CollectiveReader:
             groups=len(groups),
             payload_bytes=payload,
             wire_bytes=None if unknown else wire_bytes(kind, payload, size) if groups else 0.0,
-            times=None if math.isnan(times) else times,
+            executions=None if math.isnan(executions) else executions,
             stages=tuple(dict.fromkeys(stage.path for i in around for stage in self._stages.stages(i))),
             stage_shares=self._shares(around, operands),
             sources=_sources(self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))),

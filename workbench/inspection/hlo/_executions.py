@@ -17,9 +17,9 @@ _REGIONS = frozenset(
 
 
 class Runs(NamedTuple):
-    """How often computations run. `times` is NaN where a loop of unknown length is above."""
+    """How often computations run. `executions` is NaN where a loop of unknown length is above."""
 
-    times: dict[str, float]
+    executions: dict[str, float]
     fused: frozenset[str]  # computations inside fusions: their values never reach memory
     regions: frozenset[str]  # applied per element
     callers: dict[str, Instruction]  # who calls a computation (one of them)

@@ -120,8 +120,8 @@ class _Inspection:
         """The module as a record."""
         instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
         memory = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
-        flops = _total((i.flops, i.times) for i in instructions)
-        accessed = _total((i.accessed_bytes, i.times) for i in instructions)
+        flops = _total((i.flops, i.executions) for i in instructions)
+        accessed = _total((i.accessed_bytes, i.executions) for i in instructions)
         working = [i for i in instructions if not i.fused and i.opcode not in _STRUCTURE]
         return ModuleRecord(
             name=self._hlo.name,
@@ -133,8 +133,8 @@ class _Inspection:
             accessed_bytes=accessed,
             memory=memory,
             attributed_instructions=_share([(1.0, i.stage) for i in working]),
-            attributed_flops=_share([(i.flops * _once(i.times), i.stage) for i in working]),
-            attributed_bytes=_share([(i.accessed_bytes * _once(i.times), i.stage) for i in working]),
+            attributed_flops=_share([(i.flops * _once(i.executions), i.stage) for i in working]),
+            attributed_bytes=_share([(i.accessed_bytes * _once(i.executions), i.stage) for i in working]),
             text=self._text,
             notes=tuple(self._notes(platform)),
         )
@@ -142,14 +142,14 @@ class _Inspection:
     def _instruction(self, instruction: Instruction) -> InstructionRecord:
         where = instruction.computation
         fused = where in self._runs.fused or where in self._runs.regions
-        times, stage, shape = self._runs.times[where], self._stages.stage(instruction), instruction.shape
+        executions, stage, shape = self._runs.executions[where], self._stages.stage(instruction), instruction.shape
         return InstructionRecord(
             name=instruction.name,
             opcode=instruction.opcode,
             computation=where,
             shape=instruction.shape_text,
             size_bytes=shape.size_bytes,
-            times=None if math.isnan(times) else times,
+            executions=None if math.isnan(executions) else executions,
             flops=0.0 if fused else self._flops.instruction(instruction),
             accessed_bytes=0 if fused else self._traffic.instruction(instruction),
             op_name=instruction.op_name,
@@ -184,16 +184,16 @@ class _Inspection:
         return notes
 
 
-def _once(times: float | None) -> float:
-    return 1.0 if times is None else times
+def _once(executions: float | None) -> float:
+    return 1.0 if executions is None else executions
 
 
 def _total(amounts: Any) -> float | None:
     total = 0.0
-    for amount, times in amounts:
-        if amount and times is None:
+    for amount, executions in amounts:
+        if amount and executions is None:
             return None
-        total += amount * (times or 0.0)
+        total += amount * (executions or 0.0)
     return total
 
 

@@ -50,7 +50,7 @@ def _compiled(found: Iterable[CollectiveRecord]) -> dict[Key, _Sum]:
         shares: dict[str | None, float] = {**each.stage_shares} if len(each.stage_shares) > 1 else {only: 1.0}
         for stage, share in shares.items():
             source = each.sources[0] if each.sources else None
-            sums[each.kind, each.axes, stage].add(each.times, each.payload_bytes * share, source)
+            sums[each.kind, each.axes, stage].add(each.executions, each.payload_bytes * share, source)
     return sums
 
 

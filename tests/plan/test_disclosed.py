@@ -9,7 +9,7 @@ import workbench as wb
 
 
 def _told(fn: Any, *args: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    return [(left.kind, left.shape, left.size_bytes) for left in wb.trace(fn)(*args).plan.leaves]
+    return [(left.kind, left.shape, left.size_bytes) for left in wb.trace(fn)(*args).plan.disclosed]
 
 
 def test_reductions_let_shares_leave_and_no_rows():
@@ -17,7 +17,7 @@ def test_reductions_let_shares_leave_and_no_rows():
 
 
 def test_same_values_leave_in_every_turn_of_a_loop():
-    leaves = wb.trace(rounds)(start(), client_data()).plan.leaves
+    leaves = wb.trace(rounds)(start(), client_data()).plan.disclosed
     assert [(left.shape, left.kind) for left in leaves] == [((3,), "partial result"), ((), "partial result")]
     assert all(left.stage.startswith("0.") for left in leaves)  # inside of the loop, which is stage 0
 
@@ -59,7 +59,7 @@ def test_data_that_the_server_reads_leave():
 
 
 def _stays(fn: Any, *args: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    return [(value.name, value.shape, value.size_bytes) for value in wb.trace(fn)(*args).plan.stays]
+    return [(value.name, value.shape, value.size_bytes) for value in wb.trace(fn)(*args).plan.kept_local]
 
 
 def test_examples_of_a_client_stay():
@@ -104,5 +104,5 @@ def test_data_that_the_server_reads_do_not_stay_and_are_named():
         return wb.reduce_sum(wb.map_fn(lambda row: row * 2, examples)) + jnp.sort(examples)[0]
 
     plan = wb.trace(peek)(np.ones(4, np.float32)).plan
-    assert plan.stays == ()
-    assert [left.name for left in plan.leaves if left.kind == "row"] == [plan.inputs[0].name]
+    assert plan.kept_local == ()
+    assert [left.name for left in plan.disclosed if left.kind == "row"] == [plan.inputs[0].name]
