@@ -146,6 +146,8 @@ def test_groups_that_are_no_product_of_axes_are_said_to_be_so(groups, note):
         pytest.param("mesh['a'=2,'b'=2] {'a'}", ((0, 2), (1, 3)), id="mesh"),
         # device_ids: [[0,1],[2,3]] transposed, so that 'a' steps through 0, 1
         pytest.param("mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}", ((0, 1), (2, 3)), id="mesh of permuted ids"),
+        pytest.param("mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'}", ((0, 2), (1, 3)), id="mesh of listed ids"),
+        pytest.param("mesh['a'=2,'b'=2] {'b','a'}", ((0, 2, 1, 3),), id="axes out of order"),
         pytest.param("mesh['a'=4] {'a':(1)2}", ((0, 2), (1, 3)), id="major half of an axis"),
         pytest.param("mesh['a'=4] {'a':(2)2}", ((0, 1), (2, 3)), id="minor half of an axis"),
         pytest.param("mesh['a'=2,'b'=2] {'a','b'}", ((0, 1, 2, 3),), id="two axes"),

@@ -28,6 +28,7 @@ _STRATEGY = re.compile(r'"strategy":"([^"]+)"')
 _EMITTER = re.compile(r'"emitter":"([^"]+)"')
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
 _KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
+_SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: started and waited for in one go
 _OFFLOAD = re.compile(r'"phase_rings":\[')
 
 
@@ -93,7 +94,8 @@ class CollectiveReader:
             sources=_sources(self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))),
             op_names=tuple(dict.fromkeys(i.op_name for i in around if i.op_name)),
             algorithm=_algorithm(instruction.attributes),
-            asynchronous=instruction.opcode.endswith("-start") or self._is_called_asynchronously(computation),
+            asynchronous=not _SYNCHRONOUS.search(instruction.attributes)
+            and (instruction.opcode.endswith("-start") or self._is_called_asynchronously(computation)),
             reduction=self._reduction(instruction),
             channel=int(instruction.attribute("channel_id") or 0) or None,
             notes=tuple(notes),

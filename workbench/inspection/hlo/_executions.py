@@ -95,7 +95,7 @@ def trip_count(hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) 
     said = _TRIPS.search(loop.attributes)
     if said:
         return float(said[1])
-    values = _LoopValues(hlo, loop, callers)
+    values = _LoopValues(hlo, loop, callers, _Patience())
     comparison, scope = _unwrap(hlo, values.condition.root, {})
     if comparison is None or comparison.opcode != "compare":
         return None
@@ -115,11 +115,23 @@ class _Linear(NamedTuple):
 Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion around a computation
 
 
+class _Patience:
+    """How many values may still be looked at: the same one can be reached on 2^40 ways in a text of 3 kB."""
+
+    def __init__(self, visits: int = 2_000) -> None:
+        self._visits = visits
+
+    def ends(self) -> bool:
+        """Counts one visit."""
+        self._visits -= 1
+        return self._visits < 0
+
+
 class _LoopValues:
     """Values in a loop's condition or body, as linear functions of one element of the loop's tuple."""
 
-    def __init__(self, hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) -> None:
-        self._hlo, self._callers = hlo, callers
+    def __init__(self, hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction], patience: _Patience) -> None:
+        self._hlo, self._callers, self._patience = hlo, callers, patience
         self.condition, self._body = (hlo.computations[loop.calls(which)[0]] for which in ("condition", "body"))
         self._outside = hlo.computations[loop.computation]
         self._start = self._outside.by_name[loop.operands[0]]
@@ -153,7 +165,7 @@ class _LoopValues:
     def linear(self, computation: Computation, name: str, scope: Scope, depth: int = 0) -> _Linear | None:
         """The named value, or None when it is not linear in one element of the loop's tuple."""
         node = computation.by_name[name]
-        if depth > 40:
+        if depth > 40 or self._patience.ends():
             return None
         if node.opcode == "constant":
             return _constant(node)
@@ -181,7 +193,7 @@ class _LoopValues:
             caller = self._callers.get(computation.name)
             if caller is None or caller.opcode != "while":
                 return None
-            value = _LoopValues(self._hlo, caller, self._callers)._unchanging(index)
+            value = _LoopValues(self._hlo, caller, self._callers, self._patience)._unchanging(index)
             return None if value is None else _Linear(0, 0, value)
         value = self._unchanging(index)
         return _Linear(1, index, 0) if value is None else _Linear(0, 0, value)

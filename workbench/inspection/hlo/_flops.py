@@ -64,6 +64,9 @@ class FlopCounter:
         return 2.0 * instruction.shape.elements * math.prod(lhs[d] for d in contracting)
 
     def _convolution(self, instruction: Instruction) -> float:
+        if _LABELS.search(instruction.attribute("dim_labels") or "") is None:
+            self.notes[instruction.name] = f"FLOPs of `{instruction.name}` are not counted: no dim_labels"
+            return 0.0
         lhs, rhs = self._operand(instruction, 0), self._operand(instruction, 1)
         return convolution_flops(instruction, lhs.dimensions, rhs.dimensions, instruction.shape.dimensions)
 

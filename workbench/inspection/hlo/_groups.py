@@ -7,10 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}")
+_MESH = re.compile(
+    r"mesh\[([^\]]*)\](?:,\s*device_ids=\((?:\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,\s]+))\))?\s*\{([^}]*)\}"
+)
 _MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
 _MESH_REF = re.compile(r"'([^':]*)(?:':\((\d+)\)(\d+)|:\((\d+)\)(\d+)'|')")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
+
+_MOST_POSITIONS = 65_536  # more devices than any system has; a short text can name 10^12
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -26,11 +30,12 @@ def parse_groups(text: str, devices: int) -> Groups | None:
     """Reads the value of `replica_groups=`.
 
     Args:
-        text: `{{0,1},{2,3}}`, `[2,2]<=[4]`, `mesh['x'=2,'y'=2] {'x'}` or `{}` (all devices together).
+        text: `{{0,1},{2,3}}`, `[2,2]<=[4]`, `mesh['x'=2,'y'=2] {'x'}`, the same with `device_ids=([2,2]T(1,0))` or
+            `device_ids=(0,2,1,3)`, or `{}` (all devices together).
         devices: Number of devices of the module.
 
     Returns:
-        The groups of positions, or None when the syntax is not known.
+        The groups of positions, or None when the syntax is not known or names more than 65,536 positions.
 
     Example:
         >>> parse_groups("[2,2]<=[2,2]T(1,0)", 4)
@@ -41,11 +46,14 @@ def parse_groups(text: str, devices: int) -> Groups | None:
         return _mesh_groups(text)
     if match := _IOTA.match(text):
         count, size = _pair(match[1])
-        flat = _iota(_integers(match[2]), _integers(match[3] or ""))
-        if count * size != len(flat):
+        sizes = _integers(match[2])
+        if count * size != math.prod(sizes) or count * size > _MOST_POSITIONS:
             return None
+        flat = _iota(sizes, _integers(match[3] or ""))
         return tuple(tuple(flat[i * size : (i + 1) * size]) for i in range(count))
     if text == "{}":
+        if devices > _MOST_POSITIONS:
+            return None
         return (tuple(range(devices)),)
     groups = tuple(tuple(_integers(group)) for group in _LIST.findall(text))
     return groups if groups and all(groups) else None
@@ -169,34 +177,51 @@ def _mesh_groups(text: str) -> Groups | None:
     if match is None:
         return None
     axes = [(name, int(size)) for name, size in _MESH_AXIS.findall(match[1])]
-    sizes = [size for _, size in axes]
-    flat = _iota(_integers(match[2]), _integers(match[3] or "")) if match[2] else list(range(math.prod(sizes)))
-    if len(flat) != math.prod(sizes):
+    total = math.prod(size for _, size in axes)
+    if total > _MOST_POSITIONS:
         return None
-    split, grouped = _split_axes(axes, match[4])
+    if match[4]:
+        flat = _integers(match[4])
+    elif match[2]:
+        sizes = _integers(match[2])
+        flat = _iota(sizes, _integers(match[3] or "")) if math.prod(sizes) == total else []
+    else:
+        flat = list(range(total))
+    if len(flat) != total:
+        return None
+    split, grouped = _split_axes(axes, match[5])
     digits = _Digits(split)
-    groups: dict[tuple[int, ...], list[int]] = {}
+    rest = [i for i in range(len(split)) if i not in grouped]
+    groups: dict[tuple[int, ...], dict[tuple[int, ...], int]] = {}
     for index, device in enumerate(flat):
-        key = tuple(digits.value(index, i) for i in range(len(split)) if i not in grouped)
-        groups.setdefault(key, []).append(device)
-    return tuple(tuple(group) for group in groups.values())
+        place = [digits.value(index, i) for i in range(len(split))]
+        group = groups.setdefault(tuple(place[i] for i in rest), {})
+        group[tuple(place[i] for i in grouped)] = device
+    # Within a group devices follow the order in which the axes are named.
+    return tuple(tuple(group[place] for place in sorted(group)) for group in groups.values())
 
 
-def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int], set[int]]:
-    """Sizes of the mesh with sub-axes such as `'x':(2)4` split out, and which of them are grouped."""
+def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int], list[int]]:
+    """Sizes of the mesh with sub-axes such as `'x':(2)4` split out, and which are grouped, as they are named."""
+    wholes = dict(axes)
+    named: list[tuple[str, int]] = []  # (axis, size of what is more major in it)
     cuts: dict[str, list[tuple[int, int]]] = {}
     for name, pre, size, pre_inside, size_inside in _MESH_REF.findall(references):
-        whole = dict(axes)[name]
-        cuts.setdefault(name, []).append((int(pre or pre_inside or 1), int(size or size_inside or whole)))
-    split, grouped = [], set()
+        if name not in wholes:
+            continue
+        before = int(pre or pre_inside or 1)
+        cuts.setdefault(name, []).append((before, int(size or size_inside or wholes[name])))
+        named.append((name, before))
+    split: list[int] = []
+    place: dict[tuple[str, int], int] = {}
     for name, size in axes:
         done = 1
         for pre, part in sorted(cuts.get(name, [])):
             split += [pre // done, part]
-            grouped.add(len(split) - 1)
+            place[name, pre] = len(split) - 1
             done = pre * part
         split.append(size // done)
-    return split, grouped
+    return split, [place[reference] for reference in named]
 
 
 def _iota(sizes: list[int], order: list[int]) -> list[int]:

@@ -23,6 +23,14 @@ RECONSTRUCTED = (
 )
 
 
+# A program that a compiler made is walked about once; text can be made in which that takes for ever.
+_STEPS_MIN, _STEPS_PER_INSTRUCTION = 100_000, 40
+
+
+class _TooManyStepsError(Exception):
+    """A walk through computations that call each other again and again."""
+
+
 class _Buffer(NamedTuple):
     """A value that takes memory of the device: one array of an instruction's result."""
 
@@ -46,8 +54,9 @@ def read_memory(
         The compiler's totals where it gives them, and a timeline reconstructed from the schedule.
     """
     liveness = _Liveness(hlo)
+    note = "the module is not scheduled: no memory timeline"
     if "is_scheduled=true" in hlo.header:
-        liveness.run()
+        note = RECONSTRUCTED if liveness.run() else "its computations call each other too often for a memory timeline"
     peak_bytes = _peak(stats)
     return MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),
@@ -61,7 +70,7 @@ def read_memory(
         largest=(largest := _largest(liveness.at_peak, source)),
         padding_bytes=sum(buffer.padding_bytes for buffer in largest) if largest else None,
         timeline=tuple(liveness.timeline),
-        notes=(RECONSTRUCTED if liveness.timeline else "the module is not scheduled: no memory timeline",),
+        notes=(note,),
     )
 
 
@@ -118,20 +127,30 @@ class _Liveness:
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
         self._buffers = 0
+        self._steps = _STEPS_MIN + _STEPS_PER_INSTRUCTION * sum(len(c.instructions) for c in hlo.computations.values())
         self._peak = -1
         self.at_peak: tuple[_Buffer, ...] = ()
         self.timeline: list[tuple[str, int]] = []
 
-    def run(self) -> None:
-        """Fills the timeline of one call, every loop taken once."""
-        self._walk(self._hlo.entry, {}, frozenset(), is_loop=False)
+    def run(self) -> bool:
+        """Fills the timeline of one call, every loop taken once; False where that would take too many steps."""
+        try:
+            self._walk(self._hlo.entry, {}, frozenset(), is_loop=False)
+        except _TooManyStepsError:
+            self.timeline, self.at_peak = [], ()
+            return False
+        return True
 
     def _walk(
         self, computation: Computation, given: dict[int, list[_Buffer]], outside: frozenset[_Buffer], *, is_loop: bool
     ) -> None:
         """Runs one computation; `given` are the buffers of its parameters, `outside` stays alive all the while."""
         values: dict[str, list[_Buffer]] = {}
+        self._steps -= len(outside)
         for instruction in computation.instructions:
+            self._steps -= 1 + len(instruction.operands)
+            if self._steps < 0:
+                raise _TooManyStepsError
             values[instruction.name] = self._value(instruction, computation, values, given)
         result = values[computation.root.name] if computation.root else []
         # A loop's body leaves its results in the buffers of its parameters: copies where that is not possible are
@@ -204,7 +223,7 @@ class _Liveness:
     ) -> list[_Buffer]:
         opcode = instruction.opcode
         if opcode == "tuple":
-            return [buffer for operand in instruction.operands for buffer in values[operand]]
+            return [b for operand in instruction.operands for b in values[operand]][: len(instruction.shape.leaves)]
         if opcode == "get-tuple-element":
             source = computation.by_name[instruction.operands[0]]
             index = int(instruction.attribute("index") or 0)

@@ -4,6 +4,7 @@ import math
 import re
 from typing import Any
 
+from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._attribution import StageFinder
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
@@ -31,7 +32,8 @@ def inspect_module(
     """Reads what the compiler made of a program; nothing runs.
 
     Args:
-        compiled: A `jax.stages.Compiled`, or the text of one optimized HLO module of any backend.
+        compiled: A `jax.stages.Compiled`, the text of one optimized HLO module of any backend, or its protobuf as
+            bytes (`*.hlo.pb` of a dump).
         mesh: The mesh that it was compiled for, to name the axes of collectives. Without it they stay unnamed.
         platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
         available_bytes: Memory of one device, for the question whether the program fits.
@@ -64,6 +66,11 @@ def _opened(compiled: Any) -> tuple[str, Any | None, list[Any]]:
     """Text, memory statistics and devices of a compiled program."""
     if isinstance(compiled, str):
         return compiled, None, []
+    if isinstance(compiled, bytes):
+        text = hlo_text_of_proto(compiled)
+        if text is None:
+            raise InspectionError(unreadable(f"{len(compiled)} bytes are no `HloProto` that this jaxlib can print"))
+        return text, None, []
     if not callable(getattr(compiled, "as_text", None)) or not hasattr(compiled, "memory_analysis"):
         message = (
             f"`inspect_module` was given a `{type(compiled).__name__}`, which is not a compiled program. It reads a "
@@ -111,6 +118,8 @@ class _Inspection:
     def __init__(self, hlo: Hlo, text: str, mesh: MeshRecord | None, order: tuple[int, ...] | None) -> None:
         self._hlo, self._text = hlo, text
         self._flops, self._traffic = FlopCounter(hlo), Traffic(hlo)
+        self._weights: dict[str, float] = {}
+        self._unbounded = [i.name for i in hlo.instructions() if "?" in i.shape_text]
         self._runs: Runs = count_runs(hlo, self._weight)
         self._stages, self._frames = StageFinder(hlo, self._runs), Frames(hlo)
         axes = mesh and MeshAxes(names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order)
@@ -120,8 +129,9 @@ class _Inspection:
         """The module as a record."""
         instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
         memory = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
-        flops = _total((i.flops, i.executions) for i in instructions)
-        accessed = _total((i.accessed_bytes, i.executions) for i in instructions)
+        known = not self._unbounded
+        flops = _total((i.flops, i.executions) for i in instructions) if known else None
+        accessed = _total((i.accessed_bytes, i.executions) for i in instructions) if known else None
         working = [i for i in instructions if not i.fused and i.opcode not in _STRUCTURE]
         return ModuleRecord(
             name=self._hlo.name,
@@ -165,16 +175,25 @@ class _Inspection:
 
     def _weight(self, computation: str) -> float:
         """What decides the branch of a conditional: FLOPs, and bytes between branches of equal FLOPs."""
+        if computation in self._weights:
+            return self._weights[computation]
         weight = 0.0
         for instruction in self._hlo.computations[computation].instructions:
             weight += self._flops.instruction(instruction) * 1e6 + self._traffic.instruction(instruction)
             if instruction.opcode in ("while", "conditional", "call", "async-start", "call-start"):
                 weight += sum(self._weight(callee) for callee in instruction.calls())
+        self._weights[computation] = weight
         return weight
 
     def _notes(self, platform: str) -> list[str]:
         opcodes = {instruction.opcode: None for instruction in self._hlo.instructions()}
         notes = [*self._runs.notes, *self._flops.notes.values(), *filter(None, map(note_on_opcode, opcodes))]
+        if self._unbounded:
+            shown = ", ".join(f"`{name}`" for name in self._unbounded[:3])
+            notes.append(
+                f"{len(self._unbounded)} instructions ({shown}{', …' if self._unbounded[3:] else ''}) have a dimension "
+                "without a bound: their bytes and FLOPs count 0, and those of the module are unknown"
+            )
         if platform == "unknown":
             notes.append("the backend of this module is not known: algorithms and custom calls may be unread")
         if not self._frames.known:

@@ -75,7 +75,7 @@ def parse_shape(text: str) -> Shape:
         text: The shape as HLO prints it.
 
     Returns:
-        Its arrays; a dtype that nobody knows yet counts no bytes.
+        Its arrays; a dtype that nobody knows yet, and an array with a dimension without a bound (`?`), count no bytes.
 
     Example:
         >>> parse_shape("(bf16[2,3]{1,0}, u32[])").size_bytes
@@ -85,7 +85,8 @@ def parse_shape(text: str) -> Shape:
     return Shape(leaves, text.startswith("("))
 
 
-def tuple_widths(text: str) -> list[int]:
+@functools.lru_cache(maxsize=1024)
+def tuple_widths(text: str) -> tuple[int, ...]:
     """How many arrays each element of a tuple's shape holds.
 
     Args:
@@ -96,7 +97,7 @@ def tuple_widths(text: str) -> list[int]:
 
     Example:
         >>> tuple_widths("((f32[2], f32[3]), u32[])")
-        [2, 1]
+        (2, 1)
     """
     widths, depth, start = [], 0, 1
     for index, char in enumerate(text):
@@ -109,12 +110,12 @@ def tuple_widths(text: str) -> list[int]:
             start = index + 1
         if depth == 0:
             break
-    return [] if text.startswith("()") else widths
+    return () if text.startswith("()") else tuple(widths)
 
 
 @functools.lru_cache(maxsize=65536)
 def _leaf(dtype: str, dimensions: str, layout: str) -> Leaf:
-    sizes = tuple(int(d.strip().removeprefix("<=")) for d in dimensions.split(",") if d.strip())
+    sizes = tuple(_size(d.strip().removeprefix("<=")) for d in dimensions.split(",") if d.strip())
     bits = _BITS.get(dtype, 0)
     elements = math.prod(sizes)
     space = _SPACE.search(layout)
@@ -126,6 +127,11 @@ def _leaf(dtype: str, dimensions: str, layout: str) -> Leaf:
         -(-_padded_elements(sizes, layout) * bits // 8),
         int(space[1]) if space else 0,
     )
+
+
+def _size(text: str) -> int:
+    """A dimension; one without a bound (`?`) counts no elements."""
+    return 0 if text == "?" else int(text)
 
 
 def _padded_elements(sizes: tuple[int, ...], layout: str) -> int:

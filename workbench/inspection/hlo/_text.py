@@ -1,4 +1,4 @@
-"""HLO text as computations and instructions, read line by line and checked for what is missing."""
+"""HLO text as computations and instructions, read statement by statement and checked for what is missing."""
 
 import re
 from collections.abc import Iterator
@@ -6,19 +6,21 @@ from dataclasses import dataclass, field
 
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._shapes import Shape, parse_shape
+from workbench.inspection.hlo._statements import Statement, statements
 
-_COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*\) -> .+ )?\{\s*$")
-_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = ")
-_PLAIN_SHAPE = re.compile(r"(\S+) ([a-z][\w\-]*)\(")
-_TUPLE_OPCODE = re.compile(r"\) ([a-z][\w\-]*)\(")
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([^\s({]+)\s*")
+_INSTRUCTION = re.compile(r"(ROOT\s+)?%?([^\s=]+)\s*=\s*")
+_PLAIN_SHAPE = re.compile(r"(\S+)\s+([a-z][\w\-]*)\(")
+_TUPLE_OPCODE = re.compile(r"\)\s+([a-z][\w\-]*)\(")
 _NAMES = re.compile(r"%([^\s,()]+)")
+_SEPARATORS = re.compile(r"[,()\[\]{}]")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _CALLED = re.compile(
-    r"\b(calls|to_apply|condition|body|true_computation|false_computation|branch_computations|called_computations)="
+    r"\b(calls|to_apply|condition|body|true_computation|false_computation|branch_computations|called_computations"
+    r"|select|scatter)="
     r"(?:\{([^}]*)\}|%?([^\s,}]+))"
 )
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +101,8 @@ def parse_hlo(text: str) -> Hlo:
     """Reads the text of an HLO module.
 
     Args:
-        text: What `compiled.as_text()` returns, of any backend.
+        text: What `compiled.as_text()` returns, of any backend; also indented, with statements over several lines,
+            with comments, or without `%` before names.
 
     Returns:
         The module, complete: every operand and every called computation exists.
@@ -108,28 +111,26 @@ def parse_hlo(text: str) -> Hlo:
         InspectionError: if the text is not HLO, or if a part of it is missing.
     """
     header, tables, computations = "", {}, {}
-    table: list[str] | None = None
     current: Computation | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if current is not None:
-            if line.startswith("}"):
-                current = None
-            elif line.strip():
-                _add(current, line, number)
-        elif (match := _COMPUTATION.match(line)) and not line.startswith("HloModule"):
-            current = Computation(match[2], match[1] is not None)
+    table: list[str] = []
+    for statement in statements(text):
+        if statement.kind == "instruction" and current is not None:
+            _add(current, statement)
+        elif statement.kind == "end":
+            current = None
+        elif statement.kind == "computation":
+            current = _computation(statement)
             if current.name in computations:
                 raise InspectionError(_cut_off(f"computation `{current.name}` stands twice", len(computations)))
             computations[current.name] = current
-            table = None
-        elif line.startswith("HloModule "):
-            header = line
-        elif line.strip() in _TABLES:
-            table = tables.setdefault(line.strip(), [])
-        elif table is not None and line.strip():
-            table.append(line)
-        elif line.strip():
-            raise InspectionError(_not_hlo(number, line))
+        elif statement.kind == "module":
+            header = statement.text
+        elif statement.kind == "table":
+            table = tables.setdefault(statement.text, [])
+        elif statement.kind == "row":
+            table.append(statement.text)
+        else:
+            raise InspectionError(_not_hlo(statement))
     if current is not None:
         raise InspectionError(_cut_off(f"computation `{current.name}` has no end", len(computations)))
     entry = _complete(computations, text)
@@ -137,10 +138,20 @@ def parse_hlo(text: str) -> Hlo:
     return Hlo(name, header, computations, entry, tables)
 
 
-def _add(computation: Computation, line: str, number: int) -> None:
+def _computation(statement: Statement) -> Computation:
+    """`ENTRY %main (x: f32[4]) -> f32[4] {`, or no more than `main {`."""
+    start = _COMPUTATION.match(statement.text)
+    signature = statement.text[start.end() : -1].strip() if start else ""
+    if start is None or (signature and not (signature.startswith("(") and "->" in signature)):
+        raise InspectionError(_not_hlo(statement))
+    return Computation(start[2], start[1] is not None)
+
+
+def _add(computation: Computation, statement: Statement) -> None:
+    line = statement.text
     start = _INSTRUCTION.match(line)
     if start is None:
-        raise InspectionError(_not_hlo(number, line))
+        raise InspectionError(_not_hlo(statement))
     shape_start = start.end()
     if line.startswith("(", shape_start):
         opcode = _TUPLE_OPCODE.search(line, shape_start)
@@ -150,7 +161,7 @@ def _add(computation: Computation, line: str, number: int) -> None:
         shape_end = opcode.end(1) if opcode else 0
     close = -1 if opcode is None else _closing(line, opcode.end())
     if opcode is None or close < 0:
-        raise InspectionError(_not_hlo(number, line))
+        raise InspectionError(_not_hlo(statement))
     arguments, attributes = line[opcode.end() : close], line[close + 1 :]
     name = opcode[opcode.lastindex or 1]
     op_name, frame = _OP_NAME.search(attributes), _FRAME.search(attributes)
@@ -165,7 +176,7 @@ def _add(computation: Computation, line: str, number: int) -> None:
         root=start[1] is not None,
         op_name=op_name[1].replace("\\'", "'") if op_name else "",
         frame=int(frame[1]) if frame else 0,
-        called=_called(attributes),
+        called=_called(attributes, regions=name == "select-and-scatter"),
     )
     computation.instructions.append(instruction)
     computation.by_name[instruction.name] = instruction
@@ -187,17 +198,29 @@ def _closing(line: str, start: int) -> int:
 def _operands(arguments: str) -> tuple[str, ...]:
     if "%" in arguments:
         return tuple(_NAMES.findall(arguments))
-    return tuple(part.split()[-1] for part in arguments.split(",") if part.strip())  # HLO printed without "%"
+    return tuple(part.split()[-1] for part in _split(arguments) if part.strip())  # HLO printed without "%"
 
 
-def _called(attributes: str) -> tuple[tuple[str, str], ...]:
-    if "=%" not in attributes and "={%" not in attributes and "to_apply=" not in attributes:
-        if not any(f"{word}=" in attributes for word in ("calls", "condition", "body", "_computation")):
+def _split(arguments: str) -> Iterator[str]:
+    """The parts between commas outside of brackets: operands may be written with their shapes."""
+    depth, start = 0, 0
+    for match in _SEPARATORS.finditer(arguments):
+        depth += {",": 0}.get(match[0], 1 if match[0] in "([{" else -1)
+        if match[0] == "," and depth == 0:
+            yield arguments[start : match.start()]
+            start = match.end()
+    yield arguments[start:]
+
+
+def _called(attributes: str, *, regions: bool) -> tuple[tuple[str, str], ...]:
+    if "=%" not in attributes and "={%" not in attributes and "to_apply=" not in attributes and not regions:
+        if not any(f"{word}=" in attributes for word in ("calls", "condition", "body", "_computation", "computations")):
             return ()
     found = []
     for attribute, several, one in _CALLED.findall(attributes):
-        for name in several.split(",") if several else [one]:
-            found.append((attribute, name.strip().lstrip("%")))
+        if regions or attribute not in ("select", "scatter"):
+            for name in several.split(",") if several else [one]:
+                found.append((attribute, name.strip().lstrip("%")))
     return tuple(found)
 
 
@@ -205,6 +228,8 @@ def _complete(computations: dict[str, Computation], text: str) -> Computation:
     entries = [c for c in computations.values() if c.entry]
     if not entries:
         missing = "no ENTRY computation" if text.strip() else "no text"
+        if len(computations) > 1 and text.strip():
+            missing += f" (its last computation is `{list(computations)[-1]}`)"
         raise InspectionError(_cut_off(f"there is {missing}", len(computations)))
     for computation in computations.values():
         fault = _fault(computation, computations)
@@ -252,10 +277,10 @@ def unreadable(fact: str) -> str:
     )
 
 
-def _not_hlo(number: int, line: str) -> str:
-    shown = line.strip()[:80]
+def _not_hlo(statement: Statement) -> str:
+    shown = statement.text[:80]
     return (
-        f"`inspect_module` was given text whose line {number}, {shown!r}, is not a line of HLO. It reads the text of "
-        "one optimized HLO module: pass a `jax.stages.Compiled` or all of its `as_text()` (StableHLO from "
+        f"`inspect_module` was given text whose line {statement.number}, {shown!r}, is not a line of HLO. It reads the "
+        "text of one optimized HLO module: pass a `jax.stages.Compiled` or all of its `as_text()` (StableHLO from "
         "`lowered.as_text()` has to be compiled first)."
     )

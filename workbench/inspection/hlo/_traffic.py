@@ -19,6 +19,7 @@ class Traffic:
 
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
+        self._read: dict[tuple[str, str], int] = {}  # (computation, value) -> bytes: fusions may share computations
 
     def instruction(self, instruction: Instruction) -> int:
         """Bytes of one run; loops, calls and branches access nothing themselves."""
@@ -64,6 +65,11 @@ class Traffic:
         return 0 if parameter is None else self._reads_of(body, parameter.name)
 
     def _reads_of(self, body: Computation, name: str) -> int:
+        if (body.name, name) not in self._read:
+            self._read[body.name, name] = self._count_reads_of(body, name)
+        return self._read[body.name, name]
+
+    def _count_reads_of(self, body: Computation, name: str) -> int:
         full = sum(leaf.padded_bytes for leaf in body.by_name[name].shape.leaves)
         total = full if body.root is not None and body.root.name == name else 0
         for user, position in body.users[name]:

@@ -1,0 +1,47 @@
+"""The door to jaxlib's own HLO printer, for modules that come as protobuf: in profiles and in dumps.
+
+Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
+"""
+
+from typing import Any
+
+_MOST_BYTES = 64 * 2**20  # printing takes some 30 times as much memory
+
+
+def hlo_text_of_proto(serialized: bytes) -> str | None:
+    """The text of a serialized `HloModuleProto`, or of the `HloProto` around one.
+
+    Args:
+        serialized: The message.
+
+    Returns:
+        The text; None where this jaxlib has no such door, or the message is damaged or larger than 64 MiB.
+    """
+    if not serialized or len(serialized) > _MOST_BYTES:
+        return None
+    try:
+        from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] -- compiled, without stubs
+    except ImportError:
+        return None
+    module_type: Any = getattr(_hlo, "HloModule", None)
+    if not hasattr(module_type, "from_serialized_hlo_module_proto"):
+        return None
+    try:
+        module = module_type.from_serialized_hlo_module_proto(_module_of(serialized))
+        return module.to_string()
+    except (RuntimeError, ValueError, IndexError):
+        return None
+
+
+def _module_of(serialized: bytes) -> bytes:
+    """An `HloProto` begins with its module, a module with its name, and a name with no line break."""
+    if serialized[0] != 0x0A:
+        return serialized
+    length, shift, index = 0, 0, 1
+    while True:
+        byte = serialized[index]
+        length |= (byte & 0x7F) << shift
+        index, shift = index + 1, shift + 7
+        if byte < 0x80 or shift > 63:
+            break
+    return serialized[index : index + length] if serialized[index : index + 1] == b"\n" else serialized
