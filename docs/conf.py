@@ -1,0 +1,67 @@
+"""Sphinx configuration of the documentation site: `python -m sphinx -W docs build/site`. Reads nothing from a network."""
+
+import inspect
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
+
+project = "Workbench"
+author = "The Workbench authors"
+copyright = "2026, the Workbench authors"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the notebooks are executed and checked by the test suite, which stores their outputs
+nb_merge_streams = True
+suppress_warnings = ["mystnb.unknown_mime_type"]  # live widgets have a static picture next to them
+
+autosummary_generate = True
+autosummary_imported_members = True
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_title = "Workbench"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_theme_options = {"source_repository": "", "navigation_with_keys": True}
+exclude_patterns = ["images/notebooks/README.md", "_build", "build"]
+templates_path = ["_templates"]
+linkcheck_ignore = [r"https?://"]  # links to other sites cannot be tried without a network; ours are checked by -W
+
+
+def copy_course(app: object) -> None:
+    """Puts the notebooks where the site can include them; they live in `notebooks/`."""
+    course = ROOT / "docs" / "course"
+    course.mkdir(exist_ok=True)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        target = course / path.name
+        if not target.exists() or target.read_bytes() != path.read_bytes():
+            shutil.copyfile(path, target)
+
+
+def skip_member(app: object, what: str, name: str, thing: object, skip: bool, options: object) -> bool:
+    """Leaves out what a package merely imports from elsewhere."""
+    module = inspect.getmodule(thing)
+    return skip or (module is not None and not module.__name__.startswith(("workbench", "workbench_widgets")))
+
+
+def setup(app: object) -> None:
+    """Registers the two hooks."""
+    app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
+    app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]
