@@ -63,10 +63,10 @@ def step(w, round):
     w, losses, norms = one_round(w, data)
     return w + 0.01 * jax.random.normal(jax.random.key(round), w.shape), {"loss": losses, "update norm": norms}""",
     """
-measured = wb.measure(fedavg, w, data, rounds=1)
+measured = wb.measure(fedavg, rounds=1)(w, data)
 run = wb.run_rounds(step, w, 10**9, background=True, progress=False, client_rounds=200)
 monitor = wb.watch_devices(1.0)
-explorer = wb.explore(fedavg, w, data, rounds=run, monitor=monitor, run=measured)
+explorer = wb.explore(fedavg, rounds=run, monitor=monitor, run=measured)(w, data)
 explorer""",
 )
 ASK = """async expression => {

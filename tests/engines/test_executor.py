@@ -60,7 +60,9 @@ class TestLoky(EngineContract):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    pytest.importorskip("distributed.client", reason="needs the extra `dask`")  # a folder can be called `distributed`
+    import distributed
+
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", silence_logs=50

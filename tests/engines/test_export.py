@@ -137,5 +137,5 @@ def test_callbacks_cannot_be_exported():
 
 
 def test_only_functions_are_exported():
-    with pytest.raises(InspectionError, match="`export` was given a int, which is not a function"):
+    with pytest.raises(InspectionError, match="received a int, which is not a function"):
         wb.export(3)  # pyright: ignore[reportArgumentType]

@@ -102,17 +102,17 @@ def test_show_prints_text_in_a_terminal(capsys: pytest.CaptureFixture[str]):
 
 
 def test_showing_something_unknown_says_what_can_be_shown():
-    with pytest.raises(InspectionError, match=r"`show` was given a str, which it does not know\. It shows programs"):
+    with pytest.raises(InspectionError, match=r"`show` received a str, which it cannot display\. It shows functions"):
         wb.show("fedavg")
 
 
 def test_inspecting_what_is_no_function_says_what_to_use():
-    with pytest.raises(InspectionError, match=r"`inspect` was given a int, .*, or a mesh, or arrays: pass `inspect"):
+    with pytest.raises(InspectionError, match=r"`inspect` received a int, .* meshes, arrays and pytrees"):
         wb.inspect(3)  # pyright: ignore[reportArgumentType]
 
 
 def test_exploring_an_array_says_to_show_it():
-    with pytest.raises(InspectionError, match=r"`explore` was given a .*, which is not a program\. .* use `show`"):
+    with pytest.raises(InspectionError, match=r"`explore` received a .*, which is not a program\. .* use `show`"):
         wb.explore(WEIGHTS)
 
 

@@ -486,7 +486,7 @@ def export(fn: Callable, **options: Any) -> Callable[..., _export.ExportedProgra
 
 def is_program(x: Any) -> bool:
     """Whether `x` is a function to be called with arguments, and not an array, a record or an object that has one."""
-    return callable(x) and not isinstance(x, jax.Array | Record) and not hasattr(x, "record")
+    return callable(x) and not isinstance(x, jax.Array | Record | Mesh | AbstractMesh) and not hasattr(x, "record")
 
 
 def _shape(x: Any) -> Any:

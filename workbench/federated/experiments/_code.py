@@ -51,7 +51,7 @@ def one_round(state, batches):
                    "client loss": loss_of_clients(params, everything), "clients": int((batches["weight"] > 0).sum())}}
 
 run = wb.run_rounds(one_round, algorithm.init(params), {rounds}, data=batches)
-print(wb.plan(algorithm.round, run.state, batches(0)))  # what goes between server and clients in a round
+print(wb.trace(algorithm.round)(run.state, batches(0)).plan)  # what goes between server and clients in a round
 {privacy}accuracy = run.history.to_pandas().query("metric == 'test accuracy'")
 accuracy.plot(x="round", y="value", ylabel="test accuracy", legend=False);
 """
