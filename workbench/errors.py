@@ -9,6 +9,7 @@ WorkbenchError
 │   ├── RoundError                   a round that failed: carries `.round` and `.run`, with the state before it
 │   └── NodeError                    a node of a launched program failed or cannot be reached
 │       └── NodeTimeoutError (TimeoutError)  it did not answer in time
+├── RecordError (ValueError)         JSON that is not that of a record of this version
 ├── MeasureError (ValueError)        measuring, watching or simulating with impossible settings
 ├── DataError (ValueError)           files and arrays of client data
 ├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
@@ -36,6 +37,10 @@ class ProgramError(WorkbenchError, TypeError):
 
 class InspectionError(WorkbenchError, ValueError):
     """Something was given to an inspector that it cannot read."""
+
+
+class RecordError(WorkbenchError, ValueError):
+    """JSON text does not describe a record of the expected class and of this version."""
 
 
 class MeasureError(WorkbenchError, ValueError):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.records import ClientCostRecord, ProgramRecord, StageRecord
-from workbench.render import bytes_text, device_groups, shape_text, walk
+from workbench.render import bytes_text, device_groups, shape_text
 
 Arrays = dict[str, bytes]
 
@@ -32,7 +32,7 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
 
 def client_stage(record: ProgramRecord) -> StageRecord | None:
     """The stage in which clients work most."""
-    stages = [stage for stage in walk(record.plan.stages) if stage.kind == "clients"]
+    stages = [stage for stage in record.plan.walk() if stage.kind == "clients"]
     return max(stages, key=lambda stage: (stage.clients, stage.flops_per_client or 0), default=None)
 
 

@@ -17,7 +17,6 @@ from workbench.render import (
     render_program_text,
     seconds_text,
     stage_details,
-    walk,
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
@@ -60,7 +59,7 @@ def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) 
         svg = str(render_program_svg(each, width=width, live=True))
         pictures.append({"svg": svg, "width": width, "name": each.name, "prefix": prefix})
         stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}
-        found = {prefix + stage.path: stage.source for stage in walk(each.plan.stages)}
+        found = {prefix + stage.path: stage.source for stage in each.plan.walk()}
         lines |= {path: f"{source.file}:{source.line}" for path, source in found.items() if source is not None}
     clients, arrays = clients_state(record)
     state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": clients, "overview": overview(record)}
@@ -69,7 +68,7 @@ def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) 
 
 def overview(record: ProgramRecord) -> Mapping[str, Any]:
     """The panel before anything is chosen: the program as a whole."""
-    stages = walk(record.plan.stages)
+    stages = list(record.plan.walk())
     rows = [("target", record.target), ("stages", str(len(stages)))]
     rows += [(f"placement {p.name}", f"{p.size:,} clients{_over(p.mesh_axes)}") for p in record.plan.placements]
     if record.mesh is not None:

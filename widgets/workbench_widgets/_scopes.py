@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.records import InstructionRecord, PlanRecord
-from workbench.render import walk
 from workbench_widgets._graph_layout import lay_out_graph
 
 ROOT, LEFT_OUT = -1, -2
@@ -53,7 +52,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
 
     What a reduction does with two numbers is left out: the reduction stands for it.
     """
-    groups, homes = _grow(found, {stage.path: stage.name for stage in walk(plan.stages)} if plan is not None else {})
+    groups, homes = _grow(found, {stage.path: stage.name for stage in plan.walk()} if plan is not None else {})
     count = len(groups)
     drawn_as = {group.instruction: i for i, group in enumerate(groups) if group.instruction >= 0}
     parent = [group.parent for group in groups]

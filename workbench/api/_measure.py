@@ -10,7 +10,7 @@ from workbench.errors import InspectionError
 from workbench.inspection import Inspection, unwrap_jitted
 from workbench.measurement import MeasureOptions, measure_compiled
 from workbench.plan import ChunkSize
-from workbench.records import PlanRecord, RunRecord, StageRecord
+from workbench.records import PlanRecord, RunRecord
 
 
 def measure_program(
@@ -52,17 +52,7 @@ def measure_program(
 
 def client_paths(plan: PlanRecord) -> tuple[str, ...]:
     """Paths of all client stages of a plan, those inside loops too."""
-
-    def walk(stages: tuple[StageRecord, ...]) -> list[str]:
-        found = []
-        for stage in stages:
-            if stage.kind == "clients":
-                found.append(stage.path)
-            elif stage.kind in ("loop", "branch"):
-                found += walk(stage.body)
-        return found
-
-    return tuple(walk(plan.stages))
+    return tuple(stage.path for stage in plan.walk(into=("loop", "branch")) if stage.kind == "clients")
 
 
 class _Call:

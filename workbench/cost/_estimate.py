@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from workbench.cost._clients import client_costs
 from workbench.cost._collectives import collective_seconds
@@ -14,6 +15,7 @@ from workbench.records import (
     ModuleRecord,
     PlanRecord,
     StageCostRecord,
+    StageKind,
     StageRecord,
 )
 
@@ -104,7 +106,7 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
     """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after."""
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
-    kinds: dict[str, str] = {}
+    kinds: dict[str, StageKind | Literal[""]] = {}
     for instruction in module.instructions:
         stage = instruction.stage or OUTSIDE
         if instruction.flops or instruction.accessed_bytes:
@@ -115,7 +117,7 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
     for collective in module.collectives:
         for stage, share in _shares(collective).items():
             sent.setdefault(stage, []).append((collective, share))
-    records = {stage.path: stage for stage in _flat(plan.stages if plan else ())}
+    records = {stage.path: stage for stage in (plan.walk() if plan else ())}
     order = [*records, *sorted((flops.keys() | sent.keys()) - records.keys(), key=lambda path: (path == OUTSIDE, path))]
     return [
         (
@@ -235,12 +237,6 @@ def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> fl
         return None
     once = collective_seconds(collective.kind, collective.payload_bytes, collective.group_size, chip)
     return None if once is None else once * share * collective.executions
-
-
-def _flat(stages: Sequence[StageRecord]) -> Iterator[StageRecord]:
-    for stage in stages:
-        yield stage
-        yield from _flat(stage.body)
 
 
 def _added(total: float | None, amount: float, executions: float | None) -> float | None:

@@ -9,6 +9,8 @@ from workbench.errors import InspectionError
 from workbench.records import (
     ComparedRecord,
     ComparisonRecord,
+    Group,
+    PlanRecord,
     ProgramRecord,
     StageRecord,
     ValueRecord,
@@ -60,7 +62,7 @@ def _is_program(value: Any) -> bool:
     return isinstance(value, ProgramRecord)
 
 
-def _row(group: str, name: str, values: Iterable[Any], unit: Any = "") -> ComparedRecord:
+def _row(group: Group, name: str, values: Iterable[Any], unit: Any = "") -> ComparedRecord:
     values = tuple(values)
     return ComparedRecord(group=group, name=name, values=values, unit=unit, status=_status(values))
 
@@ -91,7 +93,7 @@ def _program_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     return [
         _row("program", "target", (record.target for record in records)),
         _row("program", "mesh", meshes),
-        _row("program", "stages", (len(_walk(record.plan.stages)) for record in records), "count"),
+        _row("program", "stages", (sum(1 for _ in record.plan.walk()) for record in records), "count"),
         _row("program", "bytes between server and clients", map(_moved_bytes, records), "bytes"),
     ]
 
@@ -100,10 +102,6 @@ def _mesh_text(record: ProgramRecord) -> str:
     if record.mesh is None:
         return "none"
     return " × ".join(f"{axis.name}={axis.size} {axis.type}" for axis in record.mesh.axes) or "none"
-
-
-def _walk(stages: Sequence[StageRecord]) -> list[StageRecord]:
-    return [inner for stage in stages for inner in (stage, *_walk(stage.body))]
 
 
 def _moved_bytes(record: ProgramRecord) -> float:
@@ -115,7 +113,7 @@ def _moved(stages: Sequence[StageRecord]) -> float:
 
 
 def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
-    tables = [_keyed_stages(record.plan.stages) for record in records]
+    tables = [_keyed_stages(record.plan) for record in records]
     rows = []
     for key in dict.fromkeys(key for table in tables for key in table):
         values = tuple(table.get(key) for table in tables)
@@ -123,10 +121,10 @@ def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     return rows
 
 
-def _keyed_stages(stages: Sequence[StageRecord]) -> dict[str, str]:
+def _keyed_stages(plan: PlanRecord) -> dict[str, str]:
     seen: collections.Counter[str] = collections.Counter()
     table = {}
-    for stage in _walk(stages):
+    for stage in plan.walk():
         label = f"{stage.kind} {stage.name}".strip()
         seen[label] += 1
         table[label if seen[label] == 1 else f"{label} ({seen[label]})"] = _stage_text(stage)
@@ -197,7 +195,7 @@ def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float
 
 
 def _collective_row(
-    group: str, key: str, tables: Sequence[dict[str, list[Any]] | None], measure: Callable[[Any], Any], unit: str
+    group: Group, key: str, tables: Sequence[dict[str, list[Any]] | None], measure: Callable[[Any], Any], unit: str
 ) -> ComparedRecord:
     values = tuple(None if table is None else measure(table[key]) if key in table else 0.0 for table in tables)
     status = _status(values)

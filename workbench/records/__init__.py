@@ -1,6 +1,6 @@
 """What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
 
-from workbench.records._base import Record as Record
+from workbench.records._base import VERSION as VERSION, Record as Record
 from workbench.records._call_tree import (
     CallCollectiveRecord as CallCollectiveRecord,
     CallFiguresRecord as CallFiguresRecord,
@@ -12,6 +12,7 @@ from workbench.records._call_tree import (
 from workbench.records._comparison import (
     ComparedRecord as ComparedRecord,
     ComparisonRecord as ComparisonRecord,
+    Group as Group,
 )
 from workbench.records._compiled import (
     BufferRecord as BufferRecord,
@@ -60,6 +61,7 @@ from workbench.records._program import (
     PlacementRecord as PlacementRecord,
     PlanRecord as PlanRecord,
     SourceLine as SourceLine,
+    StageKind as StageKind,
     StageRecord as StageRecord,
     ValueRecord as ValueRecord,
 )
@@ -73,11 +75,14 @@ from workbench.records._run import (
 from workbench.records._scaling import ScaledCostRecord as ScaledCostRecord
 from workbench.records._sharding import (
     AxisArrivalRecord as AxisArrivalRecord,
+    CollectiveKind as CollectiveKind,
     LeafShardingRecord as LeafShardingRecord,
+    PlannedCollectiveKind as PlannedCollectiveKind,
     PlannedCollectiveRecord as PlannedCollectiveRecord,
     PlannedValueRecord as PlannedValueRecord,
     PropagationEdge as PropagationEdge,
     PropagationRecord as PropagationRecord,
+    ShardingKind as ShardingKind,
     ShardingRecord as ShardingRecord,
     ShardRecord as ShardRecord,
 )

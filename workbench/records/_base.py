@@ -1,27 +1,103 @@
-"""What every record has in common: frozen, JSON-able, units in the field names."""
+"""What every record has in common: frozen, units in the field names, JSON in both directions."""
 
 import dataclasses
+import functools
 import importlib
 import json
-from collections.abc import Mapping
-from typing import Any, Self
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+from workbench.errors import RecordError
+
+VERSION = 1
+"""The version of the JSON form, in every text that `Record.to_json` writes. It changes when a field is renamed, removed
+or changes its meaning; a new field with a default does not change it."""
+
+_RENDERER = "workbench.render"
+_CLASSES: dict[str, type["Record"]] = {}
+_NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A frozen piece of knowledge; subclasses only add fields.
 
-    Fields hold `None`, numbers, strings, other records, tuples and string-keyed mappings of these.
+    Fields hold `None`, numbers, strings, other records, tuples and string-keyed mappings of these. A field that does
+    not take part in comparisons (`compare=False`: results and values of a program) is not a part of the JSON form.
     """
 
+    def __init_subclass__(cls) -> None:
+        _CLASSES[cls.__name__] = cls  # a class with slots is made twice; the second one is the one that users see
+
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain dictionaries and lists, ready for `json.dumps`; `record` names the class."""
-        fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"record": type(self).__name__, **fields}
+        """The record as nested dictionaries and lists; `record` is the class, `version` that of the JSON form.
+
+        Example:
+            >>> from workbench.records import PlacementRecord
+            >>> PlacementRecord(name="clients", size=4).to_dict()
+            {'version': 1, 'record': 'PlacementRecord', 'name': 'clients', 'size': 4, 'mesh_axes': []}
+        """
+        return {"version": VERSION, **_plain(self)}
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The record as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent)
+        """The record as JSON text; a number that JSON lacks is written as `{"float": "NaN"}` (or an infinity)."""
+        return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """The record that `to_dict` described.
+
+        Args:
+            plain: What `to_dict` returned, or what `json.loads` made of the text of `to_json`.
+
+        Returns:
+            A record equal to the original. Fields that are not part of the JSON form have their defaults.
+
+        Raises:
+            RecordError: if `plain` describes no record, a record of another class or of another version, or has
+                fields that do not fit the class.
+        """
+        if not isinstance(plain, Mapping) or "record" not in plain:
+            got = f"keys {', '.join(map(repr, plain)) or 'none'}" if isinstance(plain, Mapping) else f"{plain!r:.60}"
+            message = (
+                f"`{cls.__name__}.from_dict` received {got}, which describes no record. The JSON form of a record has "
+                "the keys `record` and `version`. Pass what `Record.to_dict` or `Record.to_json` wrote."
+            )
+            raise RecordError(message)
+        if plain.get("version") != VERSION:
+            message = (
+                f"`{cls.__name__}.from_dict` received a {plain['record']} of version {plain.get('version')!r}. "
+                f"This workbench reads version {VERSION}. Read it with the workbench that wrote it, or make it again."
+            )
+            raise RecordError(message)
+        return _record(cls, plain, "")
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The record that `to_json` wrote.
+
+        Call it on the class that you expect; `Record.from_json` reads any record.
+
+        Example:
+            >>> from workbench.records import PlacementRecord
+            >>> PlacementRecord.from_json(PlacementRecord(name="clients", size=4).to_json()).size
+            4
+
+        Raises:
+            RecordError: if the text is not JSON, or not that of a record of this class and version.
+        """
+        try:
+            plain = json.loads(text)
+        except ValueError as error:
+            message = (
+                f"`{cls.__name__}.from_json` received text that is not JSON: {error}. Pass the text that "
+                "`Record.to_json` wrote, whole."
+            )
+            raise RecordError(message) from error
+        return cls.from_dict(plain)
 
     def __str__(self) -> str:
         # A display hook, looked up when a record is first printed: records themselves import no renderer.
@@ -35,14 +111,149 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-_RENDERER = "workbench.render"
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
-        return value.to_dict()
+        fields = (field for field in dataclasses.fields(value) if field.compare)
+        return {"record": type(value).__name__, **{field.name: _plain(getattr(value, field.name)) for field in fields}}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _finite(plain: Any) -> Any:
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return {"float": "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"}
+    if isinstance(plain, list):
+        return [_finite(item) for item in plain]
+    if isinstance(plain, dict):
+        return {key: _finite(item) for key, item in plain.items()}
+    return plain
+
+
+def _record(wanted: type[Record], plain: Any, where: str) -> Any:
+    name = plain.get("record") if isinstance(plain, Mapping) else None
+    cls = _CLASSES.get(str(name))
+    if cls is None or not issubclass(cls, wanted):
+        raise _misfit(where or wanted.__name__, plain, f"a {wanted.__name__}" if wanted is not Record else "a record")
+    readers, where = _readers(cls), where or cls.__name__
+    given = {key: value for key, value in plain.items() if key not in ("record", "version")}
+    unknown = [key for key in given if key not in readers]
+    needed = [f.name for f in dataclasses.fields(cls) if _is_required(f) and f.name not in given]
+    if unknown or needed:
+        lacks = [f"lacks {', '.join(needed)}"] * bool(needed) + [f"has {', '.join(unknown)}"] * bool(unknown)
+        message = (
+            f"{where} received a {cls.__name__} that {' and '.join(lacks)}. A {cls.__name__} has the fields "
+            f"{', '.join(readers)}. Pass what `Record.to_json` wrote, unchanged."
+        )
+        raise RecordError(message)
+    return cls(**{key: readers[key](value, f"{where}.{key}") for key, value in given.items()})
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _misfit(where: str, value: Any, wanted: str) -> RecordError:
+    got = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
+    message = f"{where} received {got}, and it takes {wanted}. Pass what `Record.to_json` wrote, unchanged."
+    return RecordError(message)
+
+
+_Reader = Callable[[Any, str], Any]
+
+
+@functools.cache
+def _readers(cls: type[Record]) -> dict[str, _Reader]:
+    """For each field of the JSON form: what reads its value, made from the type of the field."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls) if field.compare}
+
+
+def _reader(hint: Any) -> _Reader:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return functools.partial(_record, hint)
+    if origin is Literal:
+        return _accepting(lambda value: value in args, " or ".join(map(repr, args)))
+    if origin in (typing.Union, types.UnionType):
+        return _first_that_fits([_reader(each) for each in args], str(hint))
+    if hint is tuple or origin is tuple:
+        return _tuple_reader(args)
+    if origin in (dict, Mapping):
+        inner = _reader(args[1])
+        return lambda value, where: {key: inner(each, f"{where}[{key!r}]") for key, each in _mapping(value, where)}
+    if hint is types.NoneType:
+        return _accepting(lambda value: value is None, "null")
+    if hint is float:
+        return _read_float
+    if hint is bool or hint is str:
+        return _accepting(lambda value: isinstance(value, hint), "text" if hint is str else "true or false")
+    if hint is int:
+        return _accepting(lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number")
+    message = f"the type {hint} of a record's field has no JSON form"
+    raise TypeError(message)
+
+
+def _accepting(fits: Callable[[Any], bool], wanted: str) -> _Reader:
+    def read(value: Any, where: str) -> Any:
+        if not fits(value):
+            raise _misfit(where, value, wanted)
+        return value
+
+    return read
+
+
+def _read_float(value: Any, where: str) -> float:
+    if isinstance(value, Mapping) and value.get("float") in _NONFINITE:
+        return _NONFINITE[value["float"]]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _misfit(where, value, "a number")
+    return value
+
+
+def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
+    def read(value: Any, where: str) -> Any:
+        reason: RecordError | None = None
+        for each in readers:
+            try:
+                return each(value, where)
+            except RecordError as error:
+                reason = reason or (error if isinstance(value, Mapping) else None)  # an inner record says where
+        raise reason or _misfit(where, value, wanted)
+
+    return read
+
+
+def _mapping(value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _misfit(where, value, "an object")
+    return value.items()
+
+
+def _tuple_reader(args: tuple[Any, ...]) -> _Reader:
+    if not args:  # a bare `tuple`: numbers, nested to any depth
+        return lambda value, where: tuple(
+            _tuple_reader(())(each, where) if isinstance(each, list) else _read_float(each, where)
+            for each in _sequence(value, where)
+        )
+    if args[-1] is Ellipsis:
+        inner = _reader(args[0])
+        return lambda value, where: tuple(
+            inner(each, f"{where}[{i}]") for i, each in enumerate(_sequence(value, where))
+        )
+    inners = [_reader(each) for each in args]
+
+    def read(value: Any, where: str) -> Any:
+        if len(_sequence(value, where)) != len(inners):
+            raise _misfit(where, value, f"{len(inners)} values")
+        return tuple(each(item, where) for each, item in zip(inners, value, strict=True))
+
+    return read
+
+
+def _sequence(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise _misfit(where, value, "a list")
     return value

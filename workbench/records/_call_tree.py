@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
+from workbench.records._sharding import CollectiveKind
 
 CallKind = Literal["root", "function", "call", "line", "scope", "loop", "operation", "unattributed"]
 CallPass = Literal["forward", "transpose", "remat", "mixed"]
@@ -14,7 +15,7 @@ CallPass = Literal["forward", "transpose", "remat", "mixed"]
 class CallCollectiveRecord(Record):
     """Collectives of one kind over the same mesh axes on one node."""
 
-    kind: str  # all-reduce, all-gather, ...
+    kind: CollectiveKind
     axes: tuple[str, ...]  # the user's mesh axes; () where the group is no product of axes
     count: float  # instructions; below 1 where a combined collective is split over several lines
     executions: float  # in one call of the program

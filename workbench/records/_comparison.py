@@ -6,6 +6,15 @@ from typing import Literal
 from workbench.records._base import Record
 
 Unit = Literal["", "count", "bytes", "flops", "seconds"]
+Group = Literal[
+    "program",
+    "stages",
+    "collectives",
+    "collective bytes",
+    "collective strategy",
+    "planned collectives",
+    "per device",
+]
 Status = Literal["same", "changed", "added", "removed", "unknown"]
 
 
@@ -13,7 +22,7 @@ Status = Literal["same", "changed", "added", "removed", "unknown"]
 class ComparedRecord(Record):
     """One quantity in each of the compared programs; None where a program lacks it or it is not known."""
 
-    group: str  # "program", "stages", "collectives", "collective bytes", "planned collectives", "per device"
+    group: Group
     name: str
     values: tuple[float | str | None, ...]
     unit: Unit = ""

@@ -6,8 +6,8 @@ from typing import Literal
 from workbench.records._base import Record
 from workbench.records._call_tree import CallTreeRecord
 from workbench.records._hardware import ChipRecord, MeshRecord
-from workbench.records._program import PlanRecord, SourceLine
-from workbench.records._sharding import PropagationRecord, ShardingRecord
+from workbench.records._program import PlanRecord, SourceLine, StageKind
+from workbench.records._sharding import CollectiveKind, PropagationRecord, ShardingRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class InstructionRecord(Record):
     memory_space: int = 0
     inferred: bool = False  # stage taken from neighbours, not from its own op_name
     fused: bool = False  # inside a fusion (or the region of a reduction): its value never reaches memory
-    kind: str = ""  # kind of the stage: server, broadcast, clients, reduce, loop, branch
+    kind: StageKind | Literal[""] = ""  # of the stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +43,9 @@ class CollectiveRecord(Record):
     """One collective; `payload_bytes` is one device's operand per run, `wire_bytes` what one device sends (ring)."""
 
     name: str
-    kind: (
-        str  # all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute, collective-broadcast, send, recv
-    )
-    axes: tuple[
-        str, ...
-    ]  # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () when not a product of axes
+    kind: CollectiveKind
+    # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () where the groups are no product of axes
+    axes: tuple[str, ...]
     group_size: int
     groups: int
     payload_bytes: int
@@ -79,7 +76,7 @@ class BufferRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord(Record):
-    """Memory per device as the compiler planned it; None where this backend does not tell."""
+    """Memory per device as the compiler planned it; None where this backend does not report it."""
 
     argument_bytes: int | None = None
     output_bytes: int | None = None
@@ -123,7 +120,7 @@ class StageCostRecord(Record):
     """What one stage costs on one device per call; all predicted. Seconds are None without a chip."""
 
     stage: str
-    kind: str
+    kind: StageKind | Literal[""]
     name: str
     flops: float | None
     accessed_bytes: float | None

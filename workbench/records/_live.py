@@ -223,13 +223,6 @@ class TapRecord(Record):
             node[_unused(node, value.name)] = value.figures if value.value is None else value.value
         return tree
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record without its arrays."""
-        bare = tuple(value.replace(value=None) for value in self.values)
-        plain = Record.to_dict(self.replace(results=None, values=bare))
-        del plain["results"]
-        return plain
-
 
 def _unused(node: dict[str, Any], name: str) -> str:
     """The name, counted where a value of that name stands there already."""

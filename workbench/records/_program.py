@@ -1,11 +1,13 @@
 """Records of a program's plan: stages, the values they exchange, and where the user wrote them."""
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from workbench.records._base import Record
 
 StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch"]
+STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,13 @@ class StageRecord(Record):
     jaxpr: str = ""
     body: tuple["StageRecord", ...] = ()
 
+    def walk(self, into: Container[StageKind] = STAGE_KINDS) -> Iterator["StageRecord"]:
+        """This stage and those inside it, outer ones first; `into` limits the kinds of stages that are opened."""
+        yield self
+        if self.kind in into:
+            for stage in self.body:
+                yield from stage.walk(into)
+
     @property
     def flops(self) -> float | None:
         """Predicted FLOPs of all clients together (a loop: of all its turns)."""
@@ -110,3 +119,20 @@ class PlanRecord(Record):
     disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends nothing else
     kept_local: tuple[ValueRecord, ...] = ()  # inputs that only clients read, as one client holds them
     notes: tuple[str, ...] = ()
+
+    def walk(self, into: Container[StageKind] = STAGE_KINDS) -> Iterator[StageRecord]:
+        """Every stage of the plan, those inside other stages too, in program order, outer ones first.
+
+        Args:
+            into: The kinds of stages whose inner stages are visited; `("loop", "branch")` leaves out what is inside a
+                client.
+
+        Example:
+            >>> step = StageRecord(index=0, path="0.0", kind="clients", name="train")
+            >>> loop = StageRecord(index=0, path="0", kind="loop", name="scan", body=(step,))
+            >>> plan = PlanRecord(name="rounds", placements=(), stages=(loop,))
+            >>> [stage.path for stage in plan.walk()]
+            ['0', '0.0']
+        """
+        for stage in self.stages:
+            yield from stage.walk(into)

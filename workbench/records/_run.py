@@ -76,9 +76,3 @@ class RunRecord(Record):
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     results: Any = field(default=None, repr=False, compare=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record without its `results`."""
-        plain = Record.to_dict(self.replace(results=None))
-        del plain["results"]
-        return plain

@@ -1,10 +1,27 @@
 """Records of how arrays are laid out over devices, and why."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from workbench.records._base import Record
 from workbench.records._hardware import MeshRecord
 from workbench.records._program import SourceLine
+
+CollectiveKind = Literal[
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "send",
+    "recv",
+]
+# what Shardy plans, which leaves the choice of a `reshard` to the compiler
+PlannedCollectiveKind = Literal[CollectiveKind, "reshard"]
+# `auto`, `explicit`, `manual` and `mixed` are the types of the mesh axes; a `positional` sharding has no axis names
+ShardingKind = Literal["auto", "explicit", "manual", "mixed", "single", "positional", "host", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +47,7 @@ class LeafShardingRecord(Record):
     bytes_per_device: int
     replication: int  # how many devices hold the same slice
     padding_bytes: int = 0
-    kind: str = "auto"  # auto, explicit, single, positional, unknown
+    kind: ShardingKind = "auto"
     memory_kind: str | None = None
     shards: tuple[ShardRecord, ...] = ()  # left out (empty) for summarised leaves; see `notes`
     notes: tuple[str, ...] = ()
@@ -92,7 +109,7 @@ class PlannedValueRecord(Record):
 class PlannedCollectiveRecord(Record):
     """A collective that propagation asks for, by mesh axis name; the compiler may combine or change it."""
 
-    kind: str
+    kind: PlannedCollectiveKind
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
@@ -105,10 +122,10 @@ class PlannedCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationRecord(Record):
-    """Shardy's propagation of one program; `engine` says whether it ran in-process or was read from dump files."""
+    """Shardy's propagation of one program; `engine` is `dump` where it was read from dump files."""
 
     values: tuple[PlannedValueRecord, ...] = ()
     edges: tuple[PropagationEdge, ...] = ()
     collectives: tuple[PlannedCollectiveRecord, ...] = ()
-    engine: str = "in-process"
+    engine: Literal["in-process", "dump", "none"] = "in-process"
     notes: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from typing import Literal
 from workbench.records._base import Record
 from workbench.records._compiled import ProgramRecord
 from workbench.records._program import SourceLine
+from workbench.records._sharding import PlannedCollectiveKind
 
 Change = Literal["added", "removed", "more", "less", "same"]
 
@@ -18,7 +19,7 @@ class TrafficRecord(Record):
     sum of one device's operands. They are None where a loop of unknown length holds some.
     """
 
-    kind: str  # all-reduce, all-gather, ...
+    kind: PlannedCollectiveKind
     axes: tuple[str, ...]
     stage: str | None
     stage_name: str = ""

@@ -74,7 +74,6 @@ from workbench.render._program import (
     describe_program as describe_program,
     render_program_svg as render_program_svg,
     render_program_text as render_program_text,
-    walk as walk,
 )
 from workbench.render._program_details import (
     collectives_block as collectives_block,

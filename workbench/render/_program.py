@@ -52,7 +52,7 @@ def render_program_svg(
 
 def describe_program(record: ProgramRecord) -> str:
     """One sentence: name, target, stages, clients, bytes between server and clients."""
-    stages = list(walk(record.plan.stages))
+    stages = list(record.plan.walk())
     clients = max((s.clients for s in stages), default=1)
     moved = sum(s.moved_bytes * _turns(record.plan.stages, s) for s in stages)
     count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
@@ -81,17 +81,12 @@ def axes_text(axes: tuple[str, ...]) -> str:
     return " × ".join(axes) if axes else "a group that is no mesh axis"
 
 
-def walk(stages: tuple[StageRecord, ...]) -> list[StageRecord]:
-    """Every stage, outer ones before the ones inside them."""
-    return [found for stage in stages for found in (stage, *walk(stage.body))]
-
-
 def _turns(stages: tuple[StageRecord, ...], wanted: StageRecord) -> int:
     """How often the loops around `wanted` run it, as far as their trip counts are known."""
     for stage in stages:
         if stage is wanted:
             return 1
-        if any(inner is wanted for inner in walk(stage.body)):
+        if any(inner is wanted for inner in stage.walk()):
             copies = stage.clients if stage.kind == "clients" else 1
             return (stage.trip_count or 1) * copies * _turns(stage.body, wanted)
     return 1

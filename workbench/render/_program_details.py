@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
 from workbench.render._disclosure import disclosed_fact
-from workbench.render._program import axes_text, walk
+from workbench.render._program import axes_text
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
 Block = dict[str, Any]
@@ -28,7 +28,7 @@ def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) 
     Returns:
         One mapping per stage, also for those inside loops and nested placements.
     """
-    return {stage.path: _details(stage, record, read_source) for stage in walk(record.plan.stages)}
+    return {stage.path: _details(stage, record, read_source) for stage in record.plan.walk()}
 
 
 def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource | None) -> Block:

@@ -107,7 +107,7 @@ class _Level:
 
     def _lanes(self) -> list[Lane]:
         names: list[str] = []
-        for stage in _walk_level(self.stages):
+        for stage in self._level():
             if stage.placement is not None and stage.placement not in names:
                 names.append(stage.placement)
         order = list(self.placements)
@@ -124,8 +124,12 @@ class _Level:
             x += lane_width + 10.0
         return lanes
 
+    def _level(self) -> list[StageRecord]:
+        # A loop shares its level's lanes, so that one inside with clients keeps the lane of clients open outside.
+        return [found for stage in self.stages for found in stage.walk(into=("loop", "branch"))]
+
     def _size(self, placement: str) -> int:
-        sizes = [s.clients for s in _walk_level(self.stages) if s.placement == placement]
+        sizes = [s.clients for s in self._level() if s.placement == placement]
         return self.placements.get(placement, max(sizes, default=1))
 
     def lane_of(self, placement: str | None) -> int:
@@ -318,13 +322,3 @@ def _ranges(mesh: MeshRecord | None, placement: str, clients: int) -> list[Clien
     if mesh is None:
         return []
     return [held for held in mesh.clients if held.placement == placement and held.start < clients]
-
-
-def _walk_level(stages: Sequence[StageRecord]) -> list[StageRecord]:
-    # A loop shares its level's lanes, so that one inside with clients keeps the lane of clients open outside.
-    found = []
-    for stage in stages:
-        found.append(stage)
-        if stage.kind in ("loop", "branch"):
-            found.extend(_walk_level(stage.body))
-    return found

@@ -67,7 +67,7 @@ def to_pandas(record: Any) -> "pd.DataFrame":
 @to_pandas.register(PlanRecord)
 def stages_table(plan: PlanRecord) -> "pd.DataFrame":
     """Every stage of a plan, inner stages after the one that holds them."""
-    return _frame((_stage_row(stage) for stage in _walk(plan.stages)), _STAGE_COLUMNS)
+    return _frame((_stage_row(stage) for stage in plan.walk()), _STAGE_COLUMNS)
 
 
 @to_pandas.register(ProgramRecord)
@@ -218,10 +218,6 @@ def _stage_row(stage: StageRecord) -> dict[str, Any]:
 
 def _leaf_row(leaf: Any) -> dict[str, Any]:
     return {**_fields(leaf, leave_out="shards"), "spec": spec_text(leaf.spec)}
-
-
-def _walk(stages: Iterable[StageRecord]) -> list[StageRecord]:
-    return [inner for stage in stages for inner in (stage, *_walk(stage.body))]
 
 
 def _fields(record: Record, *, leave_out: str = "") -> dict[str, Any]:

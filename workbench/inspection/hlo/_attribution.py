@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from workbench.inspection.hlo._executions import Runs
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
+from workbench.records import StageKind
 
 _PATH = r"\d+(?:\[\d+\])?(?:\.\d+(?:\[\d+\])?)*"  # "2.0", and "2[1].0" in the second branch of a conditional
 _STAGE = re.compile(rf"\bwb:({_PATH}):([a-z]+)")
@@ -32,7 +33,7 @@ class Stage(NamedTuple):
     """A stage as `op_name` gives it."""
 
     path: str
-    kind: str
+    kind: StageKind
 
 
 SERVER = Stage("server", "server")
@@ -77,8 +78,10 @@ def _innermost(path: str) -> Stage | None:
     return Stage("{}[{}]".format(*primitives[-1]), _kind(primitives[-1][0])) if primitives else None
 
 
-def _kind(primitive: str) -> str:
-    return "clients" if primitive.startswith("map") else primitive.split("_")[0]
+def _kind(primitive: str) -> StageKind:
+    if primitive.startswith("broadcast"):
+        return "broadcast"
+    return "reduce" if primitive.startswith("reduce") else "clients"
 
 
 class StageFinder:

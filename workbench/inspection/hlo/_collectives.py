@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.inspection.hlo._attribution import StageFinder
@@ -11,13 +11,13 @@ from workbench.inspection.hlo._frames import Frames
 from workbench.inspection.hlo._groups import Axes, Groups, group_axes, pair_axes, parse_groups
 from workbench.inspection.hlo._shapes import Shape
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
-from workbench.records import CollectiveRecord, SourceLine
+from workbench.records import CollectiveKind, CollectiveRecord, SourceLine
 
-_KINDS = (
+_KINDS: tuple[CollectiveKind, ...] = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
     "collective-broadcast", "send", "recv",
 )  # fmt: skip
-_OPCODES = {kind: kind for kind in _KINDS} | {f"{kind}-start": kind for kind in _KINDS}
+_OPCODES: Mapping[str, CollectiveKind] = {opcode: kind for kind in _KINDS for opcode in (str(kind), f"{kind}-start")}
 # Values at the end, because groups of the mesh syntax hold braces, spaces and commas.
 _REPLICA_GROUPS = re.compile(
     r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^)]*(?:\([^)]*\))?\))? \{[^}]*\}"
@@ -66,7 +66,7 @@ class CollectiveReader:
                 if kind is not None:
                     yield self._record(computation, instruction, kind)
 
-    def _record(self, computation: Computation, instruction: Instruction, kind: str) -> CollectiveRecord:
+    def _record(self, computation: Computation, instruction: Instruction, kind: CollectiveKind) -> CollectiveRecord:
         operands = [computation.by_name[operand].shape for operand in instruction.operands]
         payload = sum(shape.size_bytes for shape in operands if not shape.is_tuple)
         groups, axes = self._groups(instruction)

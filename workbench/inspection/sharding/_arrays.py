@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Singl
 
 from workbench.errors import InspectionError
 from workbench.inspection.sharding._mesh import inspect_mesh
-from workbench.records import LeafShardingRecord, MeshRecord, ShardingRecord, ShardRecord
+from workbench.records import LeafShardingRecord, MeshRecord, ShardingKind, ShardingRecord, ShardRecord
 
 SHARDS_LISTED = 20_000
 
@@ -68,7 +68,7 @@ class _Layout:
     spec: tuple[tuple[str, ...], ...]
     shard_shape: tuple[int, ...]
     replication: int
-    kind: str
+    kind: ShardingKind
     device_ids: tuple[int, ...] = ()
     mesh: Mesh | AbstractMesh | None = None
     counts: tuple[int, ...] = ()  # parts per dimension
@@ -169,15 +169,15 @@ def _array_facts(leaf: Any) -> tuple[tuple[int, ...], str, int, list[str]]:
     return tuple(int(size) for size in leaf.shape), name, int(dtype.itemsize), notes
 
 
-def _sharding_of(leaf: Any) -> tuple[Any, str, tuple[str, ...]]:
+def _sharding_of(leaf: Any) -> tuple[Any, ShardingKind, tuple[str, ...]]:
     """The sharding object if one is known, else the kind to report and why."""
     if isinstance(leaf, Tracer):
         sharding = getattr(jax.typeof(leaf), "sharding", None)
         mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
         if mesh is not None and mesh.manual_axes:
-            return sharding, "", (f"one device's part, inside a shard_map over {', '.join(mesh.manual_axes)}",)
+            return sharding, "auto", (f"one device's part, inside a shard_map over {', '.join(mesh.manual_axes)}",)
         if mesh is not None and mesh.explicit_axes:
-            return sharding, "", ("traced value: the sharding in its type",)
+            return sharding, "auto", ("traced value: the sharding in its type",)
         return None, "unknown", ("traced value: its sharding is decided when the program is compiled",)
     if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
         return None, "host", ("in host memory: on no device until a program uses it",)
@@ -186,11 +186,11 @@ def _sharding_of(leaf: Any) -> tuple[Any, str, tuple[str, ...]]:
         return None, "unknown", ("no sharding given",)
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         here, everywhere = len(sharding.addressable_devices), sharding.num_devices
-        return sharding, "", (f"this process addresses {here} of its {everywhere} devices",)
-    return sharding, "", ()
+        return sharding, "auto", (f"this process addresses {here} of its {everywhere} devices",)
+    return sharding, "auto", ()
 
 
-def _whole(shape: tuple[int, ...], kind: str) -> _Layout:
+def _whole(shape: tuple[int, ...], kind: ShardingKind) -> _Layout:
     return _Layout(spec=((),) * len(shape), shard_shape=shape, replication=0, kind=kind)
 
 
@@ -229,7 +229,7 @@ def _named(sharding: NamedSharding, shape: tuple[int, ...], device_ids: tuple[in
         spec=tuple(spec),
         shard_shape=shard_shape,
         replication=mesh.size // used if used else 1,
-        kind=kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "auto",
+        kind=cast(ShardingKind, kinds.pop()) if len(kinds) == 1 else "mixed" if kinds else "auto",
         device_ids=device_ids,
         mesh=mesh,
         counts=counts,

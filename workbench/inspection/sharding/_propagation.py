@@ -195,7 +195,10 @@ def _from_dump(program: Any, notes: list[str]) -> PropagationRecord:
 
 
 def _record(
-    program: _shardy.ShardyProgram, planned: tuple[PlannedCollectiveRecord, ...], engine: str, notes: list[str]
+    program: _shardy.ShardyProgram,
+    planned: tuple[PlannedCollectiveRecord, ...],
+    engine: Literal["in-process", "dump"],
+    notes: list[str],
 ) -> PropagationRecord:
     values = tuple(
         PlannedValueRecord(

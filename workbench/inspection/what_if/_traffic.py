@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from workbench.records import (
     CollectiveRecord,
+    PlannedCollectiveKind,
     PlannedCollectiveRecord,
     SourceLine,
     TrafficRecord,
 )
 
-Key = tuple[str, tuple[str, ...], str | None]
+Key = tuple[PlannedCollectiveKind, tuple[str, ...], str | None]
 
 
 @dataclasses.dataclass

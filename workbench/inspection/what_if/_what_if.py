@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -33,7 +33,7 @@ from workbench.inspection.sharding import inspect_sharding, propagate_shardings
 from workbench.inspection.what_if._specs import Leaves, Spec
 from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
 from workbench.plan import choose_chunk_size
-from workbench.records import ModuleRecord, ProgramRecord, StageRecord, WhatIfRecord
+from workbench.records import ModuleRecord, ProgramRecord, WhatIfRecord
 
 Progress = Callable[[str, float], None]
 _PRESENT = "the present shardings"
@@ -221,7 +221,7 @@ class WhatIf:
         return self._mesh.devices.flat[0].platform if isinstance(self._mesh, Mesh) else jax.default_backend()
 
     def _names(self, record: ProgramRecord) -> dict[str, str]:
-        return {stage.path: stage.name for stage in _walk(record.plan.stages)}
+        return {stage.path: stage.name for stage in record.plan.walk()}
 
 
 @dataclasses.dataclass
@@ -230,10 +230,6 @@ class _Version:
 
     lowered: Any
     record: ProgramRecord
-
-
-def _walk(stages: Sequence[StageRecord]) -> list[StageRecord]:
-    return [found for stage in stages for found in (stage, *_walk(stage.body))]
 
 
 def _written(spec: Spec) -> str:
