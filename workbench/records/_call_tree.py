@@ -89,7 +89,7 @@ class CallNodeRecord(Record):
     scope: str = ""  # the module path of this node: "decoder/layers_0/mlp"
     split: bool = False  # figures are shares of instructions that the compiler fused or combined from several lines
     at_least: bool = False  # a loop of unknown length is inside, of which one turn is counted
-    instructions: tuple[str, ...] = ()  # of an operation: the HLO instructions behind it
+    instructions: dict[str, float] = field(default_factory=dict)  # of an operation: HLO instruction -> share of it
     own: CallFiguresRecord = field(default_factory=CallFiguresRecord)  # without the children
     total: CallFiguresRecord = field(default_factory=CallFiguresRecord)
 

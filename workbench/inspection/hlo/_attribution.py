@@ -166,7 +166,7 @@ class StageFinder:
         return own is not None and own[0] != stage
 
     def _spread(self) -> None:
-        neighbours = _Neighbours(self._hlo, self._runs)
+        neighbours = Neighbours(self._hlo, self._runs)
         for instruction in self._hlo.instructions():
             if _COLLECTIVE.match(instruction.opcode) and self._open(instruction):
                 self._look_ahead(instruction, neighbours)
@@ -182,7 +182,7 @@ class StageFinder:
             self._inferred.update(found)
             pending = [i for i in pending if i not in found]
 
-    def _look_ahead(self, collective: Instruction, neighbours: "_Neighbours") -> None:
+    def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
         """A collective is of the communicating stages whose work first meets its result."""
         found: list[Stage] = []
         witnesses: list[Instruction] = []
@@ -200,7 +200,7 @@ class StageFinder:
             self._combined[collective] = tuple(dict.fromkeys(found))
             self._witnesses[collective] = witnesses
 
-    def _nearest(self, instruction: Instruction, neighbours: "_Neighbours") -> Stage | None:
+    def _nearest(self, instruction: Instruction, neighbours: "Neighbours") -> Stage | None:
         after = self._labels(neighbours.users(instruction))
         before = self._labels(neighbours.operands(instruction))
         for stages in (after, before):
@@ -220,7 +220,7 @@ class StageFinder:
                     self._inferred[instruction] = stage
 
 
-class _Neighbours:
+class Neighbours:
     """Users and operands of instructions, seen through fusions, tuples and loops."""
 
     def __init__(self, hlo: Hlo, runs: Runs) -> None:

@@ -1,21 +1,19 @@
-"""From a stack frame of an HLO header to the line of the user's code."""
+"""From a stack frame of an HLO header to the lines of the user's code."""
 
 import re
-import sys
-from pathlib import Path
 
+from workbench.inspection.call_tree import Frame, package_of
 from workbench.inspection.hlo._text import Hlo, Instruction
 from workbench.records import SourceLine
 
 _FIELD = re.compile(r"(\w+)=(\d+)")
 _QUOTED = re.compile(r'^\s*(\d+) "(.*)"$')
 _SOURCE = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
-_OURS = str(Path(__file__).resolve().parents[2]) + "/"
-_TAUGHT = (_OURS + "algorithms", _OURS + "_cli")  # programs that come with the package are a user's programs
+_NEVER = frozenset(("jax", "jaxlib", "workbench", "python"))
 
 
 class Frames:
-    """The stack frames of one module; frames inside JAX and the workbench are left out of every answer."""
+    """The stack frames of one module."""
 
     def __init__(self, hlo: Hlo) -> None:
         self._files = _names(hlo.tables.get("FileNames", []))
@@ -23,6 +21,7 @@ class Frames:
         self._locations = _rows(hlo.tables.get("FileLocations", []))
         self._frames = _rows(hlo.tables.get("StackFrames", []))
         self._cache: dict[int, SourceLine | None] = {0: None}
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
 
     @property
     def known(self) -> bool:
@@ -30,19 +29,33 @@ class Frames:
         return bool(self._frames)
 
     def source(self, instruction: Instruction) -> SourceLine | None:
-        """The innermost line of the user's code that an instruction comes from."""
+        """The innermost line of the user's code that an instruction comes from.
+
+        Frames inside JAX and the workbench are never the answer, those of other libraries where no other frame is.
+        """
         if instruction.frame:
             return self._line(instruction.frame)
-        if 'source_file="' not in instruction.attributes:
-            return None
-        match = _SOURCE.search(instruction.attributes)
-        if match is None or match[2] is None or _foreign(match[1]):
-            return None
-        return SourceLine(file=match[1], line=int(match[2]))
+        frame = _named_source(instruction)
+        return None if frame is None or package_of(frame.file) else SourceLine(file=frame.file, line=frame.line)
+
+    def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
+        """The Python call path of an instruction, outermost frame first; empty where it carries none."""
+        if not instruction.frame:
+            frame = _named_source(instruction)
+            return () if frame is None else (frame,)
+        number = instruction.frame
+        if number not in self._stacks:
+            self._stacks[number] = tuple(
+                Frame(line.file, line.function, line.line, line.column) for line in reversed(self._stack(number))
+            )
+        return self._stacks[number]
 
     def _line(self, frame: int) -> SourceLine | None:
         if frame not in self._cache:
-            self._cache[frame] = next((line for line in self._stack(frame) if not _foreign(line.file)), None)
+            lines = [(line, package_of(line.file)) for line in self._stack(frame)]
+            users = next((line for line, package in lines if package is None), None)
+            libraries = (line for line, package in lines if package not in _NEVER)
+            self._cache[frame] = users or next(libraries, None)
         return self._cache[frame]
 
     def _stack(self, frame: int) -> list[SourceLine]:
@@ -65,14 +78,12 @@ class Frames:
         return lines
 
 
-def _foreign(file: str) -> bool:
-    """Whether a file belongs to the workbench, to JAX or to a library on top of it."""
-    if file.startswith(_TAUGHT):
-        return False
-    if file.startswith((_OURS, sys.prefix + "/lib/python3")) and "/site-packages/" not in file:
-        return True
-    match = re.search(r"/(?:site|dist)-packages/(\w+)", file)
-    return match is not None and match[1] in {"jax", "jaxlib", "workbench", "flax", "optax"}
+def _named_source(instruction: Instruction) -> Frame | None:
+    """Older compilers name a file and a line and no stack."""
+    if 'source_file="' not in instruction.attributes:
+        return None
+    match = _SOURCE.search(instruction.attributes)
+    return None if match is None or match[2] is None else Frame(match[1], "", int(match[2]))
 
 
 def _names(rows: list[str]) -> dict[int, str]:

@@ -31,7 +31,7 @@ class _TooManyStepsError(Exception):
     """A walk through computations that call each other again and again."""
 
 
-class _Buffer(NamedTuple):
+class Buffer(NamedTuple):
     """A value that takes memory of the device: one array of an instruction's result."""
 
     instruction: Instruction
@@ -41,8 +41,8 @@ class _Buffer(NamedTuple):
 
 def read_memory(
     hlo: Hlo, stats: Any | None, source: Callable[[Instruction], SourceLine | None], *, available: int | None = None
-) -> MemoryRecord:
-    """The memory of a module.
+) -> tuple[MemoryRecord, tuple[Buffer, ...]]:
+    """The memory of a module, and the buffers that are alive at the peak of its schedule.
 
     Args:
         hlo: The module.
@@ -58,7 +58,7 @@ def read_memory(
     if "is_scheduled=true" in hlo.header:
         note = RECONSTRUCTED if liveness.run() else "its computations call each other too often for a memory timeline"
     peak_bytes = _peak(stats)
-    return MemoryRecord(
+    record = MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),
         output_bytes=_stat(stats, "output_size_in_bytes"),
         temporary_bytes=_stat(stats, "temp_size_in_bytes"),
@@ -72,6 +72,7 @@ def read_memory(
         timeline=tuple(liveness.timeline),
         notes=(note,),
     )
+    return record, liveness.at_peak
 
 
 def with_padding(memory: MemoryRecord) -> MemoryRecord:
@@ -100,7 +101,7 @@ def _peak(stats: Any | None) -> int | None:
 
 
 def _largest(
-    buffers: tuple[_Buffer, ...], source: Callable[[Instruction], SourceLine | None]
+    buffers: tuple[Buffer, ...], source: Callable[[Instruction], SourceLine | None]
 ) -> tuple[BufferRecord, ...]:
     ordered = sorted(buffers, key=lambda buffer: -buffer.leaf.padded_bytes)[:_LARGEST]
     return tuple(
@@ -129,7 +130,7 @@ class _Liveness:
         self._buffers = 0
         self._steps = _STEPS_MIN + _STEPS_PER_INSTRUCTION * sum(len(c.instructions) for c in hlo.computations.values())
         self._peak = -1
-        self.at_peak: tuple[_Buffer, ...] = ()
+        self.at_peak: tuple[Buffer, ...] = ()
         self.timeline: list[tuple[str, int]] = []
 
     def run(self) -> bool:
@@ -142,10 +143,10 @@ class _Liveness:
         return True
 
     def _walk(
-        self, computation: Computation, given: dict[int, list[_Buffer]], outside: frozenset[_Buffer], *, is_loop: bool
+        self, computation: Computation, given: dict[int, list[Buffer]], outside: frozenset[Buffer], *, is_loop: bool
     ) -> None:
         """Runs one computation; `given` are the buffers of its parameters, `outside` stays alive all the while."""
-        values: dict[str, list[_Buffer]] = {}
+        values: dict[str, list[Buffer]] = {}
         self._steps -= len(outside)
         for instruction in computation.instructions:
             self._steps -= 1 + len(instruction.operands)
@@ -157,7 +158,7 @@ class _Liveness:
         # instructions of their own by now.
         free = outside.union(result) if is_loop else outside
         starting, ending = self._lives(computation, values, result)
-        live: dict[_Buffer, None] = {}
+        live: dict[Buffer, None] = {}
         total = sum(buffer.leaf.padded_bytes for buffer in outside)
         for index, instruction in enumerate(computation.instructions):
             for buffer in starting.get(index, ()):
@@ -180,11 +181,11 @@ class _Liveness:
                     total -= buffer.leaf.padded_bytes
 
     def _lives(
-        self, computation: Computation, values: dict[str, list[_Buffer]], result: list[_Buffer]
-    ) -> tuple[dict[int, list[_Buffer]], dict[int, list[_Buffer]]]:
+        self, computation: Computation, values: dict[str, list[Buffer]], result: list[Buffer]
+    ) -> tuple[dict[int, list[Buffer]], dict[int, list[Buffer]]]:
         """Which buffers begin, and which end, at every instruction."""
-        first: dict[_Buffer, int] = {}
-        last: dict[_Buffer, int] = {}
+        first: dict[Buffer, int] = {}
+        last: dict[Buffer, int] = {}
         for index, instruction in enumerate(computation.instructions):
             for buffer in values[instruction.name]:
                 first.setdefault(buffer, index)
@@ -192,19 +193,19 @@ class _Liveness:
                 last.update(dict.fromkeys(values[operand], index))
         forever = len(computation.instructions)
         last.update(dict.fromkeys(result, forever))
-        starting: dict[int, list[_Buffer]] = {}
-        ending: dict[int, list[_Buffer]] = {}
+        starting: dict[int, list[Buffer]] = {}
+        ending: dict[int, list[Buffer]] = {}
         for buffer, index in first.items():
             argument = self._is_argument(buffer)
             starting.setdefault(0 if argument else index, []).append(buffer)
             ending.setdefault(forever if argument else last.get(buffer, index), []).append(buffer)
         return starting, ending
 
-    def _is_argument(self, buffer: _Buffer) -> bool:
+    def _is_argument(self, buffer: Buffer) -> bool:
         node = buffer.instruction
         return node.opcode == "parameter" and node.computation == self._hlo.entry.name
 
-    def _enter(self, instruction: Instruction, values: dict[str, list[_Buffer]], outside: frozenset[_Buffer]) -> None:
+    def _enter(self, instruction: Instruction, values: dict[str, list[Buffer]], outside: frozenset[Buffer]) -> None:
         given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
         if instruction.opcode == "conditional":  # the first operand chooses, every branch has one of the others
             branches = instruction.calls()
@@ -218,9 +219,9 @@ class _Liveness:
         self,
         instruction: Instruction,
         computation: Computation,
-        values: dict[str, list[_Buffer]],
-        given: dict[int, list[_Buffer]],
-    ) -> list[_Buffer]:
+        values: dict[str, list[Buffer]],
+        given: dict[int, list[Buffer]],
+    ) -> list[Buffer]:
         opcode = instruction.opcode
         if opcode == "tuple":
             return [b for operand in instruction.operands for b in values[operand]][: len(instruction.shape.leaves)]
@@ -241,8 +242,8 @@ class _Liveness:
         return [given_back.get(position, buffer) for position, buffer in enumerate(new)]
 
     def _finished(
-        self, instruction: Instruction, computation: Computation, values: dict[str, list[_Buffer]]
-    ) -> list[_Buffer]:
+        self, instruction: Instruction, computation: Computation, values: dict[str, list[Buffer]]
+    ) -> list[Buffer]:
         """What an asynchronous operation leaves: its start holds operands, results and context."""
         start = computation.by_name[instruction.operands[0]]
         held, width = values[start.name], len(instruction.shape.leaves)
@@ -251,16 +252,16 @@ class _Liveness:
         operands = sum(len(values[operand]) for operand in start.operands)
         return held[operands : operands + width]
 
-    def _new(self, instruction: Instruction) -> list[_Buffer]:
+    def _new(self, instruction: Instruction) -> list[Buffer]:
         found = []
         for leaf in instruction.shape.leaves:
             self._buffers += 1
             counts = leaf.space in _ON_DEVICE and instruction.opcode != "constant"
-            found.append(_Buffer(instruction, leaf if counts else _nothing(leaf), self._buffers))
+            found.append(Buffer(instruction, leaf if counts else _nothing(leaf), self._buffers))
         return found
 
 
-def _taken_over(buffer: _Buffer, dying: list[_Buffer]) -> _Buffer | None:
+def _taken_over(buffer: Buffer, dying: list[Buffer]) -> Buffer | None:
     node = buffer.instruction
     if node.opcode not in _ELEMENTWISE and not (node.opcode == "fusion" and "kind=kLoop" in node.attributes):
         return None
@@ -268,7 +269,7 @@ def _taken_over(buffer: _Buffer, dying: list[_Buffer]) -> _Buffer | None:
     return next(same, None)
 
 
-def _alias_positions(instruction: Instruction, operands: list[_Buffer]) -> dict[int, _Buffer]:
+def _alias_positions(instruction: Instruction, operands: list[Buffer]) -> dict[int, Buffer]:
     """Which arrays in the result of an asynchronous start are its operands: the first ones, a copy's second."""
     if not instruction.opcode.endswith("-start") or len(instruction.shape.leaves) <= len(operands):
         return {}

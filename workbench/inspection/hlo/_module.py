@@ -7,15 +7,16 @@ from typing import Any
 from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._attribution import StageFinder
+from workbench.inspection.hlo._call_tree import CallTreeReader
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
 from workbench.inspection.hlo._executions import Runs, count_runs
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
-from workbench.inspection.hlo._memory import read_memory
+from workbench.inspection.hlo._memory import Buffer, read_memory
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import InstructionRecord, MeshRecord, ModuleRecord
+from workbench.records import CallTreeRecord, CollectiveRecord, InstructionRecord, MeshRecord, ModuleRecord
 
 # They name or pass on values and do no work of their own, so that no stage is asked of them.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
@@ -128,7 +129,8 @@ class _Inspection:
     def record(self, platform: str, stats: Any | None, available_bytes: int | None) -> ModuleRecord:
         """The module as a record."""
         instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
-        memory = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
+        memory, at_peak = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
+        collectives = tuple(self._collectives.records())
         known = not self._unbounded
         flops = _total((i.flops, i.executions) for i in instructions) if known else None
         accessed = _total((i.accessed_bytes, i.executions) for i in instructions) if known else None
@@ -138,16 +140,21 @@ class _Inspection:
             platform=platform,
             devices=_devices(self._hlo),
             instructions=instructions,
-            collectives=tuple(self._collectives.records()),
+            collectives=collectives,
             flops=flops,
             accessed_bytes=accessed,
             memory=memory,
             attributed_instructions=_share([(1.0, i.stage) for i in working]),
             attributed_flops=_share([(i.flops * _once(i.executions), i.stage) for i in working]),
             attributed_bytes=_share([(i.accessed_bytes * _once(i.executions), i.stage) for i in working]),
+            call_tree=self._call_tree(collectives, at_peak),
             text=self._text,
             notes=tuple(self._notes(platform)),
         )
+
+    def _call_tree(self, collectives: tuple[CollectiveRecord, ...], at_peak: tuple[Buffer, ...]) -> CallTreeRecord:
+        parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
+        return CallTreeReader(*parts, collectives, at_peak).record()
 
     def _instruction(self, instruction: Instruction) -> InstructionRecord:
         where = instruction.computation

@@ -45,19 +45,27 @@ class Traffic:
         return sum(operand.main_bytes for operand in operands) + result.main_bytes
 
     def _fusion(self, instruction: Instruction) -> int:
-        computation = self._hlo.computations[instruction.computation]
-        total = 0
-        names = instruction.calls("calls")
-        body = self._hlo.computations[names[0]]
-        for index, operand in enumerate(instruction.operands):
+        return sum(size for _, size in self.parts(instruction))
+
+    def parts(self, fusion: Instruction) -> list[tuple[Instruction, int]]:
+        """The bytes of a fusion by the instructions inside it that read and write them."""
+        computation = self._hlo.computations[fusion.computation]
+        body = self._hlo.computations[fusion.calls("calls")[0]]
+        found: list[tuple[Instruction, int]] = []
+        for index, operand in enumerate(fusion.operands):
             shape = computation.by_name[operand].shape
             if shape.main_bytes:
-                total += min(shape.main_bytes, self._reads(body, index))
-        results = self._results(body)
-        leaves = instruction.shape.leaves
+                found += _shared(self._readers(body, index), min(shape.main_bytes, self._reads(body, index)))
+        results, leaves = self._results(body), fusion.shape.leaves
         if len(results) != len(leaves):
-            return total + instruction.shape.main_bytes
-        return total + sum(self._written(body, name, leaf) for name, leaf in zip(results, leaves, strict=True))
+            return [*found, (body.root or fusion, fusion.shape.main_bytes)]
+        written = zip(results, leaves, strict=True)
+        return found + [(body.by_name[name], self._written(body, name, leaf)) for name, leaf in written]
+
+    def _readers(self, body: Computation, index: int) -> list[Instruction]:
+        parameter = body.parameters.get(index)
+        users = [] if parameter is None else [user for user, _ in body.users[parameter.name]]
+        return users or [parameter or body.instructions[-1]]
 
     def _reads(self, body: Computation, index: int) -> int:
         """Bytes of a parameter that a fused computation reads."""
@@ -110,3 +118,9 @@ def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
     target = result.leaves[0] if opcode == "copy-start" else result.leaves[1]
     read = target.padded_bytes if source.space == 0 else 0
     return read + (target.padded_bytes if target.space == 0 else 0)
+
+
+def _shared(readers: list[Instruction], size: int) -> list[tuple[Instruction, int]]:
+    """Bytes that several instructions read together, in whole numbers."""
+    share, rest = divmod(size, len(readers))
+    return [(reader, share + (index < rest)) for index, reader in enumerate(readers)]

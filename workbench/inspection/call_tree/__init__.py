@@ -1,0 +1,13 @@
+"""The call tree: every figure of a program on the user's own functions, modules and lines."""
+
+from workbench.inspection.call_tree._build import build_tree as build_tree
+from workbench.inspection.call_tree._fold import fold as fold
+from workbench.inspection.call_tree._frames import (
+    Frame as Frame,
+    package_of as package_of,
+    shown_file as shown_file,
+    split_stack as split_stack,
+    trim as trim,
+)
+from workbench.inspection.call_tree._items import Amounts as Amounts, Item as Item, Scope as Scope
+from workbench.inspection.call_tree._op_names import NameStack as NameStack, read_op_name as read_op_name

@@ -1,0 +1,142 @@
+"""Python frames as nodes of a tree: which are the user's, where the program begins, what a cell is called."""
+
+import functools
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+_CELL = re.compile(r"/ipykernel_\d+/|^<ipython-input-(\d+)-")
+_OURS = str(Path(__file__).resolve().parents[2]) + "/"
+_TAUGHT = (_OURS + "federated/", _OURS + "cli/")  # programs that come with the package are a user's programs
+_STANDARD = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
+_MODULE = re.compile(r"^([A-Z]\w*)\.__call__$")
+# Libraries of layers that open no name scope themselves: a frame of a layer is shown as that layer.
+_LAYERS = (("/flax/nnx/nn/", "nnx"), ("/penzai/", "pz"))
+
+
+class Frame(NamedTuple):
+    """One Python frame of a traceback."""
+
+    file: str
+    function: str  # qualified name
+    line: int
+    column: int | None = None
+
+
+@functools.lru_cache(maxsize=4096)
+def package_of(file: str) -> str | None:
+    """The library that a file belongs to; None for the user's own files.
+
+    Example:
+        >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/home/me/train.py")
+        ('optax', None)
+    """
+    match = _PACKAGE.search(file)
+    if match is not None:
+        return match[1]
+    if file.startswith(_TAUGHT):
+        return None
+    if file.startswith(_OURS):
+        return "workbench"
+    if file.startswith(_STANDARD) or file.startswith("<frozen "):
+        return "python"
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def layer_of(frame_file: str, function: str) -> str | None:
+    """The name of the layer that a library's frame is the call of, as `nnx.Linear`; None for other frames."""
+    match = _MODULE.match(function)
+    if match is None:
+        return None
+    return next((f"{short}.{match[1]}" for part, short in _LAYERS if part in frame_file), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def shown_file(file: str) -> str:
+    """A file as it is shown: a notebook's cell as `In [n]`, everything else by its path.
+
+    Example:
+        >>> shown_file("<ipython-input-3-8f1c>")
+        'In [3]'
+    """
+    match = _CELL.search(file)
+    if match is None:
+        return file
+    if match[1]:
+        return f"In [{match[1]}]"
+    return _cell_of_kernel(file)
+
+
+def _cell_of_kernel(file: str) -> str:
+    """IPython knows which cell it compiled under which name; a module from another kernel has no number."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    described = describe(file) if describe is not None else None
+    number = re.search(r"\d+", described[1]) if described else None
+    return f"In [{number[0]}]" if number else "In [ ]"
+
+
+def trim(stack: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
+    """A stack from the program's own function on, every call in it once.
+
+    XLA puts the frames of a call before those of what it inlines, and those may begin at the program again, at another
+    line where the function was traced for an earlier call. The outer frames then name the line that is meant.
+
+    Args:
+        stack: Frames, outermost first.
+        name: Name of the function that was compiled.
+
+    Returns:
+        The frames from the first one of that function on; from the first frame on where it has none.
+
+    Example:
+        >>> outer, step = Frame("a.py", "<module>", 9), Frame("a.py", "step", 3)
+        >>> [frame.function for frame in trim((outer, step, outer, step, Frame("a.py", "layer", 1)), "step")]
+        ['step', 'layer']
+    """
+    merged: tuple[Frame, ...] = ()
+    for segment in _segments(stack, name):
+        start = next((i for i, frame in enumerate(segment) if _is_named(frame, name)), 0)
+        segment = segment[start:]
+        same = 0
+        while same < min(len(merged), len(segment)) and merged[same][:2] == segment[same][:2]:
+            same += 1
+        merged += segment[same:]
+    return merged
+
+
+def _segments(stack: tuple[Frame, ...], name: str) -> list[tuple[Frame, ...]]:
+    """A stack cut where it begins anew."""
+    starts, entered = [0], False
+    for index, frame in enumerate(stack):
+        named = _is_named(frame, name)
+        if index and (frame[:2] == stack[0][:2] or frame.function == "<module>" or (named and entered)):
+            if not (named and starts[-1] == index - 1 and stack[index - 1].function == "<module>"):
+                starts.append(index)
+        entered = entered or named
+    return [stack[start:end] for start, end in zip(starts, [*starts[1:], len(stack)], strict=True)]
+
+
+def _is_named(frame: Frame, name: str) -> bool:
+    return frame.function.rsplit(".", 1)[-1] == name
+
+
+def split_stack(stack: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+    """The user's frames of a stack, and those of libraries below the innermost of them.
+
+    A program that is itself a library's function makes that library the user's code.
+    """
+    if not stack:
+        return (), ()
+    first = package_of(stack[0].file)
+    home = first if first not in ("python", "workbench", "jax") else None
+    shown = [package_of(frame.file) in (None, home) for frame in stack]
+    if not any(shown):
+        return (), stack
+    last = len(shown) - 1 - shown[::-1].index(True)
+    return tuple(frame for frame, is_shown in zip(stack, shown, strict=True) if is_shown), stack[last + 1 :]

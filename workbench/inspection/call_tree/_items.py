@@ -1,0 +1,122 @@
+"""What a call tree is built from: amounts of work with the place that they come from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from workbench.inspection.call_tree._frames import Frame
+from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallPass
+
+
+class Scope(NamedTuple):
+    """A scope or loop around an operation; `depth` is how many frames are outside of it, where that is known."""
+
+    name: str
+    kind: str  # "scope" or "loop"
+    depth: int | None = None
+    trip_count: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Amounts:
+    """Figures while they are added up."""
+
+    flops_matmul: float = 0.0
+    flops_elementwise: float = 0.0
+    traffic_bytes: float = 0.0
+    sent_bytes: dict[str, float] = field(default_factory=dict)
+    # (kind, axes) -> count, executions, payload, sent
+    collectives: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
+    peak_bytes: float = 0.0
+    constant_bytes: float = 0.0
+    predicted_seconds: float | None = None
+    measured_seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: "Amounts") -> None:
+        """Adds another's figures to these."""
+        self.flops_matmul += other.flops_matmul
+        self.flops_elementwise += other.flops_elementwise
+        self.traffic_bytes += other.traffic_bytes
+        self.peak_bytes += other.peak_bytes
+        self.constant_bytes += other.constant_bytes
+        for axis, sent in other.sent_bytes.items():
+            self.sent_bytes[axis] = self.sent_bytes.get(axis, 0.0) + sent
+        for key, numbers in other.collectives.items():
+            held = self.collectives.setdefault(key, [0.0, 0.0, 0.0, 0.0])
+            for index, number in enumerate(numbers):
+                held[index] += number
+        if other.predicted_seconds is not None:
+            self.predicted_seconds = (self.predicted_seconds or 0.0) + other.predicted_seconds
+        for device, seconds in other.measured_seconds.items():
+            self.measured_seconds[device] = self.measured_seconds.get(device, 0.0) + seconds
+
+    @property
+    def any(self) -> bool:
+        """Whether anything was counted."""
+        return bool(
+            self.flops_matmul
+            or self.flops_elementwise
+            or self.traffic_bytes
+            or self.collectives
+            or self.peak_bytes
+            or self.constant_bytes
+            or self.predicted_seconds
+            or self.measured_seconds
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """Work of one operation at one place."""
+
+    frames: tuple[Frame, ...]  # the user's, outermost first
+    inside: tuple[Frame, ...]  # of libraries, below the user's innermost
+    scopes: tuple[Scope, ...]
+    pass_name: CallPass
+    operation: str
+    amounts: Amounts
+    instruction: str = ""
+    share: float = 1.0  # of the instruction
+    at_least: bool = False
+    taken: int = 0  # how many of the scopes are nodes already
+
+
+def figures(amounts: Amounts) -> CallFiguresRecord:
+    """Amounts as a record."""
+    return CallFiguresRecord(
+        flops_matmul=amounts.flops_matmul,
+        flops_elementwise=amounts.flops_elementwise,
+        traffic_bytes=amounts.traffic_bytes,
+        sent_bytes=dict(amounts.sent_bytes),
+        collectives=tuple(
+            CallCollectiveRecord(kind=kind, axes=axes, count=n[0], executions=n[1], payload_bytes=n[2], sent_bytes=n[3])
+            for (kind, axes), n in amounts.collectives.items()
+        ),
+        peak_bytes=amounts.peak_bytes,
+        constant_bytes=amounts.constant_bytes,
+        predicted_seconds=amounts.predicted_seconds,
+        measured_seconds=dict(amounts.measured_seconds),
+    )
+
+
+def amounts_of(record: CallFiguresRecord) -> Amounts:
+    """A record's figures, to be added up."""
+    return Amounts(
+        record.flops_matmul,
+        record.flops_elementwise,
+        record.traffic_bytes,
+        dict(record.sent_bytes),
+        {(c.kind, c.axes): [c.count, c.executions, c.payload_bytes, c.sent_bytes] for c in record.collectives},
+        record.peak_bytes,
+        record.constant_bytes,
+        record.predicted_seconds,
+        dict(record.measured_seconds),
+    )
+
+
+def sum_figures(records: Iterable[CallFiguresRecord]) -> CallFiguresRecord:
+    """The figures of several nodes together."""
+    total = Amounts()
+    for record in records:
+        total.add(amounts_of(record))
+    return figures(total)

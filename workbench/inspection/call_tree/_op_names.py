@@ -1,0 +1,104 @@
+"""The name stack of an operation: scopes of the user, structure of JAX, and the pass of differentiation."""
+
+import functools
+import re
+from typing import NamedTuple
+
+from workbench.records import CallPass
+
+_TRANSFORM = re.compile(r"^(jvp|transpose|vmap|vjp|linearize|pmap|checkpoint|remat|mask|shmap)\((.*)\)$")
+_CALL = re.compile(r"^(p?jit(\(.*\))?|xla_call|core_call|(core_)?closed_call|checkpoint|remat2?|body|cond)$")
+_BRANCH = re.compile(r"^branch_\d+_fun$")
+_STAGE = re.compile(r"^wb[:.]")  # scopes that the workbench's own primitives leave
+_CALLED = re.compile(r"^(custom_jvp_call|custom_vjp_call|custom_lin|custom_vmap_call|while_loop|named_call)$")
+_LOOPS = frozenset(("while", "scan", "cond"))
+_MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "run_state", "core_map"))
+
+
+class NameStack(NamedTuple):
+    """What an `op_name` says."""
+
+    scopes: tuple[str, ...]  # of the user, outermost first; "while" and "cond" where a loop or a branch stands
+    operation: str  # "dot_general"
+    pass_name: CallPass
+
+
+@functools.lru_cache(maxsize=65536)
+def read_op_name(op_name: str) -> NameStack:
+    """Reads the name that JAX gives an operation.
+
+    Args:
+        op_name: As HLO carries it; of several that a compiler joined, the first.
+
+    Returns:
+        Its scopes without those that JAX itself opens for calls.
+
+    Example:
+        >>> read_op_name("jit(step)/transpose(jvp(Net))/layers_0/while/body/closed_call/Dense_0/dot_general")
+        NameStack(scopes=('Net', 'layers_0', 'while', 'Dense_0'), operation='dot_general', pass_name='transpose')
+    """
+    name = op_name.split(";", 1)[0]
+    parts = _split(name)
+    if not parts:
+        return NameStack((), "", "forward")
+    operation = _bare(parts[-1]) if not _is_structure(parts[-1]) else parts[-1]
+    scopes = []
+    for index, part in enumerate(parts[:-1]):
+        following = parts[index + 1]
+        bare = _bare(part)
+        if bare == "while" or (bare == "cond" and _BRANCH.match(following)) or bare in _MARKED:
+            scopes.append(bare)
+        elif bare and not _is_structure(bare) and not _is_structure(part):
+            scopes.append(bare)
+    return NameStack(tuple(scopes), operation, pass_of(name))
+
+
+def pass_of(name_stack: str) -> CallPass:
+    """Which pass of reverse-mode differentiation a name stack belongs to.
+
+    Example:
+        >>> pass_of("transpose(jvp())/checkpoint/rematted_computation/layer/tanh")
+        'remat'
+    """
+    if "rematted_computation" in name_stack:
+        return "remat"
+    return "transpose" if "transpose(" in name_stack else "forward"
+
+
+def _is_structure(part: str) -> bool:
+    return bool(
+        _CALL.match(part)
+        or _BRANCH.match(part)
+        or _STAGE.match(part)
+        or _CALLED.match(part)
+        or part in ("rematted_computation", "while")
+        or "->" in part  # an einsum's scope
+    )
+
+
+def _bare(part: str) -> str:
+    """A part without the transformations around it."""
+    while match := _TRANSFORM.match(part):
+        part = match[2]
+    return part
+
+
+def _split(name: str) -> list[str]:
+    """Parts between slashes that stand in no parentheses: scopes may hold both, as `vmap(BTNH,BSNH->BNTS)`."""
+    if "(" not in name:
+        return name.split("/") if name else []
+    parts, depth, start = [], 0, 0
+    for index, char in enumerate(name):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif char == "/" and depth <= 0:
+            parts.append(name[start:index])
+            start = index + 1
+    parts.append(name[start:])
+    nested = []
+    for part in parts:  # `transpose(jvp(Net/layers_0))`: the transformation was opened above two scopes
+        bare = _bare(part)
+        nested += _split(bare) if bare != part and "/" in bare else [part]
+    return nested

@@ -1,0 +1,287 @@
+"""The call tree of a compiled module: every instruction's figures, split over the places of what was fused into it."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from workbench.inspection.call_tree import (
+    Amounts,
+    Frame,
+    Item,
+    Scope,
+    build_tree,
+    package_of,
+    read_op_name,
+    split_stack,
+    trim,
+)
+from workbench.inspection.hlo._elementwise import ElementwiseCounter
+from workbench.inspection.hlo._executions import Runs, trip_count
+from workbench.inspection.hlo._flops import FlopCounter
+from workbench.inspection.hlo._frames import Frames
+from workbench.inspection.hlo._memory import Buffer
+from workbench.inspection.hlo._places import Place, Places
+from workbench.inspection.hlo._shapes import parse_shape
+from workbench.inspection.hlo._text import Hlo, Instruction
+from workbench.inspection.hlo._traffic import Traffic
+from workbench.records import CallTreeRecord, CollectiveRecord
+
+UNNAMED = "unnamed"  # as `workbench.cost` calls bytes over a group that is no product of mesh axes
+_NAME = re.compile(r"^p?jit_(.*)$")
+_MOST_PARTS = 100_000
+_SILENT = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast", "after-all"))
+
+
+class CallTreeReader:
+    """Makes the call tree of one module."""
+
+    def __init__(
+        self,
+        hlo: Hlo,
+        runs: Runs,
+        frames: Frames,
+        flops: FlopCounter,
+        traffic: Traffic,
+        collectives: Iterable[CollectiveRecord],
+        at_peak: tuple[Buffer, ...],
+    ) -> None:
+        self._hlo, self._runs = hlo, runs
+        self._flops, self._traffic, self._elementwise = flops, traffic, ElementwiseCounter(hlo)
+        self._places = Places(hlo, runs, frames)
+        self._collectives = {record.name: record for record in collectives}
+        self._at_peak = at_peak
+        self._loops_around: dict[str, tuple[tuple[Scope, ...], bool]] = {hlo.entry.name: ((), False)}
+        self._stacks: dict[tuple[Frame, ...], tuple[tuple[Frame, ...], tuple[Frame, ...]]] = {}
+        match = _NAME.match(hlo.name)
+        self._name = re.sub(r"^_(lambda|unnamed_wrapped_function|unknown)_$", r"<\1>", match[1] if match else hlo.name)
+        self._start = self._common_start()
+
+    def record(self) -> CallTreeRecord:
+        """The tree."""
+        notes = [
+            "peak bytes are those of the buffers that are alive at the peak of the reconstructed schedule; an argument "
+            "of the program is counted at the line that reads it first"
+        ]
+        items = list(self._items())
+        if any(item.at_least for item in items):
+            notes.append("a loop whose length is not known before it runs is counted as one turn")
+        if any(item.share < 1 for item in items):
+            notes.append("fused instructions and combined collectives are split over the lines of their parts")
+        return build_tree(items, name=self._name, made_from="compiled", notes=tuple(notes))
+
+    def _items(self) -> Iterator[Item]:
+        for computation in self._hlo.computations.values():
+            inner = computation.name in self._runs.fused or computation.name in self._runs.regions
+            times = self._times(computation.name)
+            for instruction in computation.instructions:
+                if instruction.opcode == "constant":
+                    if size := instruction.shape.size_bytes:
+                        yield self._item(instruction, Amounts(constant_bytes=size), operation="constant")
+                elif (
+                    not inner and instruction.opcode not in _SILENT and (times or instruction.name in self._collectives)
+                ):
+                    yield from self._work(instruction, times)
+        for buffer in self._at_peak:
+            if buffer.leaf.padded_bytes:
+                yield self._alive(buffer)
+
+    def _work(self, instruction: Instruction, times: float) -> Iterator[Item]:
+        if instruction.name in self._collectives:
+            yield from self._communication(instruction, times)
+        elif instruction.opcode == "fusion":
+            yield from self._fusion(instruction, times)
+        else:
+            amounts = Amounts(
+                self._flops.instruction(instruction) * times,
+                self._elementwise.instruction(instruction) * times,
+                self._traffic.instruction(instruction) * times,
+            )
+            if amounts.any:
+                yield self._item(instruction, amounts)
+
+    def _fusion(self, fusion: Instruction, times: float) -> Iterator[Item]:
+        parts: dict[tuple[Place | None, str], tuple[Instruction, Amounts]] = {}
+
+        def part(inner: Instruction) -> Amounts:
+            place = self._places.place(inner)
+            key = (place, inner.opcode if place is None else "")
+            if key not in parts:
+                parts[key] = (inner, Amounts())
+            return parts[key][1]
+
+        for inner in self._inside(fusion):
+            matmul, elementwise = self._flops.instruction(inner), self._elementwise.instruction(inner)
+            if matmul or elementwise:
+                amounts = part(inner)
+                amounts.flops_matmul += matmul * times
+                amounts.flops_elementwise += elementwise * times
+        for inner, size in self._traffic.parts(fusion):
+            if size:
+                part(inner).traffic_bytes += size * times
+        weights = [self._weight(amounts, parts.values()) for _, amounts in parts.values()]
+        whole = sum(weights)
+        for (inner, amounts), weight in zip(parts.values(), weights, strict=True):
+            yield self._item(inner, amounts, of=fusion.name, share=weight / whole if whole else 1 / len(parts))
+
+    def _weight(self, amounts: Amounts, parts: Iterable[tuple[Instruction, Amounts]]) -> float:
+        """What seconds of an instruction are shared by: its matrix products where it has any, else its traffic."""
+        if any(other.flops_matmul for _, other in parts):
+            return amounts.flops_matmul
+        return amounts.traffic_bytes
+
+    def _inside(self, fusion: Instruction) -> list[Instruction]:
+        """What a fusion holds, fusions in it opened; itself where text was made to nest without end."""
+        found, pending = [], [fusion]
+        while pending:
+            for name in pending.pop().calls("calls"):
+                for inner in self._hlo.computations[name].instructions:
+                    (pending if inner.opcode == "fusion" else found).append(inner)
+            if len(found) > _MOST_PARTS:
+                return [fusion]
+        return found
+
+    def _communication(self, instruction: Instruction, times: float) -> Iterator[Item]:
+        """A collective, and where the compiler combined several, every operand of it at its own place."""
+        record = self._collectives[instruction.name]
+        by_name = self._hlo.computations[instruction.computation].by_name
+        sizes = [parse_shape(by_name[operand].shape_text).size_bytes for operand in instruction.operands]
+        sources = self._combined(instruction) if len(sizes) > 1 else [instruction]
+        whole = sum(sizes)
+        traffic = self._traffic.instruction(instruction) * times
+        merged: dict[Place | None, tuple[Instruction, float]] = {}
+        for source, size in zip(sources, sizes if len(sizes) > 1 else [whole], strict=True):
+            place = self._places.place(source)
+            first, share = merged.get(place, (source, 0.0))
+            merged[place] = (first, share + (size / whole if whole else 1 / len(sources)))
+        for source, share in merged.values():
+            sent = (record.wire_bytes or 0.0) * times * share
+            amounts = Amounts(
+                flops_elementwise=self._elementwise.instruction(instruction) * times * share,
+                traffic_bytes=traffic * share,
+                sent_bytes={"+".join(record.axes) or UNNAMED: sent} if sent else {},
+                collectives={
+                    (record.kind, record.axes): [share, times * share, record.payload_bytes * times * share, sent]
+                },
+            )
+            yield self._item(source, amounts, operation=record.kind, of=instruction.name, share=share)
+
+    def _combined(self, instruction: Instruction) -> list[Instruction]:
+        """For every operand of a combined collective what tells its place: the element of its result, or its maker."""
+        computation = self._hlo.computations[instruction.computation]
+        users = [user for user, _ in computation.users[instruction.name]]
+        users += [taker for user in users if user.opcode.endswith("-done") for taker, _ in computation.users[user.name]]
+        takers = {int(u.attribute("index") or 0): u for u in users if u.opcode == "get-tuple-element"}
+        found = []
+        for index, operand in enumerate(instruction.operands):
+            maker, taker = computation.by_name[operand], takers.get(index)
+            found.append(taker if taker is not None and (self._places.is_own(taker)) else self._made(maker, taker))
+        return found
+
+    def _made(self, maker: Instruction, taker: Instruction | None) -> Instruction:
+        return maker if taker is None or self._places.is_own(maker) or self._places.place(taker) is None else taker
+
+    def _alive(self, buffer: Buffer) -> Item:
+        instruction = buffer.instruction
+        amounts = Amounts(peak_bytes=buffer.leaf.padded_bytes)
+        if instruction.opcode == "parameter" and instruction.computation == self._hlo.entry.name:
+            return self._item(instruction, amounts, operation=f"argument {_plain(instruction.op_name)}".rstrip())
+        return self._item(instruction, amounts)
+
+    def _item(
+        self, instruction: Instruction, amounts: Amounts, *, operation: str = "", of: str = "", share: float = 1.0
+    ) -> Item:
+        name = of or instruction.name
+        place = self._places.place(instruction)
+        loops, at_least = self._around(instruction.computation)
+        if place is None:
+            return Item((), (), loops, "forward", operation or instruction.opcode, amounts, name, share, at_least)
+        named = read_op_name(place.op_name)
+        frames, inside = self._split(place.stack)
+        own = read_op_name(instruction.op_name).operation if "/" in instruction.op_name else ""
+        return Item(
+            frames,
+            inside,
+            _interleaved(named.scopes, loops),
+            named.pass_name,
+            operation or own or instruction.opcode,
+            amounts,
+            name,
+            share,
+            at_least,
+        )
+
+    def _around(self, computation: str) -> tuple[tuple[Scope, ...], bool]:
+        """The loops and branches around a computation, and whether the length of one is not known."""
+        if computation not in self._loops_around:
+            caller = self._runs.callers.get(computation)
+            if caller is None:
+                return (), False
+            loops, at_least = self._around(caller.computation)
+            if caller.opcode in ("while", "conditional"):
+                place = self._places.place(caller)
+                depth = len(self._split(place.stack)[0]) if place else 0
+                trips = trip_count(self._hlo, caller, self._runs.callers) if caller.opcode == "while" else None
+                name = "loop" if caller.opcode == "while" else "cond"
+                loops = (*loops, Scope(name, "loop", depth, trips))
+                at_least = at_least or (trips is None and caller.opcode == "while")
+            self._loops_around[computation] = loops, at_least
+        return self._loops_around[computation]
+
+    def _split(self, stack: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+        if stack not in self._stacks:
+            named = any(frame.function.rsplit(".", 1)[-1] == self._name for frame in stack)
+            self._stacks[stack] = split_stack(trim(stack if named else stack[self._start :], self._name))
+        return self._stacks[stack]
+
+    def _common_start(self) -> int:
+        """How many outer frames belong to whoever compiled the program: up to the last library all stacks share."""
+        shared: tuple[Frame, ...] | None = None
+        for instruction in self._hlo.instructions():
+            if self._places.is_own(instruction):
+                place = self._places.place(instruction)
+                stack = place.stack if place is not None else ()
+                shared = stack if shared is None else _common(shared, stack)
+        start = 0
+        for index, frame in enumerate(shared or ()):
+            if package_of(frame.file) is not None or frame.function == "<module>":
+                start = index + 1
+        return start
+
+    def _times(self, computation: str) -> float:
+        times = self._runs.executions[computation]
+        return times if not math.isnan(times) else self._turns(computation)
+
+    def _turns(self, computation: str) -> float:
+        """Executions with every loop of unknown length taken once."""
+        caller = self._runs.callers.get(computation)
+        if caller is None:
+            return 1.0
+        outer = self._times(caller.computation)
+        trips = trip_count(self._hlo, caller, self._runs.callers) if caller.opcode == "while" else 1.0
+        return outer * (1.0 if trips is None else trips)
+
+
+def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    """Name scopes with the loops that the instruction is really in at their places; XLA moves work out of loops."""
+    if not loops:
+        return tuple(Scope(name, "scope") for name in names if name not in ("while", "cond"))
+    waiting, found = list(loops), []
+    for name in names:
+        if name in ("while", "cond"):
+            if waiting and waiting[0].name == ("loop" if name == "while" else "cond"):
+                found.append(waiting.pop(0))
+        else:
+            found.append(Scope(name, "scope"))
+    return (*found, *waiting)
+
+
+def _plain(op_name: str) -> str:
+    return op_name.replace("\\'", "'")
+
+
+def _common(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    if first == second[: len(first)]:
+        return first
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return tuple(frame for frame, _ in same)

@@ -1,0 +1,97 @@
+"""Where every instruction comes from: its own metadata, or that of what it serves."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from workbench.inspection.call_tree import Frame
+from workbench.inspection.hlo._attribution import Neighbours
+from workbench.inspection.hlo._executions import Runs
+from workbench.inspection.hlo._frames import Frames
+from workbench.inspection.hlo._text import Computation, Hlo, Instruction
+
+_HOPS = 8
+_HEAVY = frozenset(("dot", "convolution", "custom-call", "ragged-dot"))
+
+
+class Place(NamedTuple):
+    """A call path and a name stack."""
+
+    stack: tuple[Frame, ...]  # outermost first; empty where the module carries none
+    op_name: str
+
+
+class Places:
+    """The places of the instructions of a module.
+
+    Compilers drop metadata from some instructions. Those take the place of what reads their value, then of what they
+    read, then of the call around them; a fusion that of its heaviest part.
+    """
+
+    def __init__(self, hlo: Hlo, runs: Runs, frames: Frames) -> None:
+        self._hlo, self._runs = hlo, runs
+        self._places: dict[Instruction, Place] = {}
+        self._own: set[Instruction] = set()
+        for instruction in hlo.instructions():
+            place = self._written(instruction, frames)
+            if place is not None:
+                self._places[instruction] = place
+        self._own.update(self._places)
+        self._infer()
+
+    def place(self, instruction: Instruction) -> Place | None:
+        """The place of an instruction, None where nothing around it has one."""
+        return self._places.get(instruction)
+
+    def is_own(self, instruction: Instruction) -> bool:
+        """Whether an instruction carries its place itself."""
+        return instruction in self._own
+
+    def _written(self, instruction: Instruction, frames: Frames) -> Place | None:
+        stack = frames.stack(instruction)
+        if stack:
+            return Place(stack, instruction.op_name)
+        if not frames.known and "/" in instruction.op_name:  # scopes are all that such a module tells
+            return Place((), instruction.op_name)
+        return None
+
+    def _infer(self) -> None:
+        for computation in self._hlo.computations.values():  # callees first
+            for instruction in computation.instructions:
+                if instruction.opcode == "fusion" and instruction not in self._places:
+                    self._vote(instruction)
+        neighbours = Neighbours(self._hlo, self._runs)
+        pending = [
+            i for i in self._hlo.instructions() if i not in self._places and i.computation not in self._runs.regions
+        ]
+        for _ in range(_HOPS):
+            found: dict[Instruction, Place] = {}
+            for instruction in pending:
+                place = self._first(neighbours.users(instruction)) or self._first(neighbours.operands(instruction))
+                if place is not None:
+                    found[instruction] = place
+            if not found:
+                break
+            self._places.update(found)
+            pending = [i for i in pending if i not in found]
+        for computation in reversed(self._hlo.computations.values()):
+            self._fall_back(computation)
+
+    def _vote(self, fusion: Instruction) -> None:
+        parts = [inner for name in fusion.calls() for inner in self._hlo.computations[name].instructions]
+        known = [inner for inner in reversed(parts) if inner in self._places]
+        heavy = [inner for inner in known if inner.opcode in _HEAVY]
+        if known:
+            self._places[fusion] = self._places[(heavy or known)[0]]
+
+    def _first(self, instructions: Iterable[Instruction]) -> Place | None:
+        """The first place; of a fusion and what in it is meant, that of the latter."""
+        known = [i for i in instructions if i in self._places]
+        chosen = next((i for i in known if i.opcode != "fusion"), known[0] if known else None)
+        return None if chosen is None else self._places[chosen]
+
+    def _fall_back(self, computation: Computation) -> None:
+        caller = self._runs.callers.get(computation.name)
+        place = None if caller is None else self._places.get(caller)
+        if place is not None:
+            for instruction in computation.instructions:
+                self._places.setdefault(instruction, place)
