@@ -10,7 +10,12 @@ const here = dirname(fileURLToPath(import.meta.url));
 const target = join(here, "workbench_widgets", "static", "built");
 const options = {
   absWorkingDir: here,
-  entryPoints: { workbench: "src/main.ts", editor: "src/editor/index.ts", styles: "src/styles/index.css" },
+  entryPoints: {
+    workbench: "src/main.ts",
+    editor: "src/editor/index.ts",
+    runs: "src/runs/index.ts",
+    styles: "src/styles/index.css",
+  },
   bundle: true,
   format: "esm",
   target: "es2022",

@@ -7,7 +7,8 @@ import pytest
 
 from workbench.errors import MeasureError
 from workbench.measurement import MeasureOptions, measure_compiled
-from workbench.records import ChipRecord
+from workbench.measurement._measure import _kept
+from workbench.records import ChipRecord, EventRecord
 
 STEPS = [3, 1, 2, 5, 0, 4, 7, 1, 1, 6, 2, 2, 3, 8, 1, 2, 4, 0, 5, 1, 9, 2, 3, 1]
 
@@ -139,3 +140,16 @@ def test_donated_arguments_survive_the_measurement(looped_round):
 def test_no_rounds_is_an_error(looped_round):
     with pytest.raises(MeasureError, match=r"given rounds=0 and warmup=1.*at least one call.*Pass rounds >= 1"):
         measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=0)
+
+
+def test_a_cut_time_line_keeps_every_device_and_its_longest_spans() -> None:
+
+    spans = [
+        EventRecord(where=f"cpu:{device}", name="dot", start_seconds=10.0 * device + i, seconds=0.1 * (i + 1))
+        for device in range(4)
+        for i in range(10)
+    ]
+    kept = _kept(spans, 8)
+    assert {span.where for span in kept} == {"cpu:0", "cpu:1", "cpu:2", "cpu:3"}
+    assert [span.start_seconds for span in kept] == [8.0, 9.0, 18.0, 19.0, 28.0, 29.0, 38.0, 39.0]
+    assert _kept(spans, 40) == tuple(spans)

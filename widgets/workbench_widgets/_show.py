@@ -30,6 +30,7 @@ from workbench_widgets._picture import PictureView
 from workbench_widgets._program import ProgramView
 from workbench_widgets._propagation import PropagationView
 from workbench_widgets._sharding import ShardingView
+from workbench_widgets._timeline import TimelineView
 from workbench_widgets._trial_desk import TriesSpecs, trial_state
 
 _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
@@ -113,7 +114,9 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return {"propagation": PropagationView}, "propagation"
     if isinstance(record, ProgramGraphRecord | LaunchedRecord):
         return {"launch": LaunchView}, "launch"
-    if isinstance(record, RunRecord | TimelineRecord):
+    if isinstance(record, RunRecord):
+        return {"run": TimelineView if record.events else PictureView}, "run"
+    if isinstance(record, TimelineRecord):
         return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "

@@ -21,6 +21,7 @@ from workbench.records import (
     ChipRecord,
     ClientRange,
     ClientRunRecord,
+    EventRecord,
     MeshRecord,
     ModuleRecord,
     RunRecord,
@@ -41,7 +42,7 @@ class MeasureOptions:
         clients: How many clients there are, for a program without a mesh: its device then holds them all.
         chip: Published peaks, to relate the achieved rates to.
         dtype: The type whose peak applies.
-        max_events: Spans kept for the time line, the first ones; sums always count all.
+        max_events: Spans kept for the time line; of more, every device keeps its longest. Sums always count all.
         through: Force one way to profile, see `capture_profile`.
     """
 
@@ -51,7 +52,7 @@ class MeasureOptions:
     clients: int | None = None
     chip: ChipRecord | None = None
     dtype: str = "float32"
-    max_events: int = 20_000
+    max_events: int = 1_000_000
     through: Literal["memory", "directory"] | None = None
 
 
@@ -130,7 +131,7 @@ def measure_compiled(
         overhead=statistics.median(walls.profiled) / statistics.median(walls.plain),
         stages=_stage_runs(joined.leaves, labels, rounds, options),
         clients=clients,
-        events=tuple(spans[: options.max_events]),
+        events=_kept(spans, options.max_events),
         joined_events=joined.joined,
         attributed_seconds=joined.attributed,
         memory_before_bytes=before,
@@ -143,6 +144,21 @@ def measure_compiled(
         ),
         results=profile.result,
     )
+
+
+def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
+    """At most that many spans, in order of time: the same share of every device's, its longest."""
+    if len(spans) > most:
+        by_device: defaultdict[str, list[EventRecord]] = defaultdict(list)
+        for span in spans:
+            by_device[span.where].append(span)
+        share = most / len(spans)
+        spans = [
+            span
+            for mine in by_device.values()
+            for span in sorted(mine, key=lambda span: -span.seconds)[: int(share * len(mine))]
+        ]
+    return tuple(sorted(spans, key=lambda span: span.start_seconds))
 
 
 def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
@@ -256,7 +272,7 @@ def _notes(
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
     notes = [f"Profiling: {profiled:.4g} s per call with it, {plain:.4g} s without (medians of {len(walls.plain)})."]
     if spans > options.max_events:
-        notes.append(f"The time line holds the first {options.max_events} of {spans} spans.")
+        notes.append(f"The time line holds {options.max_events} of {spans} spans: the longest of every device.")
     if devices[0].platform == "cpu":
         notes.append("Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator.")
     else:

@@ -1,0 +1,191 @@
+"""The time line: every measured span of a run as columns of numbers, with its place in the user's program."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.records import CallTreeRecord, EventRecord, PlanRecord, ProgramRecord, RunRecord, StageRecord
+from workbench.render import GLOSSARY, Markup, describe_run, render_run_svg
+from workbench_widgets._base import WorkbenchWidget
+
+KINDS = ("compute", "collective", "wait", "other")
+NOTHING = 0xFFFF_FFFF  # of a column of indices
+_KIND_BITS = 2
+
+Arrays = dict[str, bytes]
+
+
+class TimelineView(WorkbenchWidget):
+    """Where the time of a run went: every span on every device, under its stage and the functions that call it.
+
+    Args:
+        run: A measured run with events.
+        program: The program that ran; it knows the functions behind every operation.
+    """
+
+    view_name = "timeline"
+
+    def __init__(self, run: RunRecord, program: ProgramRecord | None = None, **values: Any) -> None:
+        self.run = run
+        data, arrays = timeline_state(run, program)
+        super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=describe_run(run), **values)
+
+    def static_svg(self) -> Markup:
+        """One row per device."""
+        return render_run_svg(self.run)
+
+
+def timeline_state(run: RunRecord, program: ProgramRecord | None = None) -> tuple[dict[str, Any], Arrays]:
+    """The names behind the columns, and the columns: one number per span, in order of time."""
+    events = sorted(run.events, key=lambda event: event.start_seconds)
+    devices = {where: place for place, where in enumerate(_devices(events, program))}
+    names, name = _interned([event.name for event in events])
+    paths, path = _paths(events, program)
+    kinds = {kind: place for place, kind in enumerate(KINDS)}
+    place = [devices[event.where] << _KIND_BITS | kinds[event.kind] for event in events]
+    begins = min((event.start_seconds for event in events), default=0.0)
+    start = np.array([event.start_seconds for event in events], dtype=np.float64) - begins
+    data = {
+        "title": run.name,
+        "devices": list(devices),
+        "device_ids": [_device_id(where) for where in devices],
+        "names": names,
+        "paths": paths,
+        "rounds": [moment - begins for moment in round_starts(events, run.rounds)],
+        "calls": run.rounds,
+        "sentence": describe_run(run),
+        "notes": list(run.notes),
+    }
+    columns = {
+        "start": start,
+        "seconds": np.array([event.seconds for event in events], dtype=np.float32),
+        "place": np.array(place, dtype=np.uint32),
+        "name": np.array(name, dtype=np.uint32),
+        "path": np.array(path, dtype=np.uint32),
+        "awaited": awaited(events),
+    }
+    return data, {key: column.tobytes() for key, column in columns.items()}
+
+
+def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
+    """When each call of the program began: what runs once per call on a device tells the calls apart.
+
+    Args:
+        events: In order of time.
+        rounds: How many calls were made.
+    """
+    if rounds < 2:
+        return []
+    spans = [event for event in events if event.kind != "wait"]
+    executions = Counter((event.where, event.name) for event in spans)
+    seen: Counter[tuple[str, str]] = Counter()
+    found: list[float | None] = [None] * rounds
+    for event in spans:
+        key = event.where, event.name
+        if executions[key] == rounds:
+            call = seen[key]
+            seen[key] += 1
+            if found[call] is None:
+                found[call] = event.start_seconds
+    known = [moment for moment in found if moment is not None]
+    return known if len(known) == rounds and known == sorted(known) else []
+
+
+def awaited(events: Sequence[EventRecord]) -> np.ndarray:
+    """For every waiting span, the span of the device that came last; `NOTHING` for all others.
+
+    Args:
+        events: In order of time. A device that waits for others in a collective has a waiting span and, right after it,
+            the span of the collective; the device that comes last has no waiting span.
+    """
+    found = np.full(len(events), NOTHING, dtype=np.uint32)
+    turn: Counter[tuple[str, str]] = Counter()
+    latest: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # collectives that nobody had to be waited for
+    waiting: list[tuple[int, tuple[str, int]]] = []
+    holds: set[str] = set()  # devices whose present collective began with a wait
+    for index, event in enumerate(events):
+        key = event.where, event.name
+        execution = event.name, turn[key]
+        if event.kind == "wait":
+            waiting.append((index, execution))
+            holds.add(event.where)
+        elif event.kind == "collective":
+            if event.where not in holds:
+                latest[execution].append(index)
+            holds.discard(event.where)
+            turn[key] += 1
+    for index, execution in waiting:
+        over = events[index].start_seconds + events[index].seconds
+        if others := latest.get(execution):
+            found[index] = min(others, key=lambda other: abs(events[other].start_seconds - over))
+    return found
+
+
+def _devices(events: Sequence[EventRecord], program: ProgramRecord | None) -> list[str]:
+    """All devices, in the order of the mesh where it is known."""
+    found = list(dict.fromkeys(event.where for event in events))
+    mesh = program.mesh if program is not None else None
+    order = {} if mesh is None else {device.id: place for place, device in enumerate(mesh.devices)}
+    return sorted(found, key=lambda where: (order.get(_device_id(where) or 0, len(order)), _natural(where)))
+
+
+def _device_id(where: str) -> int | None:
+    tail = where.rpartition(":")[2]
+    return int(tail) if tail.isdigit() else None
+
+
+def _natural(where: str) -> tuple[str, int]:
+    head, _, tail = where.rpartition(":")
+    return (head, int(tail)) if tail.isdigit() else (where, -1)
+
+
+def _interned(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    places: dict[str, int] = {}
+    column = [places.setdefault(text, len(places)) for text in texts]
+    return list(places), column
+
+
+def _paths(events: Sequence[EventRecord], program: ProgramRecord | None) -> tuple[list[dict[str, Any]], list[int]]:
+    """Where spans belong: stage, then functions from the outside in; and which of these every span has."""
+    stages = {} if program is None else _stage_names(program.plan)
+    calls = {} if program is None or program.call_tree is None else _calls(program.call_tree)
+    found: dict[tuple[str, str | None, str], int] = {}
+    listed: list[dict[str, Any]] = []
+    column = []
+    for event in events:
+        source = event.source
+        key = event.name if event.name in calls else "", event.stage, str(source or "")
+        if key not in found:
+            found[key] = len(listed)
+            frames = calls.get(event.name) or ([] if source is None else [source.function or f"line {source.line}"])
+            stage = [] if event.stage is None else [stages.get(event.stage, f"stage {event.stage}")]
+            listed.append({"frames": [*stage, *frames], "stage": event.stage, "line": str(source) if source else None})
+        column.append(found[key])
+    return listed, column
+
+
+def _stage_names(plan: PlanRecord) -> dict[str, str]:
+    names: dict[str, str] = {}
+
+    def read(stages: Sequence[StageRecord]) -> None:
+        for stage in stages:
+            names[stage.path] = stage.name
+            read(stage.body)
+
+    read(plan.stages)
+    return names
+
+
+def _calls(tree: CallTreeRecord) -> Mapping[str, list[str]]:
+    """Instruction -> names of the functions and lines around it, the outermost first."""
+    around: dict[int, list[str]] = {}
+    found: dict[str, list[str]] = {}
+    for node in tree.nodes:
+        above = [] if node.parent is None else around[node.parent]
+        shown = node.parent is not None and not node.hidden and node.kind != "operation"
+        around[node.id] = [*above, node.name] if shown else above
+        for instruction in node.instructions:
+            found.setdefault(instruction, above)
+    return found
