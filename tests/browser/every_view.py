@@ -35,7 +35,7 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "cost": lambda: workbench_widgets.CostView(examples.fedavg_record()),
     "devices": lambda: workbench_widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
     "run": lambda: workbench_widgets.RunView(finished_run()),
-    "timeline": lambda: workbench_widgets.PictureView(
+    "timeline": lambda: workbench_widgets.TimelineView(
         RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)
     ),
     "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),

@@ -14,7 +14,7 @@ RECORDS = {
     "sharding": (parts.sharding_record, workbench_widgets.ShardingView),
     "run": (
         lambda: RunRecord(name="round", engine="mesh", seconds=1.0, events=(EVENT,)),
-        workbench_widgets.PictureView,
+        workbench_widgets.TimelineView,
     ),
     "leaf": (lambda: parts.sharding_record().leaves[0], workbench_widgets.ShardingView),
 }

@@ -147,7 +147,7 @@ def measure_compiled(
 
 
 def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
-    """At most that many spans, in order of time: the same share of every device's, its longest."""
+    """About that many spans, in order of time: the same share of every device's, its longest."""
     if len(spans) > most:
         by_device: defaultdict[str, list[EventRecord]] = defaultdict(list)
         for span in spans:
@@ -156,7 +156,7 @@ def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
         spans = [
             span
             for mine in by_device.values()
-            for span in sorted(mine, key=lambda span: -span.seconds)[: int(share * len(mine))]
+            for span in sorted(mine, key=lambda span: -span.seconds)[: max(1, int(share * len(mine)))]
         ]
     return tuple(sorted(spans, key=lambda span: span.start_seconds))
 
@@ -272,7 +272,7 @@ def _notes(
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
     notes = [f"Profiling: {profiled:.4g} s per call with it, {plain:.4g} s without (medians of {len(walls.plain)})."]
     if spans > options.max_events:
-        notes.append(f"The time line holds {options.max_events} of {spans} spans: the longest of every device.")
+        notes.append(f"The time line holds the longest {options.max_events} of {spans} spans, the same share of every device's.")
     if devices[0].platform == "cpu":
         notes.append("Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator.")
     else:
