@@ -24,7 +24,7 @@ flower_warnings = [
 
 def family(engine: Any) -> list[psutil.Process]:
     """Every process that a running engine has started."""
-    keeper = psutil.Process(engine._running.processes._keeper.pid)
+    keeper = psutil.Process(engine._running.processes._supervisor.pid)
     return [keeper, *keeper.children(recursive=True)]
 
 

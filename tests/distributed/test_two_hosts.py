@@ -1,5 +1,6 @@
 """Two processes with four devices each: every program of the engines' contract, what the views see, and what fails."""
 
+import ipaddress
 import os
 import signal
 import socket
@@ -226,3 +227,27 @@ def test_missing_ipyparallel_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
     with pytest.raises(MissingDependencyError, match=r"mapreduce-workbench\[hosts\]"):
         start_hosts()
+
+
+def test_coordinator_listens_on_the_loopback_alone(hosts: Hosts):
+    listening = [
+        connection.laddr.ip
+        for process in [*hosts.processes, *hosts._children()]
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert {
+        address for address in listening if not ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
+    } == set()
+
+
+def test_host_that_ended_while_nothing_ran_is_an_error_of_the_next_call():
+    pytest.importorskip("ipyparallel", reason="the extra `hosts` is not installed")
+    with start_hosts(2, 1) as started:
+        started.processes[1].kill()
+        deadline = time.monotonic() + 30
+        while len(started) == 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        with pytest.raises(EngineError, match=r"host .* of 2 ended while nothing ran.*call `start_hosts`"):
+            started.run(os.getpid)

@@ -57,7 +57,7 @@ def test_pipelines_of_another_process_give_the_same_numbers_and_leave_nothing_be
     engine = Beam(clients_per_batch=2, own_process=True)
     run = engine.run(rounds, start(), client_data())
     np.testing.assert_allclose(run.results[0], wb.jit(rounds)(start(), client_data())[0], rtol=1e-5, atol=1e-6)
-    assert not [child for child in psutil.Process().children(recursive=True) if "_beam_child" in str(child.cmdline())]
+    assert not [child for child in psutil.Process().children(recursive=True) if "beam._child" in str(child.cmdline())]
 
 
 @needs_beam
@@ -67,7 +67,7 @@ def test_pipeline_of_another_process_ends_when_cancelled():
     cancel.set()
     with pytest.raises(EngineError, match="was cancelled in stage"):
         Beam(own_process=True).run(fedavg, start(), client_data(), cancel=cancel)
-    assert not [child for child in psutil.Process().children(recursive=True) if "_beam_child" in str(child.cmdline())]
+    assert not [child for child in psutil.Process().children(recursive=True) if "beam._child" in str(child.cmdline())]
 
 
 @needs_beam

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.export
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from engine_contract import client_data, fedavg, rounds, start
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.engines import read_header
+from workbench.engines import pack, read_header
+from workbench.engines._artifact import MAGIC
 from workbench.errors import InspectionError
 
 
@@ -100,10 +103,14 @@ def test_later_format_is_refused(exported: Any):
 def _with_header(data: bytes, **changes: Any) -> bytes:
     """The same artifact as another version of JAX would have written it."""
     header = {**read_header(data), **changes}
-    body = data[len(data) - header["body_bytes"] :]
-    text = json.dumps(header).encode()
+    return _signed(header, data[len(data) - header["body_bytes"] :])
+
+
+def _signed(header: Any, body: bytes) -> bytes:
+    """An artifact with any header, and the right digest."""
+    text = header if isinstance(header, bytes) else (header if header == "[" * 100_000 else json.dumps(header)).encode()
     rest = struct.pack("<I", len(text)) + text + body
-    return data[:8] + hashlib.sha256(rest).digest() + rest
+    return MAGIC + hashlib.sha256(rest).digest() + rest
 
 
 def test_calling_convention_of_another_jax_is_refused(exported: Any):
@@ -112,8 +119,57 @@ def test_calling_convention_of_another_jax_is_refused(exported: Any):
 
 
 def test_body_that_jax_cannot_read_is_refused(exported: Any):
+    header = read_header(exported)
     with pytest.raises(InspectionError, match=r"could not read the exported program `rounds`.*made by JAX"):
-        wb.load(_with_header(exported, body_bytes=10))
+        wb.load(_signed({**header, "body_bytes": 10}, b"0123456789"))
+
+
+@pytest.mark.parametrize("header", [[], None, "text", 5, {}, "[" * 100_000, b"\xff", b""], ids=str)
+def test_signed_header_of_another_form_is_refused(header: Any):
+    with pytest.raises(InspectionError, match=r"with a header (that|whose).*export the program again"):
+        wb.load(_signed(header, b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("name", 3), ("body_bytes", "10"), ("body_bytes", True), ("platforms", [1]), ("inputs", None)]
+)
+def test_field_of_another_type_is_refused_by_name(exported: Any, name: str, value: Any):
+    with pytest.raises(InspectionError, match=rf"whose {name} is missing or of another type"):
+        wb.load(_signed({**read_header(exported), name: value}, b""))
+
+
+@pytest.mark.parametrize("given", [5, None, "/dev/zero", "a\0b", [b"bytes"]], ids=repr)
+def test_what_is_no_artifact_is_refused(given: Any):
+    with pytest.raises(InspectionError, match=r"`load` was given .*An exported program is bytes"):
+        wb.load(given)
+
+
+def _calling_back(derivative: bool = False) -> bytes:
+    """A program that calls an address of this process, exported without JAX's own check."""
+
+    @jax.custom_vjp
+    def loud(x: Any) -> Any:
+        return x
+
+    def call(x: Any) -> Any:
+        return jax.ffi.ffi_call("xla_ffi_python_cpu_callback", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    loud.defvjp(lambda x: (x, None), lambda _, slope: (call(slope),))
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("xla_ffi_python_cpu_callback")]
+    module = jax.export.export(jax.jit(loud if derivative else call), disabled_checks=allowed)(jnp.ones(3))
+    return pack(module, name="loud", vjp_order=int(derivative))
+
+
+@pytest.mark.parametrize("derivative", [False, True], ids=["program", "derivative"])
+def test_callback_in_an_artifact_is_refused(derivative: bool):
+    with pytest.raises(InspectionError, match=r"`loud`, which calls xla_ffi_python_cpu_callback outside of itself"):
+        wb.load(_calling_back(derivative))
+
+
+def test_stable_custom_calls_are_loaded():
+    x = jnp.eye(3) * 4
+    loaded = wb.load(wb.export(lambda x: jnp.linalg.cholesky(x))(x))
+    np.testing.assert_allclose(loaded(x), np.eye(3) * 2)
 
 
 def test_program_of_another_platform_is_refused():

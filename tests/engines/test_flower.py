@@ -279,7 +279,7 @@ def test_simulation_runs_in_other_processes_and_leaves_nothing_behind():
         again = engine.run(fedavg, start(), client_data())
         assert not [note for note in again.notes if "started" in note]  # the second run finds it running
         processes = family(engine)
-        assert any("_flower_simulation" in " ".join(process.cmdline()) for process in processes)
+        assert any("flower._simulation" in " ".join(process.cmdline()) for process in processes)
     assert none_left(processes)
     np.testing.assert_allclose(run.results[0], again.results[0])
 

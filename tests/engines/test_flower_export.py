@@ -27,7 +27,7 @@ from engine_contract import (
 from flower_tests import flower_warnings, needs_flower, none_left
 
 import workbench as wb
-from workbench.engines import Flower, _keeper
+from workbench.engines import Flower, _process_supervisor
 from workbench.engines.flower._runtime import Processes, check_port, free_port
 from workbench.engines.flower._simulation import start_ray
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
@@ -185,7 +185,7 @@ def test_kept_processes_end_with_what_they_started(tmp_path: Path):
     sleep = "import time; time.sleep(60)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}]); {sleep}"
     processes.start("one", [sys.executable, "-c", code])
-    keeper = psutil.Process(processes._keeper.pid)
+    keeper = psutil.Process(processes._supervisor.pid)
     until = time.monotonic() + 20
     while len(family := keeper.children(recursive=True)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
@@ -229,8 +229,8 @@ def test_waiting_is_bounded(tmp_path: Path):
         processes.close()
 
 
-def test_keeper_needs_neither_jax_nor_the_workbench():
-    text = Path(_keeper.__file__).read_text()
+def test_supervisor_needs_neither_jax_nor_the_workbench():
+    text = Path(_process_supervisor.__file__).read_text()
     assert "jax" not in [line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("import ")]
     assert "workbench" not in text.replace("the workbench", "")
 

@@ -1,12 +1,19 @@
 """The HLO view: the user's source, StableHLO and the compiled module, linked by line."""
 
-import linecache
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import workbench
-from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, PlanRecord, ProgramRecord, SourceLine
+from workbench.records import (
+    CollectiveRecord,
+    InstructionRecord,
+    ModuleRecord,
+    PlanRecord,
+    ProgramRecord,
+    SourceLine,
+    read_source_line,
+)
 from workbench.render import (
     GLOSSARY,
     Markup,
@@ -152,7 +159,7 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
 
 
 def _code_at(source: SourceLine) -> str:
-    return linecache.getline(source.file, source.line).strip()
+    return read_source_line(source.file, source.line).strip()
 
 
 def _place(source: SourceLine | None, place: dict[tuple[str, int], int]) -> int:
@@ -171,7 +178,7 @@ def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
         wanted.setdefault(file, set()).update(range(max(1, line - AROUND), line + AROUND + 1))
     code = []
     for file, numbers in wanted.items():
-        lines = [[number, linecache.getline(file, number).rstrip("\n")] for number in sorted(numbers)]
+        lines = [[number, read_source_line(file, number)] for number in sorted(numbers)]
         known = [[number, text] for number, text in lines if text or number in numbers]
         if any(text for _, text in known):
             code.append([file, known])

@@ -107,10 +107,26 @@ def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
         A function of the same arguments as the exported one.
 
     Raises:
-        InspectionError: if the bytes are damaged, are something else, or are of versions that this JAX cannot run.
+        InspectionError: if the bytes are damaged, are something else, are of versions that this JAX cannot run, or call
+            back into Python.
+        OSError: if the file cannot be read.
 
     Example:
         See `export`.
     """
-    content = bytes(data) if isinstance(data, bytes | bytearray) else Path(data).read_bytes()
-    return LoadedProgram(*unpack(content))
+    return LoadedProgram(*unpack(bytes(data) if isinstance(data, bytes | bytearray) else _read(data)))
+
+
+def _read(path: Any) -> bytes:
+    """The content of a regular file: a device or a pipe would have no end."""
+    if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
+        if not Path(path).exists() or Path(path).is_file():
+            return Path(path).read_bytes()
+        given = f"{os.fspath(path)!r}, which is no regular file"
+    else:
+        given = f"{path!r:.100} ({type(path).__name__})"
+    message = (
+        f"`load` was given {given}. An exported program is bytes, or a file that holds them: pass what "
+        "`workbench.export` returned, or the path where `save` wrote it."
+    )
+    raise InspectionError(message)

@@ -28,7 +28,15 @@ _POLL_SECONDS = 0.05
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def join(coordinator: str, hosts: int, host: int, *, devices: int | None = None, timeout_seconds: int = 120) -> None:
+def join(
+    coordinator: str,
+    hosts: int,
+    host: int,
+    *,
+    devices: int | None = None,
+    timeout_seconds: int = 120,
+    bind_address: str | None = None,
+) -> None:
     """Makes this process one of several hosts. Call it before anything uses a device.
 
     Tried with CPU devices on one machine, whose collectives go through gloo. GPUs, TPUs and several machines take the
@@ -40,6 +48,8 @@ def join(coordinator: str, hosts: int, host: int, *, devices: int | None = None,
         host: Which one this is, from 0.
         devices: How many CPU devices to simulate here. Default: those that there are.
         timeout_seconds: How long to wait for the others.
+        bind_address: Where host 0 listens. Default: at `coordinator` alone, and so not on other networks of its
+            machine. JAX's coordinator asks nobody for a key: whoever reaches it can join or end the run.
 
     Raises:
         EngineError: if they do not all come in time.
@@ -48,7 +58,13 @@ def join(coordinator: str, hosts: int, host: int, *, devices: int | None = None,
     if devices is not None:
         simulate_devices(devices)
     try:
-        jax.distributed.initialize(coordinator, hosts, host, initialization_timeout=timeout_seconds)
+        jax.distributed.initialize(
+            coordinator,
+            hosts,
+            host,
+            initialization_timeout=timeout_seconds,
+            coordinator_bind_address=bind_address or coordinator,  # JAX's own default is all interfaces
+        )
     except Exception as error:
         message = (
             f"host {host} of {hosts} could not join at {coordinator}: {type(error).__name__}: {error}. All hosts call "
@@ -63,8 +79,9 @@ def start_hosts(
 ) -> "Hosts":
     """Starts processes on this machine that are hosts of one JAX program, each with simulated CPU devices.
 
-    In a notebook, cells that begin with `%%px` then run on all hosts. Everything stays on the loopback interface, and
-    the hosts end with this process. Needs the extra `hosts`.
+    In a notebook, cells that begin with `%%px` then run on all hosts. Everything stays on the loopback interface:
+    ipyparallel behind its keys, JAX's coordinator without one, so that other users of this machine can disturb the
+    hosts but not run code there. The hosts end with this process. Needs the extra `hosts`.
 
     Args:
         hosts: How many.
@@ -139,12 +156,13 @@ class Hosts:
                 wait for one that failed cannot go on, so that all are ended.
         """
         client = self._open()
+        self._check_alive(client)
         calls = [client[i].apply_async(fn, *args) for i in client.ids]
         ends = time.monotonic() + timeout_seconds
         failed: tuple[int, BaseException] | None = None
         while not all(call.ready() for call in calls):
             time.sleep(_POLL_SECONDS)
-            dead = [i for i, process in enumerate(self.processes) if not process.is_running()]
+            dead = [i for i, process in enumerate(self.processes) if not _runs(process)]
             if failed is None:
                 failed = next(((i, _error(c)) for i, c in enumerate(calls) if c.ready() and not c.successful()), None)
                 if failed is not None:
@@ -160,7 +178,9 @@ class Hosts:
 
     def pull(self, name: str) -> list[Any]:
         """The value of a variable of every host, as `%%px` cells left it."""
-        return self._open()[:].pull(name, block=True)
+        client = self._open()
+        self._check_alive(client)
+        return client[:].pull(name, block=True)
 
     def record(self, name: str) -> RunRecord:
         """The records that every host measured of one run (`run = wb.measure(...)` in a `%%px` cell) as one."""
@@ -186,6 +206,20 @@ class Hosts:
             )
             raise EngineError(message)
         return self._client
+
+    def _check_alive(self, client: Any) -> None:
+        """All hosts that were started are there: ipyparallel forgets one that ended while nothing ran."""
+        dead = [i for i, process in enumerate(self.processes) if not _runs(process) or i not in client.ids]
+        if not dead:
+            return
+        count = len(self.processes)
+        self.stop()
+        message = (
+            f"host {', '.join(map(str, dead))} of {count} ended while nothing ran on it. All hosts run the same steps "
+            "and wait for each other, so the others could not go on and were ended too: call `start_hosts` for new "
+            "ones."
+        )
+        raise EngineError(message, stage=f"host {dead[0]}")
 
     def _connect(self, address: str, devices: int, timeout_seconds: float) -> None:
         try:
@@ -228,6 +262,13 @@ class Hosts:
             "(`workbench.distributed.waited`), or pass a larger `timeout_seconds`."
         )
         return EngineError(message, stage=f"host {(dead or late)[0]}")
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _error(call: Any) -> BaseException:

@@ -8,9 +8,20 @@ from typing import Any
 import jax
 import jax.export
 
+from workbench._jax_compat.exported import unknown_custom_calls
 from workbench.errors import InspectionError
 
 MAGIC = b"WBSTHLO1"
+_FIELDS = {
+    "name": str,
+    "jax": str,
+    "calling_convention": int,
+    "platforms": list,
+    "devices": int,
+    "inputs": list,
+    "outputs": list,
+    "body_bytes": int,
+}
 _PREFIX = len(MAGIC) + 32 + 4  # magic, SHA-256 of all that follows it, length of the header
 
 
@@ -37,7 +48,7 @@ def read_header(data: bytes) -> dict[str, Any]:
     """The header of an artifact, after checking that not one byte has changed.
 
     Raises:
-        InspectionError: if the bytes are something else, cut off or changed, or of an unknown version.
+        InspectionError: if the bytes are something else, cut off or changed, of an unknown version or another form.
     """
     if data[: len(MAGIC) - 1] == MAGIC[:-1] and data[: len(MAGIC)] != MAGIC:
         message = (
@@ -62,20 +73,31 @@ def read_header(data: bytes) -> dict[str, Any]:
         )
         raise InspectionError(message)
     (length,) = struct.unpack("<I", rest[:4])
-    return json.loads(rest[4 : 4 + length])
+    try:
+        header = json.loads(rest[4 : 4 + length])
+    except (ValueError, RecursionError) as error:
+        raise InspectionError(_misformed(f"a header that is no JSON ({type(error).__name__})")) from error
+    if wrong := _wrong_fields(header):
+        raise InspectionError(_misformed(wrong))
+    if header["body_bytes"] != len(rest) - 4 - length:
+        wrong = f"{len(rest) - 4 - length} bytes after a header that announces {header['body_bytes']}"
+        raise InspectionError(_misformed(wrong))
+    return header
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
     """The header and the module.
 
     Raises:
-        InspectionError: as `read_header`; or if this JAX cannot run the module.
+        InspectionError: as `read_header`; if this JAX cannot run the module, or if it calls what JAX does not keep
+            stable, such as callbacks.
     """
     header = read_header(data)
     _check_version(header)
     body = data[len(data) - header["body_bytes"] :]
     try:
-        return header, jax.export.deserialize(bytearray(body))
+        module = jax.export.deserialize(bytearray(body))
+        unknown = unknown_custom_calls(module)
     except Exception as error:
         message = (
             f"`load` could not read the exported program `{header['name']}`: JAX {jax.__version__} raised "
@@ -83,6 +105,36 @@ def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
             "again."
         )
         raise InspectionError(message) from error
+    if unknown:
+        message = (
+            f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} outside of "
+            "itself. A program may call only what JAX keeps stable; a callback holds an address in the process that "
+            "wrote it and would end this one. It is not run: ask who made it for an export without callbacks."
+        )
+        raise InspectionError(message)
+    return header, module
+
+
+def _wrong_fields(header: Any) -> str:
+    """What of a header has another form than `pack` writes; "" if nothing."""
+    if not isinstance(header, dict):
+        return f"a header that is a {type(header).__name__} instead of an object"
+    wrong = [name for name, kind in _FIELDS.items() if type(header.get(name)) is not kind]
+    for name in ("platforms", "inputs", "outputs"):
+        if name not in wrong and not all(isinstance(item, str) for item in header[name]):
+            wrong.append(name)
+    return (
+        f"a header whose {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or of another type"
+        if wrong
+        else ""
+    )
+
+
+def _misformed(found: str) -> str:
+    return (
+        f"`load` was given an exported program with {found}. Its SHA-256 is right, so it was written like that: not by "
+        "`workbench.export`. Only what that made can be loaded: export the program again."
+    )
 
 
 def _check_version(header: dict[str, Any]) -> None:

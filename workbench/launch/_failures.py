@@ -1,10 +1,10 @@
 """What nodes failed of: tracebacks with the lines of the notebook, and what `wait` raises."""
 
-import linecache
 import re
 from collections.abc import Mapping
 
 from workbench.errors import NodeError
+from workbench.records import read_source_line
 
 _FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
@@ -18,7 +18,7 @@ def with_source_lines(traceback: str) -> str:
         frame = _FRAME.match(line)
         if frame is None or following.startswith(f"{frame['indent']}  "):
             continue
-        source = linecache.getline(frame["file"], int(frame["line"])).strip()
+        source = read_source_line(frame["file"], int(frame["line"])).strip()
         if source:
             found.append(f"{frame['indent']}  {source}")
     return "\n".join(found)

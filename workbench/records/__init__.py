@@ -86,6 +86,7 @@ from workbench.records._sharding import (
     ShardingRecord as ShardingRecord,
     ShardRecord as ShardRecord,
 )
+from workbench.records._source_text import read_source_line as read_source_line, read_source_lines as read_source_lines
 from workbench.records._target import (
     TargetAvailability as TargetAvailability,
     TargetCompilation as TargetCompilation,

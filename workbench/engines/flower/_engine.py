@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from workbench.engines._remote_rows import HeldRows, at_hand
 from workbench.engines._run_recorder import Ledger
 from workbench.engines._stage import edge_aval, from_edge, to_host
 from workbench.engines.flower._export import export_app
-from workbench.engines.flower._runtime import Deployment, Runtime, Simulation
+from workbench.engines.flower._runtime import Deployment, Runtime, Simulation, check_users
 from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import Plan
@@ -48,11 +49,14 @@ class Flower(Engine):
         timeout_seconds: How long a stage may take.
         start_seconds: How long the runtime may take to start.
         port: Port of the SuperLink. Default: a free one.
+        insecure: Let every user of this machine use the deployment's SuperLink, and so run code as you. By default it
+            answers only connections of your own user, which Linux can tell.
         ray_options: Passed on to `ray.init` by the simulation.
 
     Raises:
         MissingDependencyError: if flwr is not installed; for the simulation, if ray is not.
         ProgramError: for settings that cannot be.
+        EngineError: for a deployment where the system cannot tell whose a connection is, without `insecure`.
 
     References:
         https://flower.ai/docs/framework
@@ -69,15 +73,26 @@ class Flower(Engine):
         timeout_seconds: float = 600.0,
         start_seconds: float = 240.0,
         port: int = 0,
+        insecure: bool = False,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
         for library in ("flwr", "ray") if runtime == "simulation" else ("flwr",):
             if importlib.util.find_spec(library) is None:
                 raise MissingDependencyError(library, extra="flower", needed_for="`workbench.engines.Flower`")
         _check(runtime, {"nodes": nodes, "clients_per_node": clients_per_node, "workers": workers})
+        if runtime == "deployment" and insecure:
+            warnings.warn(
+                "Flower's SuperLink starts without a check of its users: whoever can log in on this machine can run "
+                "code as you while it is open. Leave out `insecure=True` to answer only your own user.",
+                UserWarning,
+                stacklevel=2,
+            )
+        elif runtime == "deployment":
+            check_users()
         self.runtime, self.nodes, self.clients_per_node = runtime, nodes, clients_per_node
         self.workers, self.check_nan, self.timeout_seconds = workers, check_nan, timeout_seconds
         self.start_seconds, self.port, self.ray_options = start_seconds, port, dict(ray_options or {})
+        self.insecure = insecure
         self.name = f"flower ({runtime})"
         self._running: Runtime | None = None
         self._numbers = itertools.count()
@@ -132,7 +147,7 @@ class Flower(Engine):
 
     def _new_runtime(self, nodes: int) -> Runtime:
         if self.runtime == "deployment":
-            return Deployment(nodes, port=self.port, start_seconds=self.start_seconds)
+            return Deployment(nodes, port=self.port, start_seconds=self.start_seconds, insecure=self.insecure)
         workers = min(self.workers or os.cpu_count() or 1, nodes)
         return Simulation(nodes, workers=workers, ray_options=self.ray_options, start_seconds=self.start_seconds)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.engines import _process_supervisor
+from workbench.engines.flower import _same_user
 from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError
 
@@ -39,7 +40,7 @@ class Processes:
         self.folder, self.env = folder, dict(env)
         self.pids: dict[str, int] = {}
         self.ended: dict[str, int] = {}
-        self._keeper = subprocess.Popen(
+        self._supervisor = subprocess.Popen(
             [sys.executable, _process_supervisor.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -52,9 +53,9 @@ class Processes:
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Starts one; `log(name)` is what it writes."""
         task = {"name": name, "argv": list(argv), "env": {**self.env, **(env or {})}, "log": str(self._path(name))}
-        assert self._process_supervisor.stdin is not None
-        self._process_supervisor.stdin.write(json.dumps(task) + "\n")
-        self._process_supervisor.stdin.flush()
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.write(json.dumps(task) + "\n")
+        self._supervisor.stdin.flush()
 
     def log(self, name: str, size: int = 600) -> str:
         """The end of what a process has written, in one line."""
@@ -99,24 +100,24 @@ class Processes:
 
     def close(self) -> None:
         """Ends all of them and what they started."""
-        if self._process_supervisor.stdin is not None:
+        if self._supervisor.stdin is not None:
             with contextlib.suppress(OSError):
-                self._process_supervisor.stdin.close()
+                self._supervisor.stdin.close()
         try:
-            self._process_supervisor.wait(timeout=30)
+            self._supervisor.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            self._process_supervisor.kill()
-            self._process_supervisor.wait()
+            self._supervisor.kill()
+            self._supervisor.wait()
         self._reader.join(timeout=10)
-        if self._process_supervisor.stdout is not None:
-            self._process_supervisor.stdout.close()
+        if self._supervisor.stdout is not None:
+            self._supervisor.stdout.close()
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name.replace(' ', '-')}.log"
 
     def _read(self) -> None:
-        assert self._process_supervisor.stdout is not None
-        for line in self._process_supervisor.stdout:
+        assert self._supervisor.stdout is not None
+        for line in self._supervisor.stdout:
             told = json.loads(line)
             if "started" in told:
                 self.pids[told["started"]] = told["pid"]
@@ -263,9 +264,11 @@ class Simulation(Runtime):
 class Deployment(Runtime):
     """A SuperLink and a SuperNode per client, on this machine's loopback; each message starts a process there."""
 
-    def __init__(self, nodes: int, *, port: int, start_seconds: float) -> None:
+    def __init__(self, nodes: int, *, port: int, start_seconds: float, insecure: bool = False) -> None:
+        if not insecure:
+            check_users()
         super().__init__(nodes, start_seconds=start_seconds)
-        self.port = port or free_port()
+        self.port, self.insecure = port or free_port(), insecure
 
     def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[Reply]:
         """As every runtime; a SuperNode whose process ended is noticed at once, not by Flower's heartbeats."""
@@ -296,14 +299,20 @@ class Deployment(Runtime):
             "--port",
             str(self.port),
         ]
-        self.processes.start("superlink", [_program("flower-superlink"), *link])
+        self.processes.start("superlink", [*self._server("flower-superlink"), *link])
         self.processes.wait(lambda: True if _answers(self.port) else None, "the SuperLink", check, self.start_seconds)
         for node in range(self.nodes):
             own = f'partition-id={node} num-partitions={self.nodes} data="{self.data / str(node)}"'
             flags = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
             home = {"FLWR_HOME": str(self.folder / f"home-{node}")}
-            argv = [_program("flower-supernode"), *flags, "--node-config", own]
+            argv = [*self._server("flower-supernode"), *flags, "--node-config", own]
             self.processes.start(f"supernode {node}", argv, home)
+
+    def _server(self, name: str) -> list[str]:
+        """The command of a server that only this user can use; of anybody's where the user asked for that."""
+        if self.insecure:
+            return [_program(name)]
+        return [sys.executable, "-P", _same_user.__file__, name]  # by its path: it needs no JAX
 
     def submit(self, project: Path, *flags: str) -> None:
         """Gives a Flower app to the SuperLink, as `flwr run` does."""
@@ -338,6 +347,23 @@ def check_port(port: int) -> None:
         raise EngineError(message) from error
 
 
+def check_users() -> None:
+    """Whether a SuperLink can refuse the other users of this machine.
+
+    Raises:
+        EngineError: if this system does not say whose a connection is.
+    """
+    if _same_user.can_tell_users():
+        return
+    message = (
+        f"`Flower` was given runtime='deployment' on {sys.platform}, where a server cannot see which user a connection "
+        "belongs to (Linux writes it into /proc/net/tcp). Flower's SuperLink has no accounts: every user of this "
+        "machine could submit an app that runs as you. Use runtime='simulation', or pass insecure=True on a machine "
+        "that nobody else uses."
+    )
+    raise EngineError(message)
+
+
 def _answers(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -357,9 +383,9 @@ def write_bridge(project: Path) -> None:
     package = project / "workbench_bridge"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    for name, module in (("server", "_flower_bridge"), ("client", "_flower_app.client")):
+    for name, module in (("server", "_bridge"), ("client", "app.client")):
         # Flower looks for an assignment, not for an import.
-        text = f"from workbench.engines.{module} import app as made\n\napp = made\n"
+        text = f"from workbench.engines.flower.{module} import app as made\n\napp = made\n"
         (package / f"{name}.py").write_text(text)
     (project / "pyproject.toml").write_text(project_file("workbench-bridge", "workbench_bridge", {}))
 

@@ -1,0 +1,70 @@
+"""Who may use the SuperLink of a deployment: only the user who started it."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.engines.flower import _runtime
+from workbench.engines.flower._same_user import can_tell_users, only_same_user, user_of
+from workbench.errors import EngineError
+
+needs_users = pytest.mark.skipif(not can_tell_users(), reason="this system does not tell users of connections")
+TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 5001 1
+   1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 5002 1
+   2: 0100007F:C351 0100007F:1F90 06 00000000:00000000 00:00000000 00000000     0        0 0 3
+   3: 0100007F:C352 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 0 3
+"""
+SERVER = ("127.0.0.1", 0x1F90)
+
+
+def test_user_of_a_connection_is_read_from_the_kernels_table():
+    assert user_of(("127.0.0.1", 0xC350), SERVER, TABLE) == 1000
+
+
+@pytest.mark.parametrize("port", [0xC351, 0xC352, 0xC353], ids=["closed by its client", "orphaned", "unknown"])
+def test_connection_without_a_process_has_no_user_although_the_table_says_root(port: int):
+    assert user_of(("127.0.0.1", port), SERVER, TABLE) is None
+
+
+@needs_users
+def test_user_of_a_real_connection_is_this_user():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert user_of(client.getsockname(), server.getsockname(), Path("/proc/net/tcp").read_text()) == os.getuid()
+
+
+def _status(table: str) -> int:
+    """The status that a request of the first connection gets."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def ask() -> int:
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "client": ["127.0.0.1", 0xC350], "server": list(SERVER)}
+        await only_same_user(app, lambda: table)(scope, None, send)
+        return sent[0]["status"]
+
+    return asyncio.run(ask())
+
+
+def test_request_of_the_same_user_is_answered():
+    assert _status(TABLE.replace(" 1000 ", f" {os.getuid()} ")) == 200
+
+
+def test_request_of_another_user_is_refused():
+    assert _status(TABLE.replace(" 1000 ", f" {os.getuid() + 1} ")) == 403
+
+
+def test_deployment_is_refused_where_users_cannot_be_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_runtime._same_user, "can_tell_users", lambda: False)
+    with pytest.raises(EngineError, match=r"no accounts.*insecure=True"):
+        _runtime.check_users()

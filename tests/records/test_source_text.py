@@ -1,0 +1,76 @@
+"""Which files are read for a place in the source: those that this process runs or that lie in the working directory."""
+
+import linecache
+import os
+from pathlib import Path
+
+import pytest
+
+from workbench.records import _source_text, read_source_line, read_source_lines
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of its own, beside other files."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_line_of_a_python_file_in_the_working_directory(here: Path):
+    (here / "train.py").write_text("a = 1\nb = 2\n")
+    assert read_source_line(str(here / "train.py"), 2) == "b = 2"
+
+
+def test_line_of_an_imported_module():
+    assert read_source_line(_source_text.__file__, 1).startswith('"""The text behind')
+
+
+def test_line_of_a_notebook_cell(here: Path):
+    linecache.cache["/tmp/ipykernel_1/1.py"] = (6, None, ["x = 3\n"], "/tmp/ipykernel_1/1.py")
+    try:
+        assert read_source_line("/tmp/ipykernel_1/1.py", 1) == "x = 3"
+    finally:
+        del linecache.cache["/tmp/ipykernel_1/1.py"]
+
+
+def test_changed_file_is_read_again(here: Path):
+    path = here / "train.py"
+    path.write_text("a = 1\n")
+    read_source_line(str(path), 1)
+    path.write_text("a = 22\n")
+    assert read_source_line(str(path), 1) == "a = 22"
+
+
+def test_line_that_does_not_exist_is_empty(here: Path):
+    (here / "train.py").write_text("a = 1\n")
+    assert [read_source_line("train.py", line) for line in (-1, 0, 99, 10**30)] == ["", "", "", ""]
+
+
+def test_lines_are_counted_as_python_counts_them(here: Path):
+    (here / "train.py").write_bytes("a = '\x0c\u2028'\r\nb = 2\r".encode())
+    assert read_source_line("train.py", 2) == "b = 2"
+
+
+@pytest.mark.parametrize("name", ["secret.py", "link.py", "../secret.py", ".env", "folder.py", "large.py", "fifo.py"])
+def test_other_files_are_not_read(here: Path, name: str):
+    (here.parent / "secret.py").write_text("token = 1\n")
+    (here / "link.py").symlink_to(here.parent / "secret.py")
+    (here / ".env").write_text("token = 1\n")
+    (here / "folder.py").mkdir()
+    (here / "large.py").write_bytes(b"#" * (5 * 2**20))
+    os.mkfifo(here / "fifo.py")
+    assert read_source_lines(str(here.parent / name) if name == "secret.py" else name) == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["/dev/zero", "/dev/stdin", "/proc/self/environ", "/etc/passwd", "a\0b.py", "", "<string>"]
+)
+def test_devices_and_names_of_no_file_are_not_read(name: str):
+    assert read_source_lines(name) == ()
+
+
+def test_device_that_is_linked_as_source_is_not_read(here: Path):
+    (here / "zero.py").symlink_to("/dev/zero")
+    assert read_source_lines("zero.py") == ()

@@ -1,0 +1,43 @@
+"""The door to what an exported module calls outside of itself.
+
+Written against JAX 0.10 to 0.12: the list of targets is private, the checks that use it run only while exporting.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax.export
+from jax._src.export import _export
+from jax._src.interpreters import mlir as _mlir
+from jaxlib.mlir import ir as _ir
+
+_NEVER = frozenset({"xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "xla_python_cpu_callback"})
+
+
+def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
+    """The custom calls of a module and of its derivatives that JAX does not keep stable, sorted.
+
+    Args:
+        module: A deserialized module.
+
+    Returns:
+        Names of targets: host callbacks, which hold addresses of another process, and whatever somebody wrote there.
+    """
+    found: set[str] = set()
+    while True:
+        with _mlir.make_ir_context():
+            parsed = _ir.Module.parse(module.mlir_module())
+            found.update(_targets(parsed.operation))
+        if not module.has_vjp():
+            break
+        module = module.vjp()
+    return sorted(found - (frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE) - _NEVER))
+
+
+def _targets(operation: Any) -> Iterator[str]:
+    waiting = [operation]
+    while waiting:
+        now = waiting.pop()
+        if now.name.endswith(".custom_call"):
+            yield _ir.StringAttr(now.attributes["call_target_name"]).value
+        waiting.extend(op.operation for region in now.regions for block in region.blocks for op in block.operations)

@@ -1,0 +1,89 @@
+"""Starts a program of Flower that answers only connections of its own user: `python -m … flower-superlink ARGUMENTS`.
+
+Flower without accounts lets whoever reaches the port submit an app, which then runs as the user who started the
+SuperLink. On the loopback the kernel knows the user of every connection: it is looked up for each request.
+"""
+
+# pyright: reportMissingImports=false
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ASGI = Callable[[Mapping[str, Any], Any, Any], Awaitable[Any]]
+_ESTABLISHED = "01"
+
+
+def can_tell_users() -> bool:
+    """Whether this system says which user a connection of the loopback belongs to."""
+    return Path("/proc/net/tcp").is_file()
+
+
+def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
+    """The user id of the process at the client's end of a connection.
+
+    Args:
+        client: Address and port of the client's end.
+        server: Address and port of the server's end.
+        table: What `/proc/net/tcp` holds.
+
+    Returns:
+        The user id; None where the connection is not in the table, or no process holds its end any more: the kernel
+        then writes 0, as for root.
+    """
+    wanted = _written(*client), _written(*server)
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and (fields[1], fields[2]) == wanted and fields[3] == _ESTABLISHED and fields[9] != "0":
+            return int(fields[7])
+    return None
+
+
+def only_same_user(app: ASGI, read_table: Callable[[], str] = Path("/proc/net/tcp").read_text) -> ASGI:
+    """An ASGI app that refuses the connections of other users with status 403."""
+
+    async def guarded(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)
+            return
+        client, server = scope.get("client"), scope.get("server")
+        user = user_of(tuple(client), tuple(server), read_table()) if client and server else None
+        if user == os.getuid():
+            await app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"Only the user who started this may use it."})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    return guarded
+
+
+def main() -> None:
+    """Runs the program named by the first argument, with all its servers guarded."""
+    import uvicorn
+
+    load = uvicorn.Config.load
+
+    def load_guarded(self: Any) -> None:
+        load(self)
+        self.loaded_app = only_same_user(self.loaded_app)
+
+    uvicorn.Config.load = load_guarded
+    name = sys.argv[1]
+    (program,) = importlib.metadata.entry_points(group="console_scripts", name=name)
+    sys.argv = [name, *sys.argv[2:]]
+    sys.exit(program.load()())
+
+
+def _written(host: str, port: int) -> str:
+    """An address as `/proc/net/tcp` writes it: the bytes of the address in the order of this machine."""
+    number = int.from_bytes(bytes(map(int, host.split("."))), sys.byteorder)
+    return f"{number:08X}:{port:04X}"
+
+
+if __name__ == "__main__":
+    main()

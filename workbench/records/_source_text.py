@@ -1,0 +1,90 @@
+"""The text behind a `SourceLine`, where reading it is safe.
+
+File names come out of compiled modules and loaded artifacts, so that whoever wrote those chooses them. What is read
+ends up in pages that people share: only Python source that this process runs, or that lies below the working
+directory, is read; never a device, a pipe or a file of any other kind.
+"""
+
+import functools
+import linecache
+import os
+import stat
+import sys
+import tokenize
+from io import BytesIO
+
+_MOST_BYTES = 4 * 2**20
+_SUFFIX = ".py"
+
+
+def read_source_line(file: str, line: int) -> str:
+    """One line of source code, without its line break.
+
+    Args:
+        file: Name of the file, or of a notebook cell. May be untrusted.
+        line: From 1.
+
+    Returns:
+        The line; "" where there is none, or where `file` may not be read (see `read_source_lines`).
+    """
+    lines = read_source_lines(file)
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def read_source_lines(file: str) -> tuple[str, ...]:
+    """All lines of a notebook cell, of an imported module, or of a Python file below the working directory.
+
+    Args:
+        file: Name of the file. May be untrusted.
+
+    Returns:
+        The lines without their breaks; () for anything else: other files, files above 4 MiB, devices, pipes, folders.
+    """
+    cell = linecache.cache.get(file)
+    if cell is not None:
+        return tuple(line.rstrip("\n") for line in linecache.getlines(file))
+    try:
+        path = os.path.realpath(file)
+        if not _may_be_read(path):
+            return ()
+        found = os.stat(path)  # noqa: PTH116 -- `Path.stat` would resolve the name again
+    except (OSError, ValueError):  # ValueError: a NUL in the name
+        return ()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+        return ()
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+def _may_be_read(path: str) -> bool:
+    if not path.endswith(_SUFFIX):
+        return False
+    here = os.path.realpath(os.getcwd())  # noqa: PTH109
+    return path.startswith(os.path.join(here, "")) or path in _imported()  # noqa: PTH118
+
+
+def _imported() -> set[str]:
+    """The source files of all modules of this process, as real paths."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return {_real(file) for file in files if isinstance(file, str) and file.endswith(_SUFFIX)}
+
+
+@functools.lru_cache(maxsize=8192)
+def _real(file: str) -> str:
+    return os.path.realpath(file)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: str, changed: int, size: int) -> tuple[str, ...]:
+    """The lines of a regular file; `changed` and `size` make a new reading where the file has changed."""
+    del changed
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as opened:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # exchanged for a pipe in the meantime
+                return ()
+            content = opened.read(min(size, _MOST_BYTES) + 1)
+        encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
+        text = content.decode(encoding, errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+        return tuple(text.split("\n"))  # as Python counts lines: `splitlines` also breaks at form feeds
+    except (OSError, SyntaxError, LookupError):
+        return ()
