@@ -1,7 +1,12 @@
 """A program's plan: the traced program as stages, its evaluation in chunks of clients, and its description."""
 
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
-from workbench.plan._count import count_jaxpr as count_jaxpr, count_jaxpr_work as count_jaxpr_work
+from workbench.plan._count import (
+    EquationWork as EquationWork,
+    count_jaxpr as count_jaxpr,
+    count_jaxpr_work as count_jaxpr_work,
+    walk_jaxpr_work as walk_jaxpr_work,
+)
 from workbench.plan._describe import describe_plan as describe_plan
 from workbench.plan._evaluate import (
     ChunkSize as ChunkSize,

@@ -133,6 +133,7 @@ class _Equation:
     operands: list[_Value]
     results: list[_Value]
     effects: bool
+    chain: tuple[Any, ...] = ()  # the calls around it, and the equation itself
 
 
 def _count(jaxpr: Any) -> _Cost:
@@ -154,6 +155,87 @@ def _count(jaxpr: Any) -> _Cost:
     return total.plus(_Cost(bytes=_sizes((*read_by_fusions, *written))))
 
 
+class EquationWork(NamedTuple):
+    """The work of one equation in all its executions in one call of a jaxpr."""
+
+    chain: tuple[Any, ...]  # the equations around it, outermost first, and itself
+    flops: float
+    elementwise_flops: float
+    accessed_bytes: float
+    executions: float  # on all devices and for all clients together
+    copies: int  # on how many devices of a `shard_map` it runs
+    at_least: bool  # inside a loop of unknown length, of which one turn is counted
+
+
+def walk_jaxpr_work(jaxpr: Any) -> Iterator[EquationWork]:
+    """The work of a jaxpr, equation by equation: `count_jaxpr_work` before it is added up.
+
+    Args:
+        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
+
+    Yields:
+        Every equation that something reads, calls opened. A value that fused operations read from memory counts at the
+        first of them. Of the branches of a `cond` the most expensive one is taken.
+    """
+    yield from _walk(jaxpr, (), 1.0, 1, at_least=False)
+
+
+def _walk(
+    jaxpr: Any, chain: tuple[Any, ...], executions: float, copies: int, *, at_least: bool
+) -> Iterator[EquationWork]:
+    jaxpr = _open(jaxpr)
+    scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
+    equations = list(_inlined(jaxpr, scope, chain))
+    outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
+    equations = _live(equations, outputs)
+    fused = {value for e in equations if _fuses(e.name) for value in e.results}
+    written = outputs & fused
+    readers: dict[_Value, int] = {}
+    for index, equation in enumerate(equations):
+        if _fuses(equation.name) or equation.name in _REDUCTIONS:
+            for value in equation.operands:
+                if value not in fused:
+                    readers.setdefault(value, index)
+        else:
+            written.update(value for value in equation.operands if value in fused)
+    read = [0.0] * len(equations)
+    for value, index in readers.items():
+        read[index] += _size(value)
+    for index, equation in enumerate(equations):
+        inner, factor, known = _nested_work(equation)
+        if inner is not None:
+            once = at_least or not known
+            times = copies * (_copies(equation) if equation.name == "shard_map" else 1)
+            for body in inner:
+                yield from _walk(body, equation.chain, executions * factor, times, at_least=once)
+        cost = _Cost() if inner is not None else _equation_cost(equation)
+        size = cost.bytes + read[index] + _sizes(value for value in equation.results if value in written)
+        flops, elementwise, accessed = (_known(x) * executions for x in (cost.flops, cost.elementwise, size))
+        yield EquationWork(equation.chain, flops, elementwise, accessed, executions, copies, at_least)
+
+
+def _nested_work(equation: _Equation) -> tuple[list[Any] | None, float, bool]:
+    """The jaxprs that an equation runs, how often, and whether that is known; None where it runs none."""
+    name, params = equation.name, equation.params
+    if name in _ARITHMETIC or name in _FUSED or name in _REDUCTIONS or _symbolic(equation):
+        return None, 1.0, True
+    if name == "scan":
+        return [params["jaxpr"]], float(params["length"]), True
+    if name == "while":
+        return [params["cond_jaxpr"], params["body_jaxpr"]], 1.0, False
+    if name == "cond":
+        return [max(params["branches"], key=lambda branch: tuple(map(_known, _count(branch)[:3])))], 1.0, True
+    if name == "custom_linear_solve":
+        return [params["jaxprs"].solve], 1.0, True
+    inner = list(_nested(params))
+    return (inner, float(_copies(equation)), True) if inner else (None, 1.0, True)
+
+
+def _known(amount: float) -> float:
+    """An amount for comparisons; what is not known counts nothing."""
+    return 0.0 if math.isnan(amount) else amount
+
+
 def _fuses(name: str) -> bool:
     return name in _ARITHMETIC or name in _FUSED
 
@@ -168,7 +250,7 @@ def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
     return kept[::-1]
 
 
-def _inlined(jaxpr: Any, scope: dict[Any, _Value]) -> Iterator[_Equation]:
+def _inlined(jaxpr: Any, scope: dict[Any, _Value], chain: tuple[Any, ...] = ()) -> Iterator[_Equation]:
     """Equations in order, with calls that only group (jit, remat, custom rules) replaced by what they hold."""
     for eqn in jaxpr.eqns:
         inner = _only_jaxpr(eqn) if eqn.primitive.name in _INLINED else None
@@ -180,11 +262,12 @@ def _inlined(jaxpr: Any, scope: dict[Any, _Value]) -> Iterator[_Equation]:
                 operands=[scope[var] for var in eqn.invars if not _is_literal(var)],
                 results=results,
                 effects=bool(eqn.effects),
+                chain=(*chain, eqn),
             )
         else:
             inner_scope = {var: _Value(var.aval) for var in inner.constvars}
             inner_scope |= {v: _seen(outer, scope) for v, outer in zip(inner.invars, eqn.invars, strict=True)}
-            yield from _inlined(inner, inner_scope)
+            yield from _inlined(inner, inner_scope, (*chain, eqn))
             results = [_seen(var, inner_scope) for var in inner.outvars]
         scope.update(zip(eqn.outvars, results, strict=True))
 

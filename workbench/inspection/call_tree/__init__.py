@@ -10,4 +10,5 @@ from workbench.inspection.call_tree._frames import (
     trim as trim,
 )
 from workbench.inspection.call_tree._items import Amounts as Amounts, Item as Item, Scope as Scope
+from workbench.inspection.call_tree._jaxpr import read_jaxpr_tree as read_jaxpr_tree
 from workbench.inspection.call_tree._op_names import NameStack as NameStack, read_op_name as read_op_name

@@ -1,0 +1,159 @@
+"""The call tree of a jaxpr: before anything is compiled."""
+
+import math
+from typing import Any, NamedTuple
+
+from workbench import _jax_compat
+from workbench.inspection.call_tree._build import build_tree
+from workbench.inspection.call_tree._frames import Frame, split_stack, trim
+from workbench.inspection.call_tree._items import Amounts, Item, Scope
+from workbench.inspection.call_tree._op_names import pass_of, read_op_name
+from workbench.plan import EquationWork, walk_jaxpr_work
+from workbench.records import CallTreeRecord
+
+_LOOPS = frozenset(("scan", "while", "cond"))
+_MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "custom_vjp_call_jaxpr"))
+_COLLECTIVES = {
+    "psum": "all-reduce", "psum2": "all-reduce", "psum_invariant": "all-reduce", "pmax": "all-reduce",
+    "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
+    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
+    "ragged_all_to_all": "ragged-all-to-all",
+}  # fmt: skip
+_NOTES = (
+    "figures are those of the jaxpr on all devices together, before XLA optimizes, partitions and fuses it",
+    "peak memory is known of a compiled module only",
+)
+
+
+class _Site(NamedTuple):
+    """Where an equation stands: its frames, and everything that is open around it."""
+
+    stack: tuple[Frame, ...]
+    scopes: tuple[Scope, ...]
+    name_stack: str
+    sizes: dict[str, int]  # of the mesh axes of the `shard_map`s around it
+
+
+def read_jaxpr_tree(jaxpr: Any, *, name: str) -> CallTreeRecord:
+    """The call tree of a traced program.
+
+    Args:
+        jaxpr: What `jax.jit(fn).trace(*args).jaxpr` holds.
+        name: Name of the function.
+
+    Returns:
+        The tree, with FLOPs, traffic as if elementwise operations fused, and the collectives that the program itself
+        asks for; those that a partitioner will insert are not in a jaxpr.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> def layer(w, x):
+        ...     return x @ w
+        >>> tree = read_jaxpr_tree(jax.make_jaxpr(layer)(jnp.ones((3, 4)), jnp.ones((2, 3))), name="layer")
+        >>> tree.root.total.flops_matmul
+        48.0
+    """
+    sites: dict[tuple[int, ...], _Site] = {(): _Site((), (), "", {})}
+
+    def site(chain: tuple[Any, ...]) -> _Site:
+        key = tuple(map(id, chain))
+        if key not in sites:
+            sites[key] = _entered(site(chain[:-1]), chain[-1], name)
+        return sites[key]
+
+    items = [_item(work, site(work.chain[:-1]), name) for work in walk_jaxpr_work(jaxpr)]
+    items += _constants(jaxpr, site, name)
+    notes = list(_NOTES)
+    if any(item.at_least for item in items):
+        notes.append("a loop whose length is not known before it runs is counted as one turn")
+    return build_tree([i for i in items if i.amounts.any], name=name, made_from="jaxpr", notes=tuple(notes))
+
+
+def _entered(outer: _Site, equation: Any, name: str) -> _Site:
+    """The site inside an equation that holds a jaxpr."""
+    stack = trim((*outer.stack, *_frames(equation)), name)
+    primitive = str(equation.primitive.name)
+    scopes = (*outer.scopes, *_named(equation))
+    depth = len(split_stack(stack)[0])
+    sizes = outer.sizes
+    if primitive in _LOOPS:
+        scopes += (Scope(primitive, "loop", depth, _length(equation)),)
+    elif primitive in _MARKED:
+        grid = getattr(equation.params.get("grid_mapping"), "grid", None)
+        turns = float(math.prod(grid)) if grid else None
+        scopes += (Scope(primitive.removesuffix("_jaxpr"), "loop" if grid else "scope", depth, turns),)
+    if primitive == "shard_map":
+        sizes = {**sizes, **dict(equation.params["mesh"].shape)}
+    return _Site(stack, scopes, f"{outer.name_stack}/{equation.source_info.name_stack}", sizes)
+
+
+def _item(work: EquationWork, outer: _Site, name: str) -> Item:
+    equation = work.chain[-1]
+    frames, inside = split_stack(trim((*outer.stack, *_frames(equation)), name))
+    amounts = Amounts(work.flops, work.elementwise_flops, work.accessed_bytes)
+    kind = _COLLECTIVES.get(str(equation.primitive.name))
+    if kind is not None and outer.sizes:
+        _communicate(amounts, kind, equation, outer.sizes, work.executions / work.copies)
+    return Item(
+        frames,
+        inside,
+        (*outer.scopes, *_named(equation)),
+        pass_of(f"{outer.name_stack}/{equation.source_info.name_stack}"),
+        str(equation.primitive.name),
+        amounts,
+        at_least=work.at_least,
+    )
+
+
+def _communicate(amounts: Amounts, kind: str, equation: Any, sizes: dict[str, int], executions: float) -> None:
+    """What one device sends in a ring, by mesh axis, as for compiled collectives."""
+    named = equation.params.get("axes", equation.params.get("axis_name", ()))
+    axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))
+    size = math.prod(sizes.get(axis, 1) for axis in axes)
+    payload = sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.invars if hasattr(v.aval, "shape"))
+    if size < 2:
+        sent = 0.0
+    elif kind == "all-gather":
+        sent = float(payload * (size - 1))
+    elif kind == "collective-permute":
+        sent = float(payload)
+    else:
+        sent = payload * (size - 1) / size * (2 if kind == "all-reduce" else 1)
+    sent *= executions
+    amounts.collectives[kind, axes] = [1.0, executions, payload * executions, sent]
+    if sent:
+        amounts.sent_bytes["+".join(axes)] = sent
+
+
+def _constants(jaxpr: Any, site: Any, name: str) -> list[Item]:
+    """Arrays that the program closes over, at the line that reads them first."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    found = []
+    for variable in inner.constvars:
+        size = math.prod(getattr(variable.aval, "shape", ())) * getattr(
+            getattr(variable.aval, "dtype", None), "itemsize", 0
+        )
+        reader = next((e for e in inner.eqns if any(v is variable for v in e.invars)), None)
+        if size and reader is not None:
+            frames, inside = split_stack(trim(_frames(reader), name))
+            amounts = Amounts(constant_bytes=size)
+            found.append(Item(frames, inside, (*site(()).scopes, *_named(reader)), "forward", "constant", amounts))
+    return found
+
+
+def _length(equation: Any) -> float | None:
+    length = equation.params.get("length")
+    return None if length is None else float(length)
+
+
+def _named(equation: Any) -> tuple[Scope, ...]:
+    stack = str(equation.source_info.name_stack)
+    return tuple(Scope(n, "scope") for n in read_op_name(f"{stack}/x").scopes if n not in _LOOPS) if stack else ()
+
+
+def _frames(equation: Any) -> tuple[Frame, ...]:
+    """The user's frames of an equation, outermost first."""
+    return tuple(
+        Frame(file, function, line, column)
+        for file, line, column, _, _, function in reversed(_jax_compat.user_frames(equation.source_info))
+    )
