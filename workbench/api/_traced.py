@@ -11,11 +11,12 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench.api import _export, _measure, _show
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError
-from workbench.inspection import inspect_program, inspect_thing, plan_program
+from workbench.inspection import inspect_program, inspect_thing, plan_program, trace_call_tree
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
 from workbench.records import (
+    CallTreeRecord,
     PlanRecord,
     ProgramRecord,
     Record,
@@ -44,6 +45,14 @@ class Traced:
     def plan(self) -> PlanRecord:
         """The stages of the program: server, clients, and what goes between them. Nothing is compiled."""
         return plan_program(self.fn, self.args, self.kwargs)
+
+    @functools.cached_property
+    def call_tree(self) -> CallTreeRecord:
+        """FLOPs, traffic and collectives on the user's functions, modules and lines. Nothing is compiled.
+
+        Those of the compiled program, with memory, are `inspect().call_tree`.
+        """
+        return trace_call_tree(self.fn, self.args, self.kwargs)
 
     def inspect(
         self,

@@ -9,6 +9,7 @@ from workbench.inspection._program import (
     inspect_thing as inspect_thing,
     on_mesh as on_mesh,
     plan_program as plan_program,
+    trace_call_tree as trace_call_tree,
     unwrap_jitted as unwrap_jitted,
 )
 from workbench.inspection.hlo import inspect_module as inspect_module

@@ -14,6 +14,7 @@ from workbench import _jax_compat
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
+from workbench.inspection.call_tree import read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.plan import (
@@ -28,6 +29,7 @@ from workbench.plan import (
     trace,
 )
 from workbench.records import (
+    CallTreeRecord,
     ChipRecord,
     MeshRecord,
     ModuleRecord,
@@ -42,6 +44,14 @@ def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     """The stages of one call of a function; traces it, compiles nothing."""
     fn, chunk_size = unwrap_jitted(fn)
     return _described(trace(fn, *args, **kwargs), chunk_size)
+
+
+def trace_call_tree(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTreeRecord:
+    """The call tree of one call of a function; traces it, compiles nothing."""
+    fn, _ = unwrap_jitted(fn)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    jitted: Any = fn if hasattr(fn, "trace") and hasattr(fn, "lower") else jax.jit(fn)
+    return read_jaxpr_tree(jitted.trace(*args, **kwargs).jaxpr, name=name)
 
 
 def inspect_program(
@@ -176,6 +186,7 @@ class Inspection:
             propagation=propagate_shardings(made.lowered) if made.mesh is not None else None,
             module=made.module,
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
+            traced_call_tree=None if made.compiled is not None else trace_call_tree(self.fn, self.args, self.kwargs),
             stablehlo=made.lowered.as_text(debug_info=True),
             notes=() if made.compiled is not None else (_ONLY_PLANNED,),
         )

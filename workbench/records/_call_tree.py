@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
+from workbench.records._call_fold import fold
+from workbench.records._sharding import CollectiveKind
 from workbench.records._sharding import CollectiveKind
 
 CallKind = Literal["root", "function", "call", "line", "scope", "loop", "operation", "unattributed"]
@@ -131,6 +133,28 @@ class CallTreeRecord(Record):
             found.append(at)
             at = None if at.parent is None else self.nodes[at.parent]
         return tuple(reversed(found))
+
+    def fold(self, *, hidden: bool = True, passes: bool = True, operations: bool = False) -> "CallTreeRecord":
+        """The tree with some nodes folded into the ones above them; no figure is lost and the root stays as it is.
+
+        Args:
+            hidden: Folds frames of libraries, so that their cost is the user's line's.
+            passes: Folds the transposed and the rematerialised work of a line onto the line.
+            operations: Folds single operations too.
+
+        Example:
+            >>> work = CallFiguresRecord(flops_matmul=2.0)
+            >>> tree = CallTreeRecord(
+            ...     made_from="jaxpr",
+            ...     nodes=(
+            ...         CallNodeRecord(id=0, parent=None, kind="root", name="step", total=work),
+            ...         CallNodeRecord(id=1, parent=0, kind="line", name="a.py:3", hidden=True, own=work, total=work),
+            ...     ),
+            ... )
+            >>> [(node.name, node.own.flops) for node in tree.fold().nodes]
+            [('step', 2.0)]
+        """
+        return fold(self, hidden=hidden, passes=passes, operations=operations)
 
     def walk(self) -> Iterator[tuple[int, CallNodeRecord]]:
         """Every node with its depth, parents first.

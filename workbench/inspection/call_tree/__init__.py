@@ -1,7 +1,6 @@
 """The call tree: every figure of a program on the user's own functions, modules and lines."""
 
 from workbench.inspection.call_tree._build import build_tree as build_tree
-from workbench.inspection.call_tree._fold import fold as fold
 from workbench.inspection.call_tree._frames import (
     Frame as Frame,
     package_of as package_of,

@@ -1,11 +1,10 @@
 """What a call tree is built from: amounts of work with the place that they come from."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from workbench.inspection.call_tree._frames import Frame
-from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallPass
+from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallPass, CollectiveKind
 
 
 class Scope(NamedTuple):
@@ -26,7 +25,7 @@ class Amounts:
     traffic_bytes: float = 0.0
     sent_bytes: dict[str, float] = field(default_factory=dict)
     # (kind, axes) -> count, executions, payload, sent
-    collectives: dict[tuple[str, tuple[str, ...]], list[float]] = field(default_factory=dict)
+    collectives: dict[tuple[CollectiveKind, tuple[str, ...]], list[float]] = field(default_factory=dict)
     peak_bytes: float = 0.0
     constant_bytes: float = 0.0
     predicted_seconds: float | None = None
@@ -97,26 +96,3 @@ def figures(amounts: Amounts) -> CallFiguresRecord:
         predicted_seconds=amounts.predicted_seconds,
         measured_seconds=dict(amounts.measured_seconds),
     )
-
-
-def amounts_of(record: CallFiguresRecord) -> Amounts:
-    """A record's figures, to be added up."""
-    return Amounts(
-        record.flops_matmul,
-        record.flops_elementwise,
-        record.traffic_bytes,
-        dict(record.sent_bytes),
-        {(c.kind, c.axes): [c.count, c.executions, c.payload_bytes, c.sent_bytes] for c in record.collectives},
-        record.peak_bytes,
-        record.constant_bytes,
-        record.predicted_seconds,
-        dict(record.measured_seconds),
-    )
-
-
-def sum_figures(records: Iterable[CallFiguresRecord]) -> CallFiguresRecord:
-    """The figures of several nodes together."""
-    total = Amounts()
-    for record in records:
-        total.add(amounts_of(record))
-    return figures(total)

@@ -9,11 +9,11 @@ from workbench.inspection.call_tree._frames import Frame, split_stack, trim
 from workbench.inspection.call_tree._items import Amounts, Item, Scope
 from workbench.inspection.call_tree._op_names import pass_of, read_op_name
 from workbench.plan import EquationWork, walk_jaxpr_work
-from workbench.records import CallTreeRecord
+from workbench.records import CallTreeRecord, CollectiveKind
 
 _LOOPS = frozenset(("scan", "while", "cond"))
 _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "custom_vjp_call_jaxpr"))
-_COLLECTIVES = {
+_COLLECTIVES: dict[str, CollectiveKind] = {
     "psum": "all-reduce", "psum2": "all-reduce", "psum_invariant": "all-reduce", "pmax": "all-reduce",
     "pmin": "all-reduce", "all_gather": "all-gather", "all_gather_invariant": "all-gather",
     "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "ppermute": "collective-permute",
@@ -63,7 +63,7 @@ def read_jaxpr_tree(jaxpr: Any, *, name: str) -> CallTreeRecord:
 
     items = [_item(work, site(work.chain[:-1]), name) for work in walk_jaxpr_work(jaxpr)]
     items += _constants(jaxpr, site, name)
-    notes = list(_NOTES)
+    notes: list[str] = list(_NOTES)
     if any(item.at_least for item in items):
         notes.append("a loop whose length is not known before it runs is counted as one turn")
     return build_tree([i for i in items if i.amounts.any], name=name, made_from="jaxpr", notes=tuple(notes))
@@ -105,7 +105,7 @@ def _item(work: EquationWork, outer: _Site, name: str) -> Item:
     )
 
 
-def _communicate(amounts: Amounts, kind: str, equation: Any, sizes: dict[str, int], executions: float) -> None:
+def _communicate(amounts: Amounts, kind: CollectiveKind, equation: Any, sizes: dict[str, int], executions: float) -> None:
     """What one device sends in a ring, by mesh axis, as for compiled collectives."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))
