@@ -123,6 +123,17 @@ def new_variable(variable: Any, aval: Aval) -> Any:
     return variable if isinstance(variable, _core.DropVar) and variable.aval is aval else type(variable)(aval)
 
 
+def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> Any:
+    """The effects of a jaxpr or equation, those on a Ref with their variable replaced (JAX 0.10 to 0.12)."""
+
+    def renamed(effect: Any) -> Any:
+        if isinstance(effect, _effects.JaxprInputEffect) and effect.input in variables:
+            return effect.replace(input=variables[effect.input])
+        return effect
+
+    return type(effects)(renamed(effect) for effect in effects)
+
+
 def context_under(context: Any, mesh: jax.sharding.AbstractMesh) -> Any:
     """The context of an equation as it would be under another mesh."""
     with context.manager, jax.sharding.use_abstract_mesh(mesh):
@@ -260,7 +271,7 @@ def sub_jaxpr(equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence
     """Some equations of a jaxpr as a jaxpr of their own."""
     debug_info = _core.DebugInfo("map_fn", name, ("",) * len(inputs), ("",) * len(outputs))
     effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
-    effects = frozenset(e for e in effects if not hasattr(e, "input_index"))
+    effects = frozenset(e for e in effects if not isinstance(e, _effects.JaxprInputEffect) or e.input in inputs)
     return ClosedJaxpr(_core.Jaxpr((), list(inputs), list(outputs), list(equations), effects, debug_info), ())
 
 

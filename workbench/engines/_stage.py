@@ -12,15 +12,19 @@ import numpy as np
 from workbench import _jax_compat
 from workbench.engines._artifact import pack
 from workbench.errors import EngineError
-from workbench.plan import evaluate
-from workbench.plan._client_loop import PassOptions, _Share
-from workbench.plan._evaluate import bind_here
-from workbench.plan._phases import Phase
-from workbench.plan._plan import Plan, Step, plan_jaxpr
-from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan import (
+    REDUCTION_OF,
+    ClientLoop,
+    ClientShard,
+    Phase,
+    Plan,
+    Step,
+    evaluate,
+    plan_jaxpr,
+)
 
 
-class BatchFunction:
+class BatchFunction(ClientLoop):
     """`(batch index, *rows, *shared) -> (*kept rows, *partial results)` for `size` clients; all arguments plain arrays.
 
     Partial results are the accumulators of the phase's reductions, so that not every client's rows travel.
@@ -30,8 +34,7 @@ class BatchFunction:
         self.plan, self.phase, self.path, self.size = plan, phase, path, size
         self.travelling: tuple[str, bytes] | None = None
         clients = phase.placement.size
-        options = PassOptions(lambda *_: size, self._scope, self._inner, bind_here)
-        self._share = _Share(phase, size, size, None if clients % size == 0 else clients, options)
+        self._shard = ClientShard(phase, size, size, None if clients % size == 0 else clients, self)
         self.row_avals = [_row_aval(v, size) for v in phase.rows]
         self.shared_avals = [_plain(atom.aval) for atom in phase.shared.values()]
         self._typed = [dtype_of(v) for v in (*phase.rows, *phase.shared.values())]
@@ -45,7 +48,7 @@ class BatchFunction:
     def __call__(self, index: Any, *operands: Any) -> list[Any]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
-        kept, totals = self._share.run(values[:count], values[count:], index)
+        kept, totals = self._shard.run(values[:count], values[count:], index)
         return [*map(to_edge, kept), *totals]
 
     @functools.cached_property
@@ -79,10 +82,16 @@ class BatchFunction:
         reductions = [f"the sum for `{step.equation.primitive.name}`" for step in self.phase.reductions]
         return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
 
-    def _scope(self, step: Step) -> str:
+    def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
+        """All clients of the batch together."""
+        return self.size
+
+    def scope_of(self, step: Step) -> str:
+        """The scope of a step in the plan that this batch belongs to."""
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
 
-    def _inner(self, step: Step, operands: Sequence[Any]) -> list[Any]:
+    def run_client_program(self, step: Step, operands: Sequence[Any]) -> list[Any]:
+        """A client's function that is a program of its own, evaluated by its plan."""
         assert step.jaxpr is not None
         inner = plan_jaxpr(step.jaxpr, self.plan.stages[step.stage].name)
         return evaluate(inner, operands, path=f"{self.path}{step.stage}.")
@@ -95,12 +104,9 @@ class WholeFunction(BatchFunction):
         super().__init__(plan, phase, path, phase.placement.size)
 
     def __call__(self, index: Any, *operands: Any) -> list[Any]:
-        from workbench.plan._client_loop import run_pass
-
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
-        options = PassOptions(lambda *_: self.size, self._scope, self._inner, bind_here)
-        results = run_pass(self.phase, values[:count], values[count:], options)
+        results = self.run_phase(self.phase, values[:count], values[count:])
         outputs = [step.equation.outvars[0] for step in self.phase.reductions]
         return [*(to_edge(results[v]) for v in self.phase.kept), *(results[v] for v in outputs)]
 

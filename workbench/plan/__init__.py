@@ -1,6 +1,7 @@
 """A program's plan: the traced program as stages, its evaluation in chunks of clients, and its description."""
 
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
+from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
 from workbench.plan._count import (
     EquationWork as EquationWork,
     count_jaxpr as count_jaxpr,
@@ -14,7 +15,42 @@ from workbench.plan._evaluate import (
     evaluate as evaluate,
     resolve_chunk_size as resolve_chunk_size,
 )
-from workbench.plan._jit import Jitted as Jitted, call_staged as call_staged, jit as jit, trace as trace
-from workbench.plan._listen import Heard as Heard, HeardValue as HeardValue, listen as listen
+from workbench.plan._inline import uses_primitives as uses_primitives
+from workbench.plan._interpreter import (
+    Call as Call,
+    Cond as Cond,
+    ControlFlow as ControlFlow,
+    Interpreter as Interpreter,
+    PythonInterpreter as PythonInterpreter,
+    Scan as Scan,
+    While as While,
+    control_flow as control_flow,
+)
+from workbench.plan._jit import (
+    Jitted as Jitted,
+    call_staged as call_staged,
+    jit as jit,
+    trace as trace,
+    trace_listening as trace_listening,
+)
+from workbench.plan._listen import (
+    Emitted as Emitted,
+    Heard as Heard,
+    HeardValue as HeardValue,
+    deliver as deliver,
+    listen as listen,
+    listeners as listeners,
+)
 from workbench.plan._phases import Phase as Phase, find_phases as find_phases
-from workbench.plan._plan import Plan as Plan, Stage as Stage, Step as Step, plan_jaxpr as plan_jaxpr
+from workbench.plan._plan import (
+    Plan as Plan,
+    Stage as Stage,
+    Step as Step,
+    is_user_file as is_user_file,
+    plan_jaxpr as plan_jaxpr,
+    source_line as source_line,
+)
+from workbench.plan._rebase import bind_here as bind_here
+from workbench.plan._reductions import REDUCTION_OF as REDUCTION_OF
+from workbench.plan._spread import Spread as Spread
+from workbench.plan._windows import valid_positions as valid_positions

@@ -14,6 +14,7 @@ from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, Traced, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
+from workbench.plan._spread import Spread
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
@@ -69,20 +70,20 @@ def _argument_name(fn: Callable, path: Any) -> str:
 class Jitted:
     """A compiled program; see `jit`. `fn` is the function as written, `chunk_size` as it was given."""
 
-    def __init__(self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any]) -> None:
+    def __init__(self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any], spread: Spread = "auto") -> None:
         functools.update_wrapper(self, fn)
-        self.fn = fn
+        self.fn, self.spread = fn, spread
         self.chunk_size: ChunkSize = chunk_size
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(*_without_static(fn, args, kwargs), chunk_size)
+            return call_staged(*_without_static(fn, args, kwargs), chunk_size, spread)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
             moving, args, kwargs = _without_static(fn, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True)
-            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size)
+            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=spread)
             count = traced.out_tree.num_leaves
             # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
             emitted = Emitted(traced.emissions, tuple(values[count:]))
@@ -140,21 +141,21 @@ def _without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any
     return of_moving, tuple(leaf for leaf, moving in zip(leaves, moves, strict=True) if moving), {}
 
 
-def call_staged(fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize) -> Any:
+def call_staged(fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize, spread: Spread = "auto") -> Any:
     """Calls a program by its plan, inside whatever trace is in progress."""
     traced = trace(fn, *args, **kwargs)
     leaves = jax.tree.leaves((args, kwargs))
-    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size))
+    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, spread=spread))
 
 
 @overload
-def jit(fn: Callable, *, chunk_size: ChunkSize = "auto", **options: Any) -> Jitted: ...
+def jit(fn: Callable, *, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any) -> Jitted: ...
 @overload
-def jit(*, chunk_size: ChunkSize = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
+def jit(*, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
 
 
 def jit(
-    fn: Callable | None = None, *, chunk_size: ChunkSize = "auto", **options: Any
+    fn: Callable | None = None, *, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any
 ) -> Jitted | Callable[[Callable], Jitted]:
     """Compiles a program so that its memory does not grow with the number of clients.
 
@@ -164,13 +165,17 @@ def jit(
     Args:
         fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
         chunk_size: Clients that a device computes together; "auto" chooses; None: all of a device's clients.
+        spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, and nothing of
+            them reaches another one's. "vmap": the compiler partitions one program with an axis of devices, which it
+            survives where a client has what no partly manual program may hold. "auto": "vmap" only where the mesh has
+            axes beside the clients' and the client calls back, runs kernels, has Refs, or gathers over two of them.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:
         A callable like that of `jax.jit`, with `lower` and `trace`; `jax.export.export` takes it as well.
 
     Raises:
-        ProgramError: if `chunk_size` is neither "auto", None nor a positive int.
+        ProgramError: if `chunk_size` is neither "auto", None nor a positive int, or `spread` is none of the three.
 
     Example:
         >>> from workbench import program, reduce_mean, map_fn
@@ -193,6 +198,12 @@ def jit(
             'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
         )
         raise ProgramError(message)
+    if spread not in ("auto", "shard_map", "vmap"):
+        message = (
+            f"`jit` received spread={spread!r}. It names how clients are spread over a mesh, and there are two ways: "
+            'pass "shard_map" or "vmap", or "auto" to let the workbench choose.'
+        )
+        raise ProgramError(message)
     if fn is None:
-        return functools.partial(jit, chunk_size=chunk_size, **options)
-    return Jitted(fn, chunk_size, options)
+        return functools.partial(jit, chunk_size=chunk_size, spread=spread, **options)
+    return Jitted(fn, chunk_size, options, spread)

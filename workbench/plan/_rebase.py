@@ -1,14 +1,17 @@
-"""Rewrites a jaxpr for a place where the mesh looks different from where it was traced: inside a `shard_map`.
+"""Rewrites a jaxpr for a place where the mesh looks different from where it was traced.
 
-A jaxpr remembers the mesh it was traced under, in every equation and in every type. Inside a `shard_map` over the
-clients' axes these axes are manual, and JAX 0.10 refuses equations that remember otherwise. Rewriting what they
-remember costs a fraction of tracing their functions anew.
+A jaxpr remembers the mesh that it was traced under, in every equation and in every type. Inside a `shard_map` over the
+clients' axes these axes are Manual, and inside `auto_axes` they are Auto; JAX 0.10 refuses equations that remember
+otherwise. Rewriting what they remember costs a fraction of tracing their functions again.
 """
 
-from collections.abc import Sequence
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.core import AbstractValue
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
@@ -16,35 +19,43 @@ from workbench import _jax_compat
 from workbench.mesh import find_layout
 
 
-def rebase(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program under the mesh of this place."""
-    place = _Place(jax.sharding.get_abstract_mesh())
+def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
+    """The same program under the mesh of this place, in which types do not mention the axes `hidden`."""
+    place = _Place(jax.sharding.get_abstract_mesh(), hidden)
     return ClosedJaxpr(place.jaxpr(closed.jaxpr), closed.consts)
 
 
 def bind_rebased(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation, computed under the mesh of this place."""
     place = _Place(jax.sharding.get_abstract_mesh())
-    params = {key: place.param(value) for key, value in equation.params.items()}
+    params = place.params(equation)
     if "layout" in params and "placement" in params:  # a sharding constraint has a `layout` of another kind
         params["layout"] = find_layout(params["placement"])
     with _jax_compat.source_of(equation, mesh=False):
         return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
 
 
-def sharding_here(sharding: NamedSharding) -> NamedSharding:
-    """A sharding of the traced mesh as one of the mesh of this place; axes that are manual here say nothing."""
-    return _Place(jax.sharding.get_abstract_mesh()).sharding(sharding)
+def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Runs one equation, under the mesh that it was traced with or, inside a `shard_map`, under that of the place."""
+    if _jax_compat.has_manual_axes():
+        return bind_rebased(equation, operands)
+    with _jax_compat.source_of(equation):
+        return _jax_compat.bind_equation(equation, operands)
+
+
+def sharding_here(sharding: NamedSharding, hidden: Sequence[str] = ()) -> NamedSharding:
+    """A sharding of the traced mesh as one of the mesh of this place, without axes that are Manual or hidden here."""
+    return _Place(jax.sharding.get_abstract_mesh(), hidden).sharding(sharding)
 
 
 class _Place:
     """One rewriting; what is shared (types, contexts, inner jaxprs) stays shared, as JAX keys its caches with it."""
 
-    def __init__(self, mesh: AbstractMesh) -> None:
+    def __init__(self, mesh: AbstractMesh, hidden: Sequence[str] = ()) -> None:
         self.mesh = mesh
-        self.manual = frozenset(
-            name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual
-        )
+        self.types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        self.manual = frozenset(name for name, kind in self.types.items() if kind is AxisType.Manual)
+        self.hidden = self.manual | frozenset(hidden)
         self._types: dict[Any, Any] = {}
         self._contexts: dict[Any, Any] = {}
         self._jaxprs: dict[Any, Jaxpr] = {}
@@ -72,7 +83,8 @@ class _Place:
                 equation,
                 invars=atoms(equation.invars),
                 outvars=atoms(equation.outvars),
-                params={key: self.param(value) for key, value in equation.params.items()},
+                params=self.params(equation),
+                effects=_jax_compat.renamed_effects(equation.effects, variables),
                 ctx=self.context(equation.ctx),
             )
             for equation in jaxpr.eqns
@@ -82,14 +94,31 @@ class _Place:
             invars=atoms(jaxpr.invars),
             outvars=atoms(jaxpr.outvars),
             eqns=equations,
+            effects=_jax_compat.renamed_effects(jaxpr.effects, variables),
         )
+
+    def params(self, equation: Any) -> dict[str, Any]:
+        params = {key: self.param(value) for key, value in equation.params.items()}
+        if equation.primitive.name == "shard_map":
+            # Axes that are Manual already say nothing in an inner shard_map: its function has the part of one device.
+            for name in ("newly_manual_axes", "manual_axes"):
+                if name in params:
+                    params[name] = frozenset(params[name]) - self.manual
+            for name in ("in_specs", "out_specs"):
+                params[name] = tuple(P(*(_without(entry, self.manual) for entry in spec)) for spec in params[name])
+        return params
 
     def type(self, aval: Any) -> Any:
         if aval not in self._types:
-            sharding = getattr(aval, "sharding", None)
-            known = isinstance(sharding, NamedSharding)
-            self._types[aval] = aval.update(sharding=self.sharding(sharding)) if known else aval
+            self._types[aval] = self._retyped(aval)
         return self._types[aval]
+
+    def _retyped(self, aval: Any) -> Any:
+        inner = getattr(aval, "inner_aval", None)
+        if inner is not None:  # a Ref
+            return aval.update(inner_aval=self.type(inner))
+        sharding = getattr(aval, "sharding", None)
+        return aval.update(sharding=self.sharding(sharding)) if isinstance(sharding, NamedSharding) else aval
 
     def context(self, context: Any) -> Any:
         if context not in self._contexts:
@@ -106,22 +135,53 @@ class _Place:
             return self.sharding(value)
         if isinstance(value, AbstractMesh):
             return self.changed(value)
+        if isinstance(value, AbstractValue):
+            return self.type(value)
+        return self._container(value)
+
+    def _container(self, value: Any) -> Any:
+        """Jaxprs and types inside of tuples, named tuples, dicts and JAX's own dataclasses (`pallas`)."""
         if type(value) in (tuple, list):
             return type(value)(self.param(item) for item in value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):  # the jaxprs of `custom_linear_solve`
+            return type(value)(*(self.param(item) for item in value))
+        if type(value) is dict:
+            return {key: self.param(item) for key, item in value.items()}
+        if dataclasses.is_dataclass(value) and type(value).__module__.startswith("jax."):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            changed = {name: new for name, old in fields.items() if (new := self.param(old)) is not old}
+            return _with_fields(value, {k: v for k, v in changed.items() if not _same(v, fields[k])})
         return value
 
     def sharding(self, sharding: NamedSharding) -> NamedSharding:
         mesh = self.changed(sharding.mesh.abstract_mesh)
-        return NamedSharding(mesh, P(*(_without(entry, self.manual) for entry in sharding.spec)))
+        return NamedSharding(mesh, P(*(_without(entry, self.hidden) for entry in sharding.spec)))
 
     def changed(self, mesh: AbstractMesh) -> AbstractMesh:
-        """The mesh of the place; inside of an inner `shard_map` its own axes are manual as well."""
+        """The mesh of the place; inside of an inner `shard_map` its own axes are Manual as well."""
         if mesh.empty or self.mesh.empty:
             return self.mesh
-        return mesh.update_axis_types({name: AxisType.Manual for name in self.manual})
+        inner = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual}
+        return mesh.update_axis_types({n: k for n, k in self.types.items() if n in self.hidden and n not in inner})
 
 
-def _without(entry: Any, manual: frozenset[str]) -> Any:
+def _same(new: Any, old: Any) -> bool:
+    try:
+        return bool(new == old) and not isinstance(new, Jaxpr | ClosedJaxpr)
+    except Exception:  # values that cannot be compared are replaced
+        return False
+
+
+def _with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
+    if not changes:
+        return value
+    made = copy.copy(value)
+    for name, field in changes.items():
+        object.__setattr__(made, name, field)
+    return made
+
+
+def _without(entry: Any, hidden: frozenset[str]) -> Any:
     if isinstance(entry, tuple):
-        return tuple(axis for axis in entry if axis not in manual) or None
-    return None if entry in manual else entry
+        return tuple(axis for axis in entry if axis not in hidden) or None
+    return None if entry in hidden else entry

@@ -1,0 +1,69 @@
+"""Callbacks of a client that may be padding: those of an empty slot must not run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+from jax.extend.core import ClosedJaxpr
+
+from workbench import _jax_compat
+from workbench.plan._interpreter import ControlFlow, Interpreter
+
+CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
+
+
+@_jax_compat.once_per_jaxpr
+def _calls_back(jaxpr: Any) -> bool:
+    return any(e.primitive.name in CALLBACKS or any(map(_calls_back, _jax_compat.inner_jaxprs(e))) for e in jaxpr.eqns)
+
+
+def calls_back(closed: ClosedJaxpr) -> bool:
+    """Whether a jaxpr calls Python anywhere inside."""
+    return _calls_back(closed.jaxpr)
+
+
+def call_present(closed: ClosedJaxpr, present: Any, operands: Sequence[Any]) -> list[Any]:
+    """The outputs of a client's function, whose callbacks run only if the client is `present`, a bool."""
+    return _Present(present).run(closed, operands)
+
+
+class _Present(Interpreter[Any]):
+    def __init__(self, present: Any) -> None:
+        self.present = present
+
+    def enters(self, equation: Any) -> bool:
+        return any(map(_calls_back, _jax_compat.inner_jaxprs(equation)))
+
+    def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
+        return self.run(closed, operands)
+
+    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+        if equation.primitive.name not in CALLBACKS:
+            return super().bind(equation, operands)
+        with _jax_compat.source_of(equation):
+            return _bind_callback(equation, self.present, operands)
+
+
+def _bind_callback(equation: Any, present: Any, operands: Sequence[Any]) -> list[Any]:
+    params, primitive = equation.params, equation.primitive
+    if primitive.name in ("debug_callback", "debug_print"):
+
+        def report(present: Any, *values: Any) -> None:
+            if np.any(present):
+                primitive.impl(*values, **params)
+
+        jax.debug.callback(report, present, *operands, partitioned=params["partitioned"])
+        return []
+
+    def call(present: Any, *values: Any) -> Any:
+        if np.any(present):
+            return tuple(params["callback"](*values))
+        return tuple(np.zeros(aval.shape, aval.dtype) for aval in params["result_avals"])
+
+    shapes = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in params["result_avals"])
+    if primitive.name == "io_callback":
+        return list(io_callback(call, shapes, present, *operands, sharding=params["sharding"]))
+    method = params["vmap_method"]
+    return list(jax.pure_callback(call, shapes, present, *operands, sharding=params["sharding"], vmap_method=method))

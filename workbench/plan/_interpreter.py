@@ -1,0 +1,327 @@
+"""The one interpreter of jaxprs: `scan`, `while`, `cond` and calls are taken apart here and nowhere else.
+
+Whoever reads or runs a program equation by equation subclasses `Interpreter` and overrides what differs: what a single
+equation means, what one iteration of a loop is, or the loops themselves. What is not walked in the order of the
+equations (a plan's stages, backward analyses) uses `control_flow` alone.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from workbench import _jax_compat
+
+Value = TypeVar("Value")
+
+# Primitives that only call one jaxpr, and the parameter that holds it.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan(Generic[Value]):
+    """A `scan`: operands are constants, carried values, and arrays of which each iteration gets a slice."""
+
+    equation: Any
+
+    @property
+    def body(self) -> ClosedJaxpr:
+        """(constants, carry, slices) -> (carry, slices of the results)."""
+        return self.equation.params["jaxpr"]
+
+    @property
+    def bodies(self) -> tuple[ClosedJaxpr, ...]:
+        """The jaxprs that do the work."""
+        return (self.body,)
+
+    @property
+    def consts(self) -> int:
+        """Number of constants."""
+        return _jax_compat.scan_counts(self.equation.params)[0]
+
+    @property
+    def carries(self) -> int:
+        """Number of carried values."""
+        return _jax_compat.scan_counts(self.equation.params)[1]
+
+    @property
+    def length(self) -> int:
+        """Number of iterations."""
+        return self.equation.params["length"]
+
+    @property
+    def reverse(self) -> bool:
+        """Whether the last slice comes first."""
+        return self.equation.params["reverse"]
+
+    @property
+    def iterations(self) -> range:
+        """The indices of the slices in the order of the iterations."""
+        return range(self.length)[::-1] if self.reverse else range(self.length)
+
+    @property
+    def offset(self) -> int:
+        """Number of leading operands that no body reads."""
+        return 0
+
+    def split(self, operands: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+        """Constants, initial carry, and arrays to slice."""
+        consts, carries = _jax_compat.scan_counts(self.equation.params)
+        parts = list(operands)
+        return parts[:consts], parts[consts : consts + carries], parts[consts + carries :]
+
+
+@dataclasses.dataclass(frozen=True)
+class While(Generic[Value]):
+    """A `while`: operands are constants of the condition, constants of the body, and carried values."""
+
+    equation: Any
+
+    @property
+    def condition(self) -> ClosedJaxpr:
+        """(constants, carry) -> whether there is another iteration."""
+        return self.equation.params["cond_jaxpr"]
+
+    @property
+    def body(self) -> ClosedJaxpr:
+        """(constants, carry) -> carry."""
+        return self.equation.params["body_jaxpr"]
+
+    @property
+    def bodies(self) -> tuple[ClosedJaxpr, ...]:
+        """The jaxprs that do the work."""
+        return (self.body,)
+
+    @property
+    def consts(self) -> int:
+        """Number of constants of the body."""
+        return self.equation.params["body_nconsts"]
+
+    @property
+    def carries(self) -> int:
+        """Number of carried values."""
+        return len(self.equation.outvars)
+
+    @property
+    def offset(self) -> int:
+        """Number of leading operands that no body reads: the constants of the condition."""
+        return self.equation.params["cond_nconsts"]
+
+    def split(self, operands: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+        """Constants of the condition, constants of the body, and initial carry."""
+        first, parts = self.offset, list(operands)
+        return parts[:first], parts[first : first + self.consts], parts[first + self.consts :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cond(Generic[Value]):
+    """A `cond` or `switch`: the first operand is the index of the branch, the others are its inputs."""
+
+    equation: Any
+
+    @property
+    def bodies(self) -> tuple[ClosedJaxpr, ...]:
+        """The branches."""
+        return tuple(self.equation.params["branches"])
+
+    @property
+    def offset(self) -> int:
+        """Number of leading operands that no body reads: the index."""
+        return 1
+
+    def split(self, operands: Sequence[Value]) -> tuple[Value, list[Value]]:
+        """The index, and the inputs of the branch."""
+        return operands[0], list(operands[1:])
+
+    def taken(self, index: Any) -> int:
+        """The number of the branch that a concrete index selects; `lax.switch` clamps it."""
+        return min(max(int(index), 0), len(self.bodies) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call(Generic[Value]):
+    """A `jit`, `checkpoint`, `custom_jvp`, …: one jaxpr that takes the operands as they are."""
+
+    equation: Any
+
+    @property
+    def body(self) -> ClosedJaxpr:
+        """What is called."""
+        found = self.equation.params[CALLS[self.equation.primitive.name]]
+        return found if isinstance(found, ClosedJaxpr) else ClosedJaxpr(found, ())
+
+    @property
+    def bodies(self) -> tuple[ClosedJaxpr, ...]:
+        """The jaxprs that do the work."""
+        return (self.body,)
+
+    @property
+    def offset(self) -> int:
+        """Number of leading operands that no body reads."""
+        return 0
+
+
+ControlFlow = Scan | While | Cond | Call
+
+
+def control_flow(equation: Any) -> ControlFlow | None:
+    """An equation as a loop, branch or call; None for every other primitive."""
+    name = equation.primitive.name
+    if name == "scan":
+        return Scan(equation)
+    if name == "while":
+        return While(equation)
+    if name == "cond":
+        return Cond(equation)
+    body = equation.params.get(CALLS.get(name, ""))
+    is_call = isinstance(body, ClosedJaxpr) or (isinstance(body, Jaxpr) and not body.constvars)
+    return Call(equation) if is_call else None
+
+
+class Interpreter(Generic[Value]):
+    """Evaluates a jaxpr equation by equation, its loops with JAX's own; subclasses override what differs.
+
+    `Value` is whatever stands for an array: a tracer, a numpy array, a flag of an analysis.
+    """
+
+    def run(self, closed: ClosedJaxpr, inputs: Sequence[Value]) -> list[Value]:
+        """The outputs of a jaxpr for one value per input."""
+        jaxpr = closed.jaxpr
+        values: dict[Any, Value] = dict(zip(jaxpr.constvars, map(self.constant, closed.consts), strict=True))
+        values.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Value:
+            return self.constant(atom.val) if isinstance(atom, Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            results = self.equation(equation, [read(atom) for atom in equation.invars])
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def constant(self, value: Any) -> Value:
+        """What stands for a literal or a constant of the jaxpr."""
+        return value
+
+    def equation(self, equation: Any, operands: Sequence[Value]) -> list[Value]:
+        """The results of one equation."""
+        flow = control_flow(equation) if self.enters(equation) else None
+        if flow is None:
+            return self.bind(equation, operands)
+        return self.follow(flow, operands)
+
+    def enters(self, equation: Any) -> bool:
+        """Whether a loop, branch or call is taken apart; otherwise it is one operation like any other."""
+        return True
+
+    def follow(self, flow: ControlFlow, operands: Sequence[Value]) -> list[Value]:
+        """The results of a loop, branch or call."""
+        if isinstance(flow, Scan):
+            return self.scan(flow, operands)
+        if isinstance(flow, While):
+            return self.while_loop(flow, operands)
+        return self.cond(flow, operands) if isinstance(flow, Cond) else self.call(flow, operands)
+
+    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+        """The results of an equation that is not taken apart."""
+        with _jax_compat.source_of(equation):
+            return _jax_compat.bind_equation(equation, operands)
+
+    def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
+        """One iteration, one branch (`part` is "[2]"), or a loop's condition (`part` is "?")."""
+        return self.run(closed, operands)
+
+    def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
+        """The results of a scan."""
+        consts, start, xs = flow.split(operands)
+        carries = len(start)
+
+        def iteration(carry: Any, x: Any) -> Any:
+            results = self.body(flow, flow.body, [*consts, *carry, *x])
+            return tuple(results[:carries]), tuple(results[carries:])
+
+        params = flow.equation.params
+        with _jax_compat.source_of(flow.equation, mesh=False):
+            last, stacked = jax.lax.scan(
+                iteration, tuple(start), tuple(xs), flow.length, reverse=flow.reverse, unroll=params["unroll"]
+            )
+        return [*last, *stacked]
+
+    def while_loop(self, flow: While, operands: Sequence[Any]) -> list[Any]:
+        """The results of a while loop."""
+        for_condition, for_body, start = flow.split(operands)
+        with _jax_compat.source_of(flow.equation, mesh=False):
+            return list(
+                jax.lax.while_loop(
+                    lambda carry: self.body(flow, flow.condition, [*for_condition, *carry], "?")[0],
+                    lambda carry: tuple(self.body(flow, flow.body, [*for_body, *carry])),
+                    tuple(start),
+                )
+            )
+
+    def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
+        """The results of a branch."""
+        index, inputs = flow.split(operands)
+        branches = [
+            lambda *values, number=number, branch=branch: tuple(self.body(flow, branch, values, f"[{number}]"))
+            for number, branch in enumerate(flow.bodies)
+        ]
+        with _jax_compat.source_of(flow.equation, mesh=False):
+            return list(jax.lax.switch(index, branches, *inputs))
+
+    def call(self, flow: Call, operands: Sequence[Any]) -> list[Any]:
+        """The results of a call, laid flat."""
+        with _jax_compat.source_of(flow.equation):
+            return self.body(flow, flow.body, operands)
+
+
+class PythonInterpreter(Interpreter[Any]):
+    """An interpreter whose values are concrete: loops are Python loops, and one branch is taken."""
+
+    def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
+        """One iteration after the other."""
+        consts, carry, xs = flow.split(operands)
+        carries, stacked = len(carry), []
+        for number in flow.iterations:
+            results = self.iteration(flow, number, [*consts, *carry, *(x[number] for x in xs)])
+            carry = results[:carries]
+            stacked.append(results[carries:])
+        stacked = stacked[::-1] if flow.reverse else stacked
+        avals = flow.body.out_avals[carries:]
+        return [*carry, *(self.stack([row[i] for row in stacked], aval) for i, aval in enumerate(avals))]
+
+    def while_loop(self, flow: While, operands: Sequence[Any]) -> list[Any]:
+        """One iteration after the other."""
+        for_condition, for_body, carry = flow.split(operands)
+        number = 0
+        while bool(self.body(flow, flow.condition, [*for_condition, *carry], "?")[0]):
+            carry = self.iteration(flow, number, [*for_body, *carry])
+            number += 1
+        return list(carry)
+
+    def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
+        """The branch that is taken."""
+        index, inputs = flow.split(operands)
+        number = flow.taken(index)
+        return self.body(flow, flow.bodies[number], inputs, f"[{number}]")
+
+    def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
+        """Iteration `number` of a loop; of a scan the index of its slice."""
+        return self.body(flow, flow.body, operands)
+
+    def stack(self, values: list[Any], aval: Any) -> Any:
+        """The results of all iterations as one array; `aval` is the type of one."""
+        if not values:
+            return jax.numpy.zeros((0, *aval.shape), aval.dtype)
+        return jax.numpy.stack(values)

@@ -1,0 +1,74 @@
+"""Which lowering spreads the clients of a phase over a mesh: a `shard_map`, or a `vmap` that the compiler partitions.
+
+`shard_map` is the better one where it works: nothing of one client can reach another one's devices. Where the mesh has
+further axes it is only partly manual, and then some operations have no lowering (callbacks, kernels) or abort XLA
+(a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
+"""
+
+from typing import Any, Literal, TypeAlias
+
+from jax.sharding import AxisType
+
+from workbench import _jax_compat
+from workbench.mesh import Layout
+from workbench.plan._callbacks import CALLBACKS
+from workbench.plan._phases import Phase
+
+Spread: TypeAlias = Literal["auto", "shard_map", "vmap"]
+
+# With two more axes, XLA groups the devices of these operations wrongly in a partly manual program, and aborts.
+_GATHERS = frozenset({"gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"})
+_GATHER_NAMES = frozenset({*_GATHERS, *(name.replace("_", "-") for name in _GATHERS)})
+# JAX has no lowering of these in a partly manual program.
+_OPAQUE = frozenset({*CALLBACKS, "pallas_call", "new_ref", "get", "swap", "addupdate", "run_state", "ffi_call"})
+
+
+def choose_spread(phase: Phase, wanted: Spread) -> Spread:
+    """The lowering of a phase: what was asked for, or else the one that XLA survives."""
+    if wanted != "auto":
+        return wanted
+    if phase.layout is None:
+        return "shard_map"
+    others = other_axes(phase.layout)
+    if not others:
+        return "shard_map"
+    names = set().union(*(_primitives(step.jaxpr.jaxpr) for step in phase.steps if step.jaxpr is not None))
+    if names & _OPAQUE or (len(others) > 1 and names & _GATHER_NAMES):
+        return "vmap"
+    return "shard_map"
+
+
+def other_axes(layout: Layout) -> tuple[str, ...]:
+    """The axes of the mesh, larger than 1 and not manual yet, that do not hold the clients."""
+    mesh = layout.mesh
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(
+        name for name, kind in kinds if name not in layout.axes and kind is not AxisType.Manual and mesh.shape[name] > 1
+    )
+
+
+def manual_axes(phase: Phase) -> set[str]:
+    """The axes that the `shard_map` of a phase makes manual.
+
+    Axes of one position are among them where the client holds what JAX lowers in fully manual programs only.
+    """
+    layout = phase.layout
+    assert layout is not None
+    names = set().union(*(_primitives(step.jaxpr.jaxpr) for step in phase.steps if step.jaxpr is not None))
+    if names & _OPAQUE and not other_axes(layout):
+        return {
+            name
+            for name, kind in zip(layout.mesh.axis_names, layout.mesh.axis_types, strict=True)
+            if kind is not AxisType.Manual
+        }
+    return set(layout.axes)
+
+
+@_jax_compat.once_per_jaxpr
+def _primitives(jaxpr: Any) -> frozenset[str]:
+    names: set[str] = set()
+    for equation in jaxpr.eqns:
+        names.add(equation.primitive.name)
+        for inner in _jax_compat.inner_jaxprs(equation):
+            names |= _primitives(inner)
+    return frozenset(names)
