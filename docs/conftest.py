@@ -1,0 +1,49 @@
+"""Executes the Python code blocks of every page, in order, with a small program at hand that the pages speak of."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+import workbench as wb
+
+
+def setup(namespace: dict) -> None:
+    """Gives a page the imports of the quickstart, and `fedavg` with its arguments `w` and `data`."""
+
+    def loss(w: jax.Array, batch: dict) -> jax.Array:
+        return jnp.mean((batch["x"] @ w["up"] @ w["down"] - batch["y"]) ** 2)
+
+    def train(w: dict, client: dict) -> dict:
+        def step(now: dict, batch: dict) -> tuple[dict, None]:
+            value, gradient = jax.value_and_grad(loss)(now, batch)
+            wb.emit("loss", value)
+            return jax.tree.map(lambda a, g: a - 0.1 * g, now, gradient), None
+
+        return jax.lax.scan(step, w, client)[0]
+
+    @wb.program(clients=8)
+    def fedavg(w: dict, data: dict) -> dict:
+        return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(w), data)))
+
+    random = np.random.default_rng(0)
+    w = {"up": jnp.asarray(random.normal(size=(6, 8)), "float32"), "down": jnp.ones((8, 2))}
+    data = {"x": jnp.asarray(random.normal(size=(8, 3, 4, 6)), "float32"), "y": jnp.ones((8, 3, 4, 2))}
+    namespace.update(jax=jax, jnp=jnp, np=np, optax=optax, wb=wb, P=PartitionSpec)
+    namespace.update(fedavg=fedavg, fn=fedavg, compiled=wb.jit(fedavg), w=w, data=data, loss=loss)
+
+
+@pytest.fixture(scope="module")
+def mesh() -> object:
+    """A mesh of four positions for clients and two for a model, set while the page runs."""
+    with jax.set_mesh(wb.make_mesh(clients=4, model=2)) as mesh:
+        yield mesh
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=setup, fixtures=["mesh"]
+).pytest()
