@@ -11,6 +11,7 @@ WorkbenchError
 │       └── NodeTimeoutError (TimeoutError)  it did not answer in time
 ├── RecordError (ValueError)         JSON that is not that of a record of this version
 ├── MeasureError (ValueError)        measuring, watching or simulating with impossible settings
+├── ProfileError (ValueError)        files of profiles that cannot be read, or hold nothing of what was asked
 ├── DataError (ValueError)           files and arrays of client data
 ├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
 └── MissingDependencyError (ImportError)
@@ -45,6 +46,10 @@ class RecordError(WorkbenchError, ValueError):
 
 class MeasureError(WorkbenchError, ValueError):
     """A measurement, a monitor, a run of rounds or a simulation was asked for with settings that cannot be."""
+
+
+class ProfileError(WorkbenchError, ValueError):
+    """A recorded profile is damaged, or is none, or lacks what was asked of it."""
 
 
 class DataError(WorkbenchError, ValueError):

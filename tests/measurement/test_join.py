@@ -2,7 +2,7 @@
 
 import pytest
 
-from workbench.measurement import DeviceEvent, Profile, event_records, join_profile
+from workbench.measurement import DeviceEvent, OtherEvent, Profile, event_records, join_profile
 from workbench.records import (
     AxisRecord,
     CollectiveRecord,
@@ -66,8 +66,8 @@ def event(device, name, start, seconds, *, module="jit_round"):
     return DeviceEvent(device=device, name=name, module=module, run=1, start_seconds=start, seconds=seconds)
 
 
-def join(*events, mesh=MESH, other_events=0):
-    return join_profile(Profile(events=events, source="memory", other_events=other_events), MODULE, mesh=mesh)
+def join(*events, mesh=MESH, others=()):
+    return join_profile(Profile(events=events, source="memory", others=others), MODULE, mesh=mesh)
 
 
 def waits(joined):
@@ -141,12 +141,44 @@ def test_shares_are_of_events_and_of_seconds():
 
 
 def test_events_of_other_programs_are_left_out_and_named():
-    joined = join(event(0, "dot", 0.0, 1.0), event(0, "dot", 1.0, 1.0, module="jit_other"), other_events=2)
+    others = (OtherEvent(0, "memory copies and fills", "memcpy", 2.0, 0.5),) * 2
+    joined = join(event(0, "dot", 0.0, 1.0), event(0, "dot", 1.0, 1.0, module="jit_other"), others=others)
     assert len(joined.leaves) == 1
     assert joined.notes == (
         "1 events of other programs left out: jit_other.",
-        "2 events on devices name no instruction and are left out.",
+        "2 events of 1 s on devices: memory copies and fills.",
     )
+
+
+def test_events_without_an_instruction_count_in_the_share():
+    others = (OtherEvent(0, "kernels that name no instruction", "k", 2.0, 0.5),) * 3
+    assert join(event(0, "dot", 0.0, 1.0), others=others).joined == 1 / 4
+
+
+def test_profile_of_other_programs_alone_joins_nothing():
+    joined = join(event(0, "dot", 0.0, 1.0, module="jit_other"))
+    assert (joined.leaves, joined.joined) == ((), 0.0)
+
+
+def test_lost_event_shifts_no_later_execution():
+    # Device 1 lost its first event: by number its second would meet the first of device 0.
+    starts = [(0, 0.0, 5.0), (0, 10.0, 2.0), (1, 11.0, 1.0)]
+    events = [event(device, "over_model", start, seconds)._replace(run=None) for device, start, seconds in starts]
+    assert [leaf.wait_seconds for leaf in join(*events).leaves] == [0.0, 1.0, 0.0]
+
+
+def test_programs_of_one_name_are_told_apart_by_their_instructions():
+    mine = [event(0, "dot", float(n), 1.0)._replace(program=11) for n in range(2)]
+    foreign = [event(0, "other", 5.0 + n, 1.0)._replace(program=28) for n in range(5)]
+    joined = join(*mine, *foreign)
+    assert [leaf.event.program for leaf in joined.leaves] == [11, 11]
+    assert joined.joined == 1.0
+
+
+def test_kernels_of_one_execution_share_its_costs():
+    names = ["im2col", "gemm", "im2col", "gemm"]
+    kernels = [event(0, "dot", float(n), 1.0)._replace(kernel=name) for n, name in enumerate(names)]
+    assert [leaf.execution_share for leaf in join(*kernels).leaves] == [0.5] * 4
 
 
 def test_nothing_joins_to_nothing():

@@ -4,10 +4,9 @@ Written against JAX 0.10, whose public profiler only writes to a directory (jax-
 """
 
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax._src import source_info_util as _source_info
@@ -15,25 +14,18 @@ from jax._src.lib import _profiler  # pyright: ignore[reportAttributeAccessIssue
 from jax._src.profiler import _profile_state as _profiler_state
 
 
-class RawEvent(NamedTuple):
-    """One event of a profile as XLA wrote it; `plane` and `line` say on which device or thread."""
-
-    plane: str
-    line: str
-    name: str
-    start_nanoseconds: float
-    nanoseconds: float
-    stats: dict[str, Any]
-
-
 class ProfilerBusyError(RuntimeError):
     """The profiler of this process could not be started, most often because it runs already."""
 
 
-def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]] | None:
-    """Runs `fn` under the profiler without touching the disk; None where this jaxlib has no such session."""
+def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, bytes] | None:
+    """Runs `fn` under the profiler without touching the disk; None where this jaxlib has no such session.
+
+    Returns:
+        What `fn` returned, and the profile: a serialized `XSpace`.
+    """
     session_type = getattr(_profiler, "ProfilerSession", None)
-    if session_type is None or not hasattr(session_type, "stop_and_get_profile_data"):
+    if session_type is None or not hasattr(session_type, "stop"):
         return None
     try:
         session = session_type(_options())
@@ -43,11 +35,11 @@ def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]] | Non
         result = fn()
     finally:
         profile = _stop(session)
-    return result, _events(profile)
+    return result, profile
 
 
-def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent]]:
-    """Runs `fn` under the public profiler, which writes a file, and reads that file back."""
+def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
+    """Runs `fn` under the public profiler, which writes files, and reads those files back."""
     with tempfile.TemporaryDirectory(prefix="workbench-profile-") as directory:
         try:
             jax.profiler.start_trace(directory, profiler_options=_options())
@@ -57,10 +49,7 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[RawEvent
             result = fn()
         finally:
             _stop_trace()
-        events: list[RawEvent] = []
-        for file in sorted(Path(directory).rglob("*.xplane.pb")):
-            events += _events(jax.profiler.ProfileData.from_file(str(file)))
-    return result, events
+        return result, [file.read_bytes() for file in sorted(Path(directory).rglob("*.xplane.pb"))]
 
 
 def user_frame_of(array: Any) -> tuple[str, int, str] | None:
@@ -84,9 +73,9 @@ def _stop_trace() -> None:
         raise
 
 
-def _stop(session: Any) -> Any:
+def _stop(session: Any) -> bytes:
     try:
-        return session.stop_and_get_profile_data()
+        return session.stop()
     except RuntimeError as error:  # a second session starts in silence and only complains when it ends
         if "ALREADY_EXISTS" in str(error):
             raise ProfilerBusyError(str(error)) from error
@@ -98,16 +87,3 @@ def _options() -> Any:
     options.python_tracer_level = 0  # Python frames would cost more than they tell
     options.host_tracer_level = 2
     return options
-
-
-def _events(profile: Any) -> list[RawEvent]:
-    with warnings.catch_warnings():  # as an error, Python 3.12's warning of jaxlib's types would end the process
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return list(_read(profile))
-
-
-def _read(profile: Any) -> Iterator[RawEvent]:
-    for plane in profile.planes:
-        for line in plane.lines:
-            for event in line.events:
-                yield RawEvent(plane.name, line.name, event.name, event.start_ns, event.duration_ns, dict(event.stats))

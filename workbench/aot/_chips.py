@@ -7,6 +7,8 @@ compiler with SIGFPE or SIGABRT, which is why they are compiled for only by forc
 from dataclasses import dataclass, field
 from typing import Literal
 
+from workbench.aot._chip_table import CHIPS, NAMES
+
 GIB = 2**30
 
 
@@ -19,11 +21,20 @@ class ChipFamily:
     description: str
     available_bytes: int  # per device: what the compiler leaves to a program (TPU: its own out-of-memory error says so)
     topologies: tuple[str, ...]
-    aliases: tuple[str, ...] = ()
     dimensions: int = 2
     devices_per_chip: int = 1
     plugin_arguments: dict[str, str] = field(default_factory=dict)
     gpu: dict[str, int | float] = field(default_factory=dict)
+
+    @property
+    def chip(self) -> str:
+        """Its name in the table of chips, which has the peaks and the other names."""
+        return self.name.upper() if self.platform == "cuda" else self.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """What else users and devices call it."""
+        return NAMES.get(self.chip, ())
 
 
 _TORUS_2D = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -82,7 +93,6 @@ _FAMILIES = (
         description="Cloud TPU v5e, 2-D torus of up to 256 chips",
         available_bytes=int(15.75 * GIB),
         topologies=_TORUS_2D,
-        aliases=("v5lite", "v5litepod", "v5 lite"),
     ),
     ChipFamily(
         name="v5p",
@@ -90,7 +100,6 @@ _FAMILIES = (
         description="Cloud TPU v5p, 3-D torus",
         available_bytes=int(95.74 * GIB),
         topologies=(*_TORUS_3D, "16x16x24"),
-        aliases=("v5",),
         dimensions=3,
     ),
     ChipFamily(
@@ -99,7 +108,6 @@ _FAMILIES = (
         description="Cloud TPU v6e (Trillium), 2-D torus of up to 256 chips",
         available_bytes=int(31.25 * GIB),
         topologies=_TORUS_2D,
-        aliases=("v6", "v6lite", "trillium"),
     ),
     ChipFamily(
         name="tpu7x",
@@ -107,7 +115,6 @@ _FAMILIES = (
         description="TPU7x (Ironwood), 3-D torus, two devices per chip",
         available_bytes=int(94.75 * GIB),
         topologies=_TORUS_3D,
-        aliases=("v7x", "v7", "tpu7", "ironwood"),
         dimensions=3,
         devices_per_chip=2,
     ),
@@ -117,14 +124,12 @@ _FAMILIES = (
         description="NVIDIA A100 SXM 80 GB",
         available_bytes=80 * GIB,
         topologies=_GPU_HOSTS,
-        aliases=("a100-80gb", "a100_80gb"),
         gpu=_CUDA
         | {
             "major": 8,
             "minor": 0,
             "core_count": 108,
             "clock_rate_ghz": 1.41,
-            "memory_bandwidth": 2_039_000_000_000,
             "l2_cache_size": 40 * 2**20,
             "device_memory_size": 80 * GIB,
             "shared_memory_per_core": 164 * 1024,
@@ -138,14 +143,12 @@ _FAMILIES = (
         description="NVIDIA H100 SXM 80 GB",
         available_bytes=80 * GIB,
         topologies=_GPU_HOSTS,
-        aliases=("h100-sxm", "h100_sxm", "hopper"),
         gpu=_HOPPER
         | {
             "major": 9,
             "minor": 0,
             "core_count": 132,
             "clock_rate_ghz": 1.83,
-            "memory_bandwidth": 3_350_000_000_000,
             "l2_cache_size": 50 * 2**20,
             "device_memory_size": 80 * GIB,
         },
@@ -162,7 +165,6 @@ _FAMILIES = (
             "minor": 0,
             "core_count": 132,
             "clock_rate_ghz": 1.83,
-            "memory_bandwidth": 4_800_000_000_000,
             "l2_cache_size": 50 * 2**20,
             "device_memory_size": 141_000_000_000,
         },
@@ -173,14 +175,12 @@ _FAMILIES = (
         description="NVIDIA B200 SXM 180 GB",
         available_bytes=180_000_000_000,
         topologies=_GPU_HOSTS,
-        aliases=("blackwell",),
         gpu=_HOPPER
         | {
             "major": 10,
             "minor": 0,
             "core_count": 148,
             "clock_rate_ghz": 1.83,
-            "memory_bandwidth": 7_700_000_000_000,
             "l2_cache_size": 126 * 2**20,
             "device_memory_size": 180_000_000_000,
         },
@@ -197,7 +197,7 @@ def gpu_target_config(family: ChipFamily) -> str:
     The compiler needs no more than the warp size, the shared memory per block and the block limits (it divides by
     them); the rest steers its choice of tiles and its scheduling.
     """
-    numbers = dict(family.gpu)
+    numbers = dict(family.gpu) | {"memory_bandwidth": int(CHIPS[family.chip].hbm_bytes_per_second)}
     major, minor = numbers.pop("major"), numbers.pop("minor")
     fields = "\n".join(f"  {key}: {value}" for key, value in sorted(numbers.items()))
     return (

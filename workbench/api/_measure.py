@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from workbench.cost import known_chip
+from workbench.cost import known_chip, largest_dtype
 from workbench.errors import InspectionError
 from workbench.inspection import Inspection, unwrap_jitted
 from workbench.measurement import MeasureOptions, measure_compiled
@@ -42,7 +42,8 @@ def measure_program(
         client_stages=client_paths(made.plan) if probe else (),
         placement=made.plan.placements[0].name if made.plan.placements else None,
         clients=made.plan.placements[0].size if made.plan.placements else None,
-        chip=known_chip(chip) if chip else None,
+        chip=(known := known_chip(chip) if chip else None),
+        dtype=largest_dtype(made.plan, known),
     )
     run = measure_compiled(
         _Call(made.compiled, kwargs), args, made.module, rounds=rounds, warmup=warmup, options=options

@@ -1,6 +1,10 @@
 """Predicts what programs cost on which chip: records in, records out, nothing measured."""
 
-from workbench.cost._chips import CHIPS as CHIPS, known_chip as known_chip
+from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
 from workbench.cost._collectives import collective_seconds as collective_seconds, is_closed_ring as is_closed_ring
-from workbench.cost._estimate import estimate_cost as estimate_cost, largest_dtype as largest_dtype
+from workbench.cost._estimate import (
+    estimate_cost as estimate_cost,
+    largest_dtype as largest_dtype,
+    nearest_dtype as nearest_dtype,
+)
 from workbench.cost._scaling import estimate_scaled as estimate_scaled

@@ -42,8 +42,8 @@ def collective_seconds(
 
     Example:
         >>> from workbench.cost import known_chip
-        >>> round(collective_seconds("all-gather", 1e6, 16, known_chip("v5e")) * 1e6)  # 15 MB over 2 × 45 GB/s, 8 hops
-        175
+        >>> round(collective_seconds("all-gather", 1e6, 16, known_chip("v5e")) * 1e6)  # 15 MB over 2 × 50 GB/s, 8 hops
+        158
 
     References:
         Austin et al., "How to Scale Your Model", 2025, section 3 (sharded matrices).

@@ -79,10 +79,30 @@ def estimate_cost(
 
 
 def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
-    """The dtype whose peak prices a program: that of its largest float input, or bfloat16 where the chip has none."""
+    """The dtype whose peak prices a program: that of its largest float input, or the nearest that the chip has."""
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
-    return "bfloat16" if chip is not None and dtype not in chip.peak_flops_per_second else dtype
+    return dtype if chip is None else nearest_dtype(dtype, chip)
+
+
+def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
+    """The dtype whose published peak stands for that of `dtype`: its own, of another float8, bfloat16 or float16.
+
+    Args:
+        dtype: JAX's name.
+        chip: Has the peaks.
+
+    Example:
+        >>> from workbench.cost import known_chip
+        >>> nearest_dtype("float8_e4m3b11fnuz", known_chip("v6e")), nearest_dtype("float32", known_chip("v6e"))
+        ('float8_e4m3fn', 'bfloat16')
+    """
+    peaks = chip.peak_flops_per_second
+    if dtype in peaks:
+        return dtype
+    family = next((name for name in ("float8", "float4") if dtype.startswith(name)), None)
+    near = next((name for name in peaks if family and name.startswith(family)), None)
+    return near or next((name for name in ("bfloat16", "float16") if name in peaks), next(iter(peaks), dtype))
 
 
 def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:

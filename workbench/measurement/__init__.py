@@ -3,6 +3,11 @@
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint
 from workbench.measurement._client_profiles import ClientProfiles as ClientProfiles, sample_profiles as sample_profiles
 from workbench.measurement._clients import client_runs as client_runs, lockstep_waste as lockstep_waste
+from workbench.measurement._device_events import (
+    DeviceEvent as DeviceEvent,
+    ModuleRun as ModuleRun,
+    OtherEvent as OtherEvent,
+)
 from workbench.measurement._history import History as History
 from workbench.measurement._join import (
     JoinedEvent as JoinedEvent,
@@ -13,10 +18,6 @@ from workbench.measurement._join import (
 from workbench.measurement._measure import MeasureOptions as MeasureOptions, measure_compiled as measure_compiled
 from workbench.measurement._memory import largest_arrays as largest_arrays, live_bytes as live_bytes
 from workbench.measurement._monitor import DeviceMonitor as DeviceMonitor, watch_devices as watch_devices
-from workbench.measurement._profile import (
-    DeviceEvent as DeviceEvent,
-    Profile as Profile,
-    capture_profile as capture_profile,
-)
+from workbench.measurement._profile import Profile as Profile, capture_profile as capture_profile
 from workbench.measurement._rounds import Run as Run, run_rounds as run_rounds
 from workbench.measurement._simulate import simulate_round as simulate_round, simulate_rounds as simulate_rounds

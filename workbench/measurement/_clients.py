@@ -54,7 +54,8 @@ def client_runs(
                 where=labels.get(device, str(device)),
                 seconds=sum(leaf.work_seconds for leaf in events) / rounds,
                 steps=ran.get(step_loop, 0) // rounds if step_loop else None,
-                flops=sum(leaf.instruction.flops for leaf in events if leaf.instruction) / rounds,
+                flops=sum(leaf.instruction.flops * leaf.execution_share for leaf in events if leaf.instruction)
+                / rounds,
                 loops={loop: ran[loop] // rounds for loop in sorted(own_loops & ran.keys())},
             )
         )

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from workbench.measurement._profile import DeviceEvent, Profile
+from workbench.measurement._device_events import DeviceEvent, execution_shares
+from workbench.measurement._profile import Profile, describe_others
 from workbench.records import CollectiveRecord, EventRecord, InstructionRecord, MeshRecord, ModuleRecord
 
 Kind = Literal["compute", "collective"]
@@ -18,12 +19,16 @@ _COLLECTIVES = frozenset(
 
 
 class JoinedEvent(NamedTuple):
-    """An event with the instruction that it executed (None: unknown); `wait_seconds` of it were waiting for others."""
+    """An event with the instruction that it executed (None: unknown); `wait_seconds` of it were waiting for others.
+
+    `execution_share` is below 1 where a GPU ran several kernels for one execution: costs of the instruction count once.
+    """
 
     event: DeviceEvent
     instruction: InstructionRecord | None
     kind: Kind
     wait_seconds: float
+    execution_share: float = 1.0
 
     @property
     def stage(self) -> str | None:
@@ -33,7 +38,7 @@ class JoinedEvent(NamedTuple):
     @property
     def work_seconds(self) -> float:
         """Seconds without the waiting."""
-        return self.event.seconds - self.wait_seconds
+        return self.event.self_seconds - self.wait_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,7 @@ class JoinedProfile:
 
     leaves: tuple[JoinedEvent, ...]
     containers: tuple[JoinedEvent, ...]
-    joined: float  # share of events that are instructions of the module, 0..1
+    joined: float  # share of the devices' events, those of other programs left out, that are instructions of the module
     attributed: float  # share of the leaves' seconds that have a stage, 0..1
     notes: tuple[str, ...]
 
@@ -65,30 +70,32 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
     Returns:
         The events in order of time, and the shares that found an instruction and a stage.
     """
-    mine = [event for event in profile.events if event.module == module.name]
-    notes = []
-    if not mine:
-        mine = list(profile.events)
-    elif len(mine) < len(profile.events):
-        others = sorted(set(profile.modules()) - {module.name})
-        notes.append(f"{len(profile.events) - len(mine)} events of other programs left out: {', '.join(others)}.")
-    if profile.other_events:
-        notes.append(f"{profile.other_events} events on devices name no instruction and are left out.")
     by_name = {instruction.name: instruction for instruction in module.instructions}
+    mine, notes = _of_module(profile, module.name, by_name)
+    notes += describe_others(profile.others)
     enclosing = _enclosing(module, {event.name for event in mine})
     collectives = {collective.name: collective for collective in module.collectives}
     waits = _waits([event for event in mine if _is_collective(by_name.get(event.name), collectives)], collectives, mesh)
     leaves, containers = [], []
-    for event in mine:
+    for event, share in execution_shares(mine):
         instruction = by_name.get(event.name)
         kind: Kind = "collective" if _is_collective(instruction, collectives) else "compute"
-        joined = JoinedEvent(event, instruction, kind, waits.get(event, 0.0))
+        joined = JoinedEvent(event, instruction, kind, waits.get(id(event), 0.0), share)
         (containers if event.name in enclosing else leaves).append(joined)
+    if any(event.kernel for event in mine):  # kernels are held back until their execution is over
+        leaves.sort(key=_moment)
+        containers.sort(key=_moment)
     total = sum(leaf.event.seconds for leaf in leaves)
+    counted = len(mine) + profile.other_events
+    unknown = Counter(event.name for event in mine if event.name not in by_name)
+    if unknown:
+        seconds = sum(event.seconds for event in mine if event.name in unknown)
+        named = ", ".join(f"`{name}`" for name, _ in unknown.most_common(3))
+        notes.append(f"{sum(unknown.values())} events of {seconds:.4g} s name no instruction of the module: {named}.")
     return JoinedProfile(
         leaves=tuple(leaves),
         containers=tuple(containers),
-        joined=sum(event.name in by_name for event in mine) / len(mine) if mine else 0.0,
+        joined=sum(event.name in by_name for event in mine) / counted if counted else 0.0,
         attributed=sum(leaf.event.seconds for leaf in leaves if leaf.stage is not None) / total if total else 0.0,
         notes=tuple(notes),
     )
@@ -142,20 +149,71 @@ def _is_collective(instruction: InstructionRecord | None, collectives: Mapping[s
     return opcode in _COLLECTIVES or instruction.name in collectives
 
 
+def _moment(item: JoinedEvent) -> tuple[float, int]:
+    return item.event.start_seconds, item.event.device
+
+
+def _of_module(
+    profile: Profile, name: str, instructions: Mapping[str, InstructionRecord]
+) -> tuple[list[DeviceEvent], list[str]]:
+    """The events of one program. Of several programs of its name, the one whose instructions they are."""
+    named = [event for event in profile.events if event.module in (name, "")]
+    programs = {event.program for event in named}
+    notes = []
+    if len(programs) > 1:
+        fitting = Counter(event.program for event in named if event.name in instructions)
+        sizes = Counter(event.program for event in named)
+        best = max(programs, key=lambda program: (fitting[program] / sizes[program], sizes[program]))
+        mine = [event for event in named if event.program == best]
+        notes.append(
+            f"{len(programs)} programs are called {name}; {len(named) - len(mine)} events of those with other "
+            f"instructions than program {best} are left out."
+        )
+    else:
+        mine = named
+    others = Counter(event.module for event in profile.events if event.module not in (name, ""))
+    if others:
+        notes.append(f"{sum(others.values())} events of other programs left out: {', '.join(sorted(others))}.")
+    return mine, notes
+
+
 def _waits(
     events: Sequence[DeviceEvent], collectives: Mapping[str, CollectiveRecord], mesh: MeshRecord | None
-) -> dict[DeviceEvent, float]:
-    turn: Counter[tuple[str, int]] = Counter()
-    together: dict[tuple[str, int, tuple[int, ...]], list[DeviceEvent]] = defaultdict(list)
-    for event in events:  # in order of time, so the n-th event of a device belongs to the n-th execution everywhere
-        execution = turn[event.name, event.device]
-        turn[event.name, event.device] += 1
-        together[event.name, execution, _group(collectives.get(event.name), event.device, mesh)].append(event)
+) -> dict[int, float]:
+    """Seconds that every event waited, by its identity."""
+    together: dict[tuple[str, int | None, tuple[int, ...]], list[DeviceEvent]] = defaultdict(list)
+    for event in events:
+        together[event.name, event.run, _group(collectives.get(event.name), event.device, mesh)].append(event)
     waits = {}
-    for participants in together.values():
-        work = min(event.seconds for event in participants)
-        waits.update({event: event.seconds - work for event in participants})
+    for same in together.values():
+        for participants in _meetings(same):
+            work = min(event.seconds for event in participants)
+            waits.update({id(event): event.seconds - work for event in participants})
     return waits
+
+
+def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
+    """Which events are one execution of a collective: within one run as many on every device, else by time.
+
+    Nobody leaves a collective before the last one has entered, so events of one execution overlap. An event that was
+    lost, or that the profiler split in two, then costs its own execution and does not shift all later ones.
+    """
+    per_device: dict[int, list[DeviceEvent]] = defaultdict(list)
+    for event in events:
+        per_device[event.device].append(event)
+    counts = {len(own) for own in per_device.values()}
+    if events[0].run is not None and len(counts) == 1:
+        yield from map(list, zip(*per_device.values(), strict=True))
+        return
+    meeting: list[DeviceEvent] = []
+    for event in sorted(events, key=lambda event: event.start_seconds):
+        ends = min((other.end_seconds for other in meeting), default=0.0)
+        if meeting and (event.start_seconds >= ends or any(other.device == event.device for other in meeting)):
+            yield meeting
+            meeting = []
+        meeting.append(event)
+    if meeting:
+        yield meeting
 
 
 def _group(collective: CollectiveRecord | None, device: int, mesh: MeshRecord | None) -> tuple[int, ...]:

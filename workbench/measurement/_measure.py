@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workbench.cost import nearest_dtype
 from workbench.errors import MeasureError
 from workbench.measurement._clients import client_runs
 from workbench.measurement._join import JoinedEvent, JoinedProfile, event_records, join_profile
@@ -28,6 +29,11 @@ from workbench.records import (
     StageRunRecord,
 )
 
+_JOINED_WELL = 0.99
+COMMAND_BUFFER_NOTE = (
+    "Kernels inside a command buffer (a CUDA graph) name no instruction, so their seconds reach no stage. Set "
+    "XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, and measure again, to have every kernel by name."
+)
 UNATTRIBUTED = ""  # the stage of what no stage could be found for
 
 
@@ -41,7 +47,7 @@ class MeasureOptions:
         placement: Name of the placement of these clients; may be left out when the mesh holds one placement only.
         clients: How many clients there are, for a program without a mesh: its device then holds them all.
         chip: Published peaks, to relate the achieved rates to.
-        dtype: The type whose peak applies.
+        dtype: The type whose peak applies; where the chip has none for it, the nearest.
         max_events: Spans kept for the time line; of more, every device keeps its longest. Sums always count all.
         through: Force one way to profile, see `capture_profile`.
     """
@@ -140,7 +146,7 @@ def measure_compiled(
         notes=(
             *joined.notes,
             *client_notes,
-            *_notes(walls, len(spans), module, devices, options),
+            *_notes(walls, len(spans), module, devices, options, joined),
         ),
         results=profile.result,
     )
@@ -210,12 +216,13 @@ def _stage_runs(
         total[leaf.kind] += leaf.work_seconds / rounds
         total["wait"] += leaf.wait_seconds / rounds
         if leaf.instruction is not None:
-            total["flops"] += leaf.instruction.flops / rounds
+            executions = leaf.execution_share / rounds
+            total["flops"] += leaf.instruction.flops * executions
             if leaf.kind == "compute":
-                total["bytes"] += leaf.instruction.accessed_bytes / rounds
+                total["bytes"] += leaf.instruction.accessed_bytes * executions
     chip = options.chip
     share = 1 / chip.devices_per_chip if chip else 1.0
-    peak_flops = chip.peak_flops_per_second.get(options.dtype) if chip else None
+    peak_flops = chip.peak_flops_per_second.get(nearest_dtype(options.dtype, chip)) if chip else None
     records = []
     for (stage, device), total in sorted(sums.items()):
         busy = total["compute"]
@@ -267,7 +274,12 @@ def _seats(held: ClientRange) -> list[int | None]:
 
 
 def _notes(
-    walls: _Rounds, spans: int, module: ModuleRecord, devices: Sequence[Any], options: MeasureOptions
+    walls: _Rounds,
+    spans: int,
+    module: ModuleRecord,
+    devices: Sequence[Any],
+    options: MeasureOptions,
+    joined: JoinedProfile,
 ) -> list[str]:
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
     notes = [f"Profiling: {profiled:.4g} s per call with it, {plain:.4g} s without (medians of {len(walls.plain)})."]
@@ -276,7 +288,8 @@ def _notes(
     if devices[0].platform == "cpu":
         notes.append("Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator.")
     else:
-        notes.append("How this platform lays out its profiles was not verified; see the shares of joined events.")
+        if devices[0].platform == "gpu" and joined.joined < _JOINED_WELL:
+            notes.append(COMMAND_BUFFER_NOTE)
     if devices[0].memory_stats() is None:
         planned = module.memory.peak_bytes
         notes.append(

@@ -1,32 +1,16 @@
 """A profile of the devices, captured while a function runs."""
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 
-from workbench._jax_compat.profiler import ProfilerBusyError, RawEvent, profile_in_memory, profile_through_directory
-from workbench.errors import EngineError
-
-_DEVICE_PLANE = re.compile(r"/device:[A-Za-z]+:(\d+)")
-
-
-class DeviceEvent(NamedTuple):
-    """One execution of one HLO instruction on one device, seconds from the first event of the profile."""
-
-    device: int
-    name: str  # the HLO instruction
-    module: str
-    run: int | None
-    start_seconds: float
-    seconds: float
-
-    @property
-    def end_seconds(self) -> float:
-        """When it was over."""
-        return self.start_seconds + self.seconds
+from workbench._jax_compat.profiler import ProfilerBusyError, profile_in_memory, profile_through_directory
+from workbench.errors import EngineError, ProfileError
+from workbench.measurement._device_events import DeviceEvent, ModuleRun, OtherEvent, first_moment, read_plane
+from workbench.measurement._xplane import WireError, read_space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +19,8 @@ class Profile:
 
     events: tuple[DeviceEvent, ...]
     source: Literal["memory", "directory"]
-    other_events: int = 0  # on planes of devices, without the name of an instruction
+    others: tuple[OtherEvent, ...] = ()  # on devices, without an instruction: copies, waiting, what overlaps
+    runs: tuple[ModuleRun, ...] = ()  # whole programs, where the profile has them (TPU)
     result: Any = field(default=None, repr=False, compare=False)
 
     def modules(self) -> dict[str, int]:
@@ -44,6 +29,11 @@ class Profile:
         for event in self.events:
             counts[event.module] = counts.get(event.module, 0) + 1
         return counts
+
+    @property
+    def other_events(self) -> int:
+        """Events on devices that take time of their own and name no instruction."""
+        return sum(not event.overlaps for event in self.others)
 
 
 def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
@@ -77,10 +67,10 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
     try:
         captured = profile_in_memory(run) if through != "directory" else None
         if captured is not None:
-            return _read(captured[1], captured[0], "memory")
+            return _read([captured[1]], captured[0], "memory")
         if through != "memory":
-            result, raw = profile_through_directory(run)
-            return _read(raw, result, "directory")
+            result, files = profile_through_directory(run)
+            return _read(files, result, "directory")
     except ProfilerBusyError as error:
         msg = (
             f"`capture_profile` could not start the profiler ({error}). JAX profiles one thing at a time in a process: "
@@ -103,35 +93,53 @@ def _let_finish() -> None:
             continue
 
 
-def _read(raw: Iterable[RawEvent], result: Any, source: Literal["memory", "directory"]) -> Profile:
-    found, others = [], 0
-    for event in raw:
-        device = _device_of(event)
-        if device is None:
+def _read(spaces: Iterable[bytes], result: Any, source: Literal["memory", "directory"]) -> Profile:
+    events: list[DeviceEvent] = []
+    others: list[OtherEvent] = []
+    runs: list[ModuleRun] = []
+    for space in spaces:
+        try:
+            planes = read_space(space).planes
+        except ProfileError:  # a profile of nothing holds no plane
             continue
-        if "hlo_op" in event.stats:
-            found.append((event.start_nanoseconds, device, event))
-        elif _DEVICE_PLANE.match(event.plane):  # the CPU's devices are threads of the host, with events of their own
-            others += 1
-    found.sort(key=lambda item: (item[0], item[1]))
-    origin = found[0][0] if found else 0.0
-    events = tuple(
-        DeviceEvent(
-            device=device,
-            name=str(event.stats["hlo_op"]),
-            module=str(event.stats.get("hlo_module", "")),
-            run=event.stats.get("run_id"),
-            start_seconds=(start - origin) * 1e-9,
-            seconds=event.nanoseconds * 1e-9,
-        )
-        for start, device, event in found
+        moment = first_moment(planes)
+        for plane in planes:
+            try:
+                for found in read_plane(plane, origin_ps=moment):
+                    kinds = (
+                        events if isinstance(found, DeviceEvent) else runs if isinstance(found, ModuleRun) else others
+                    )
+                    kinds.append(found)  # pyright: ignore[reportArgumentType] -- the list of its own type
+            except WireError as error:
+                msg = f"`capture_profile` received a profile that it cannot read: {error}. Measure once more."
+                raise EngineError(msg) from error
+    events.sort(key=lambda event: (event.start_seconds, event.device))
+    origin = events[0].start_seconds if events else 0.0
+    return Profile(
+        events=tuple(event._replace(start_seconds=event.start_seconds - origin) for event in events),
+        source=source,
+        others=tuple(event._replace(start_seconds=event.start_seconds - origin) for event in others),
+        runs=tuple(run._replace(start_seconds=run.start_seconds - origin) for run in runs),
+        result=result,
     )
-    return Profile(events=events, source=source, other_events=others, result=result)
 
 
-def _device_of(event: RawEvent) -> int | None:
-    ordinal = event.stats.get("device_ordinal")
-    if ordinal is not None:
-        return int(ordinal)
-    plane = _DEVICE_PLANE.match(event.plane)
-    return int(plane[1]) if plane else None
+def describe_others(others: Iterable[OtherEvent]) -> list[str]:
+    """One sentence per kind of event that is no execution of an instruction, most seconds first.
+
+    Args:
+        others: Of all devices.
+
+    Example:
+        >>> describe_others([OtherEvent(0, "memory copies and fills", "memcpy", 0.0, 0.5)])
+        ['1 event of 0.5 s on devices: memory copies and fills.']
+    """
+    seconds: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for event in others:
+        seconds[event.kind] += event.seconds  # pyright: ignore[reportArgumentType] -- a Counter of floats
+        counts[event.kind] += 1
+    return [
+        f"{counts[kind]} event{'s' if counts[kind] > 1 else ''} of {total:.4g} s on devices: {kind}."
+        for kind, total in seconds.most_common()
+    ]

@@ -57,6 +57,14 @@ from workbench.records._live import (
     TapRecord as TapRecord,
     TimelineRecord as TimelineRecord,
 )
+from workbench.records._profile import (
+    ProfiledDeviceRecord as ProfiledDeviceRecord,
+    ProfiledMemoryRecord as ProfiledMemoryRecord,
+    ProfiledOperationRecord as ProfiledOperationRecord,
+    ProfiledProgramRecord as ProfiledProgramRecord,
+    ProfileRecord as ProfileRecord,
+    UnjoinedRecord as UnjoinedRecord,
+)
 from workbench.records._program import (
     PlacementRecord as PlacementRecord,
     PlanRecord as PlanRecord,

@@ -62,7 +62,7 @@ class ChipRecord(Record):
     """A chip's published peaks (per chip; `devices_per_chip` JAX devices share them)."""
 
     name: str
-    peak_flops_per_second: dict[str, float]  # by dtype name: "bfloat16", "float32", "int8", "float8"
+    peak_flops_per_second: dict[str, float]  # by JAX's dtype name: "bfloat16", "float8_e4m3fn", "int4"
     hbm_bytes: int
     hbm_bytes_per_second: float
     link_bytes_per_second: float  # one way, one link (TPU) or the whole NVLink port (GPU)

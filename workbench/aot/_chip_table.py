@@ -1,0 +1,343 @@
+"""The one table of chips: published peaks with their source, and every name that JAX or a user gives a chip.
+
+Conventions: FLOP/s are dense (without sparsity). "float32" on a GPU is TF32, what a matrix product of float32 uses by
+default there. A TPU's link is the published bidirectional bandwidth per chip, halved, over its links; a GPU's is one
+way through its NVLink or Infinity Fabric port, and 0 where cards talk over PCIe only, so nothing is priced.
+A name is looked up whole: a chip that the table lacks is unknown, however much its name resembles another.
+"""
+
+import difflib
+import re
+
+from workbench.errors import MeshError
+from workbench.records import ChipRecord
+
+_GIB = 2**30
+_GB = 10**9
+_AS_OF = "2026-11-22"
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+_FLOAT8_AMD = ("float8_e4m3fnuz", "float8_e5m2fnuz")
+
+
+def _peaks(
+    bfloat16: float,
+    *,
+    float32: float = 0.0,
+    int8: float = 0.0,
+    float8: float = 0.0,
+    int4: float = 0.0,
+    float4: float = 0.0,
+    float16: float | None = None,
+    kinds: tuple[str, ...] = _FLOAT8,
+) -> dict[str, float]:
+    """Tera-operations per second under the names of JAX's dtypes."""
+    named = {
+        "bfloat16": bfloat16,
+        "float16": 0.0 if float16 is None else float16,
+        "float32": float32,
+        "int8": int8,
+        "uint8": int8,
+        **dict.fromkeys(kinds, float8),
+        "int4": int4,
+        "uint4": int4,
+        "float4_e2m1fn": float4,
+    }
+    return {dtype: tera * 1e12 for dtype, tera in named.items() if tera}
+
+
+def _tpu(
+    name: str,
+    peaks: dict[str, float],
+    gib: int,
+    bandwidth: float,
+    ici: float,
+    *,
+    links: int,
+    domain: int,
+    source: str,
+    dcn: float | None = None,
+    devices: int = 1,
+) -> ChipRecord:
+    """A TPU; `bandwidth` and `ici` in GB/s, the latter both ways over all links, as Cloud's pages print it."""
+    return ChipRecord(
+        name=name,
+        peak_flops_per_second=peaks,
+        hbm_bytes=gib * _GIB,
+        hbm_bytes_per_second=bandwidth * 1e9,
+        link_bytes_per_second=ici * 1e9 / 2 / links,
+        links=links,
+        topology="torus3d" if links == 6 else "torus2d",
+        devices_per_chip=devices,
+        dcn_bytes_per_second=dcn,
+        domain=domain,
+        source=source,
+        as_of=_AS_OF,
+    )
+
+
+def _gpu(
+    name: str,
+    peaks: dict[str, float],
+    gb: int,
+    bandwidth: float,
+    *,
+    source: str,
+    link: float = 0.0,
+    domain: int = 1,
+    devices: int = 1,
+) -> ChipRecord:
+    """A GPU; `bandwidth` and `link` (one way) in GB/s."""
+    return ChipRecord(
+        name=name,
+        peak_flops_per_second=peaks,
+        hbm_bytes=gb * _GB,
+        hbm_bytes_per_second=bandwidth * 1e9,
+        link_bytes_per_second=link * 1e9,
+        links=1 if link else 0,
+        topology="switch",
+        devices_per_chip=devices,
+        domain=domain,
+        source=source,
+        as_of=_AS_OF,
+    )
+
+
+_HOPPER = _peaks(989, float16=989, float32=494.5, int8=1979, float8=1979)
+_HOPPER_NVL = _peaks(835, float16=835, float32=417.5, int8=1671, float8=1671)
+_BLACKWELL = _peaks(2250, float16=2250, float32=1125, int8=4500, float8=4500, float4=9000)
+_AMPERE = _peaks(312, float16=312, float32=156, int8=624, int4=1248)
+_CLOUD = "Google Cloud documentation, docs.cloud.google.com/tpu/docs"
+_KLOCKWOOD = "glennklockwood.com/garden/processors (NVIDIA's Blackwell brief)"
+
+_ROWS = (
+    _tpu(
+        "v4", _peaks(275, int8=275), 32, 1200, 600, links=6, domain=4096,
+        source=f"{_CLOUD}/v4: 2400 Gbps one way over 6 links; one JAX device per chip (megacore)",
+    ),
+    _tpu(
+        "v5e", _peaks(197, int8=393, int4=788), 16, 819, 400, links=4, domain=256,
+        source=f"{_CLOUD}/v5e; int4: JAX's tpu_info",
+    ),
+    _tpu(
+        "v5p", _peaks(459, int8=918, float8=459), 95, 2765, 1200, links=6, domain=8960, dcn=50e9 / 8,
+        source=f"{_CLOUD}/v5p-training (float8 at the rate of bfloat16)",
+    ),
+    _tpu(
+        "v6e", _peaks(918, int8=1836, float8=918, int4=3680), 32, 1638, 800, links=4, domain=256, dcn=100e9 / 8,
+        source=f"{_CLOUD}/v6e, and the device planes of a recorded profile; float8 and int4: JAX's tpu_info",
+    ),
+    _tpu(
+        "tpu7x", _peaks(2307, float8=4614), 192, 7380, 1200, links=6, domain=9216, dcn=100e9 / 8, devices=2,
+        source=f"{_CLOUD}/tpu7x",
+    ),
+    _gpu("V100", _peaks(0, float16=125, float32=15.7), 32, 900, link=150, domain=8,
+         source="NVIDIA V100 data sheet, SXM2; no bfloat16"),
+    _gpu("V100 16GB", _peaks(0, float16=125, float32=15.7), 16, 900, link=150, domain=8,
+         source="NVIDIA V100 data sheet, SXM2; no bfloat16"),
+    _gpu("V100 PCIe", _peaks(0, float16=112, float32=14), 16, 900, source="NVIDIA V100 data sheet, PCIe; no bfloat16"),
+    _gpu("T4", _peaks(0, float16=65, float32=8.1, int8=130, int4=260), 16, 320,
+         source="NVIDIA T4 data sheet; sysrqmts.com, hmc-tech.com; no bfloat16"),
+    _gpu("A100", _AMPERE, 80, 2039, link=300, domain=8, source="NVIDIA A100 data sheet, SXM4 80 GB"),
+    _gpu("A100 40GB", _AMPERE, 40, 1555, link=300, domain=8, source="NVIDIA A100 data sheet, SXM4 40 GB"),
+    _gpu("A100 PCIe", _AMPERE, 80, 1935, source="NVIDIA A100 data sheet, PCIe 80 GB"),
+    _gpu("A100 PCIe 40GB", _AMPERE, 40, 1555, source="NVIDIA A100 data sheet, PCIe 40 GB"),
+    _gpu("A800", _AMPERE, 80, 2039, link=200, domain=8, source="A100 SXM4 80 GB with NVLink of 400 GB/s both ways"),
+    _gpu("A10G", _peaks(70, float16=70, float32=35, int8=140), 24, 600, source="AWS and NVIDIA A10G figures, dense"),
+    _gpu("L4", _peaks(121, float16=121, float32=60, int8=242.5, float8=242.5), 24, 300,
+         source="NVIDIA L4 data sheet, half of the sparse figures"),
+    _gpu("L40S", _peaks(362, float16=362, float32=183, int8=733, float8=733), 48, 864,
+         source="NVIDIA L40S data sheet, dense"),
+    _gpu("H100", _HOPPER, 80, 3350, link=450, domain=8,
+         source="NVIDIA H100 data sheet, SXM5, dense; XLA's h100_sxm target (132 SM × 4 × 512 × 2 × 1.83 GHz)"),
+    _gpu("H100 PCIe", _peaks(756, float16=756, float32=378, int8=1513, float8=1513), 80, 2000,
+         source="NVIDIA H100 data sheet and product brief PB-11133-001, PCIe, dense"),
+    _gpu("H100 NVL", _HOPPER_NVL, 94, 3938, source="NVIDIA H100 NVL data sheet, one card, dense; no bridges"),
+    _gpu("H800", _HOPPER, 80, 3350, link=200, domain=8, source="H100 SXM5 with NVLink of 400 GB/s both ways"),
+    _gpu("H20", _peaks(148, float16=148, float32=74, int8=296, float8=296), 96, 4000, link=450, domain=8,
+         source="NVIDIA H20 figures as quoted by secondary pages, dense"),
+    _gpu("H200", _HOPPER, 141, 4800, link=450, domain=8,
+         source="NVIDIA H200 data sheet, SXM, dense (anandtech.com, itkb.uw.cz)"),
+    _gpu("H200 NVL", _HOPPER_NVL, 141, 4800,
+         source="NVIDIA H200 data sheet, NVL, dense; bridges are not counted"),
+    _gpu("GH200", _HOPPER, 96, 4000, link=450, domain=8, source="NVIDIA GH200 data sheet, 96 GB of HBM3"),
+    _gpu("GH200 144GB", _HOPPER, 144, 4900, link=450, domain=32, source="NVIDIA GH200 data sheet, 144 GB of HBM3e"),
+    _gpu("B100", _peaks(1750, float16=1750, float32=875, int8=3500, float8=3500, float4=7000), 180, 8000, link=900,
+         domain=8, source=f"{_KLOCKWOOD}; HGX B100, dense"),
+    _gpu("B200", _BLACKWELL, 180, 7700, link=900, domain=8,
+         source=f"{_KLOCKWOOD}, verda.com/blog/gb300-nvl72-architecture, dense; XLA's b200 target gives 2225 and 7.67"),
+    _gpu("GB200", _peaks(2500, float16=2500, float32=1250, int8=5000, float8=5000, float4=10000), 186, 8000, link=900,
+         domain=72, source=f"{_KLOCKWOOD}, at 1200 W, dense"),
+    _gpu("B300", _peaks(2250, float16=2250, float32=1125, int8=150, float8=4500, float4=14000), 270, 7700, link=900,
+         domain=8, source="verda.com/blog/gb300-nvl72-architecture, dense (int8 is no longer accelerated)"),
+    _gpu("GB300", _peaks(2500, float16=2500, float32=1250, int8=165, float8=5000, float4=15000), 279, 8000, link=900,
+         domain=72, source="verda.com/blog/gb300-nvl72-architecture, dense (int8 is no longer accelerated)"),
+    _gpu("MI250X", _peaks(383, float16=383, float32=95.7, int8=383), 128, 3277, link=400, domain=8, devices=2,
+         source="AMD Instinct MI250X data sheet, both dies; float32: matrix"),
+    _gpu("MI300X", _peaks(1307, float16=1307, float32=653.7, int8=2615, float8=2615, kinds=_FLOAT8_AMD), 192, 5300,
+         link=448, domain=8, source="AMD Instinct MI300X data sheet, dense; seven Infinity Fabric links of 64 GB/s"),
+    _gpu("MI325X", _peaks(1307, float16=1307, float32=653.7, int8=2615, float8=2615, kinds=_FLOAT8_AMD), 256, 6000,
+         link=448, domain=8, source="AMD Instinct MI325X data sheet, dense"),
+    _gpu("MI350X", _peaks(2300, float16=2300, float32=144.2, int8=4600, float8=4600, float4=9200), 288, 8000, link=538,
+         domain=8, source="AMD Instinct MI350X data sheet, dense; no TF32"),
+    _gpu("MI355X", _peaks(2500, float16=2500, float32=157.3, int8=5000, float8=5000, float4=10100), 288, 8000, link=538,
+         domain=8, source="AMD Instinct MI355X data sheet, dense; ISSCC 2026 (5 PFLOP/s of float8); no TF32"),
+)  # fmt: skip
+
+CHIPS: dict[str, ChipRecord] = {chip.name: chip for chip in _ROWS}
+
+# Names besides the one in the table, without case, spaces and punctuation, and without the vendor in front.
+NAMES: dict[str, tuple[str, ...]] = {
+    "v4": ("v4megacore",),
+    "v5e": ("v5litepod", "v5lite"),
+    "v5p": ("v5",),
+    "v6e": ("v6", "v6lite", "trillium"),
+    "tpu7x": ("v7x", "v7", "7x", "7", "tpu7", "tpuv7", "tpuv7x", "ironwood"),
+    "V100": ("v100sxm232gb", "v100sxm332gb", "v10032gb", "v100sxm2"),
+    "V100 16GB": ("v100sxm216gb",),
+    "V100 PCIe": ("v100pcie16gb",),
+    "A100": ("a100sxm480gb", "a10080gb", "a100sxm", "a100sxm80gb"),
+    "A100 40GB": ("a100sxm440gb", "a100sxm40gb"),
+    "A100 PCIe": ("a10080gbpcie", "a100pcie80gb"),
+    "A100 PCIe 40GB": ("a100pcie40gb", "a10040gbpcie"),
+    "A800": ("a800sxm480gb",),
+    "H100": ("h10080gbhbm3", "h100sxm", "h100sxm5", "h100sxm80gb", "h100sxm580gb", "hopper", "h10080gb"),
+    "H100 PCIe": ("h10080gbpcie", "h100pcie80gb"),
+    "H100 NVL": ("h10094gbnvl",),
+    "H800": ("h800sxm", "h80080gbhbm3"),
+    "H200": ("h200sxm", "h200141gb", "h200141gbhbm3e", "h200sxm141gb"),
+    "GH200": ("gh200480gb", "gh200120gb", "gh20096gb", "gh20096gbhbm3"),
+    "GH200 144GB": ("gh200144g", "gh200144ghbm3e", "gh200144gbhbm3e"),
+    "B200": ("b200sxm", "blackwell", "b200sxm180gb", "b200180gb"),
+    "GB200": ("gb200nvl72", "gb200nvl4"),
+    "B300": ("b300sxm", "b300sxm6ac", "blackwellultra"),
+    "GB300": ("gb300nvl72",),
+    "MI250X": ("mi250", "instinctmi250xmi250"),
+    "MI300X": ("mi300xoam", "gfx942mi300x"),
+    "MI325X": ("mi325xoam",),
+    "MI350X": ("mi350xoam",),
+    "MI355X": ("mi355xoam",),
+}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_BY_NAME = {
+    **{_plain(name): name for name in CHIPS},
+    **{alias: name for name, aliases in NAMES.items() for alias in aliases},
+}
+_VENDOR = re.compile(r"^(?:nvidia|tesla|amd|instinct|radeon|google|cloud|dgx|hgx)+(?=\w)")
+_MIG = re.compile(r"^(.*?)[ -]*\bMIG\b[ -]*(\d+)g\.(\d+)gb", re.IGNORECASE)
+_MIG_SLICES = 7  # of compute, on every GPU that has them
+_CPU = ("cpu", "host", "thiscpu")
+
+# What a GPU's plane in a profile says instead of a name: vendor, cores, and memory in GB to the nearest ten.
+_BY_CORES = {
+    ("nvidia", 132, 80): "H100", ("nvidia", 114, 80): "H100 PCIe", ("nvidia", 132, 90): "H100 NVL",
+    ("nvidia", 132, 140): "H200", ("nvidia", 132, 150): "H200", ("nvidia", 108, 80): "A100",
+    ("nvidia", 108, 40): "A100 40GB", ("nvidia", 80, 30): "V100", ("nvidia", 80, 20): "V100 16GB",
+    ("nvidia", 40, 20): "T4", ("nvidia", 58, 20): "L4", ("nvidia", 148, 180): "B200", ("nvidia", 148, 190): "B200",
+    ("nvidia", 152, 190): "GB200", ("amd", 304, 210): "MI300X", ("amd", 304, 200): "MI300X",
+    ("amd", 304, 270): "MI325X", ("amd", 304, 280): "MI325X", ("amd", 256, 310): "MI355X", ("amd", 256, 290): "MI355X",
+    ("amd", 110, 60): "MI250X", ("amd", 110, 70): "MI250X",
+}  # fmt: skip
+
+
+def known_chip(name: str) -> ChipRecord | None:
+    """The record of a chip by its name, or by the kind that a device reports.
+
+    Args:
+        name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", a target such as
+            "v5e:16x16", or "cpu".
+
+    Returns:
+        The row of the table; of a MIG slice its part of the GPU. For a TPU that the table lacks, what JAX itself knows
+        (no links, so that collectives stay unpriced). None for a CPU, whose peaks nobody publishes.
+
+    Raises:
+        MeshError: if neither knows the chip.
+
+    Example:
+        >>> known_chip("v5e:16x16").peak_flops_per_second["bfloat16"]
+        197000000000000.0
+    """
+    slice_of = _MIG.match(name)
+    if slice_of:
+        whole = known_chip(slice_of[1])
+        return None if whole is None else _mig_slice(whole, int(slice_of[2]), int(slice_of[3]))
+    plain = _plain(name.split(":")[0])
+    if plain in _CPU:
+        return None
+    found = _BY_NAME.get(plain) or _BY_NAME.get(_VENDOR.sub("", plain)) or _BY_NAME.get(_without_tpu(plain))
+    return CHIPS[found] if found else _from_jax(name, _without_tpu(plain))
+
+
+def chip_of_gpu(vendor: str, cores: int, memory_bytes: int) -> ChipRecord | None:
+    """The chip behind a GPU of a profile, which names its vendor and sizes only; None where no row has these.
+
+    Args:
+        vendor: "Nvidia" or "AMD".
+        cores: Streaming multiprocessors or compute units.
+        memory_bytes: Of the device.
+
+    Example:
+        >>> chip_of_gpu("AMD", 304, 206141652992).name
+        'MI300X'
+    """
+    name = _BY_CORES.get((vendor.lower(), cores, round(memory_bytes / 1e10) * 10))
+    return CHIPS[name] if name else None
+
+
+def _without_tpu(plain: str) -> str:
+    return plain.removeprefix("google").removeprefix("cloud").removeprefix("tpu") or plain
+
+
+def _mig_slice(whole: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
+    share = min(1.0, compute / _MIG_SLICES)
+    memory = min(1.0, gigabytes * _GB / whole.hbm_bytes)
+    return whole.replace(
+        name=f"{whole.name} MIG {compute}g.{gigabytes}gb",
+        peak_flops_per_second={dtype: peak * share for dtype, peak in whole.peak_flops_per_second.items()},
+        hbm_bytes=min(whole.hbm_bytes, gigabytes * _GB),
+        hbm_bytes_per_second=whole.hbm_bytes_per_second * memory,
+        link_bytes_per_second=0.0,
+        links=0,
+        domain=1,
+        source=f"{compute} of {_MIG_SLICES} compute slices and {gigabytes} GB of: {whole.source}",
+    )
+
+
+def _from_jax(name: str, plain: str) -> ChipRecord:
+    from jax.experimental.pallas import tpu  # costs a second, and only unlisted chips need it
+
+    versions = {str(version.value): version for version in tpu.ChipVersion}
+    plain = {"v4lite": "v4i"}.get(plain, plain)
+    if plain not in versions:
+        known = [*CHIPS, *versions]
+        near = difflib.get_close_matches(name.split(":")[0], known, n=1, cutoff=0.6)
+        message = (
+            f"`known_chip` was given {name!r}, which is no chip of the table"
+            f"{f' (did you mean {near[0]!r}?)' if near else ''}. Costs in seconds need a chip's published peaks: use "
+            f"one of {', '.join(CHIPS)}, or of JAX's own {', '.join(versions)}, or pass a `ChipRecord`."
+        )
+        raise MeshError(message)
+    info = tpu.get_tpu_info_for_chip(versions[plain], 1)
+    tera = 1e-12
+    peaks = _peaks(
+        float(info.bf16_ops_per_second) * tera,
+        int8=float(info.int8_ops_per_second) * tera,
+        float8=float(info.fp8_ops_per_second) * tera,
+        int4=float(getattr(info, "int4_ops_per_second", 0) or 0) * tera,
+    )
+    return ChipRecord(
+        name=plain,
+        peak_flops_per_second=peaks,
+        hbm_bytes=int(info.hbm_capacity_bytes),
+        hbm_bytes_per_second=float(info.mem_bw_bytes_per_second),
+        link_bytes_per_second=0.0,
+        links=0,
+        topology="torus3d" if plain.startswith("v4") else "torus2d",
+        source="JAX's tpu_info, per device",
+        as_of=_AS_OF,
+    )

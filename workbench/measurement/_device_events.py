@@ -1,0 +1,398 @@
+"""From the planes of a profile to executions of HLO instructions: one set of rules per platform.
+
+TPU: the line "XLA Ops" holds one event per execution, named by its whole HLO line; program and run are those of the
+event of "XLA Modules" around it in time. "Async XLA Ops" overlap with them and stay apart, as do SparseCores, and the
+waiting of "XLA TraceMe". GPU: one event per kernel on the line of its stream, with the instruction and program in its
+statistics. CPU: events of the host's threads that name a device and an instruction.
+"""
+
+import bisect
+import heapq
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+_DEVICE = re.compile(r"/device:([A-Za-z]+):(\d+)(.*)")
+_TPU_INSTRUCTION = re.compile(r"%?(\S+) = ")
+_PROGRAM = re.compile(r"(.+)\((\d+)\)$")
+_DERIVED = frozenset(  # what viewers add to a GPU's plane from its streams: the same seconds once more
+    ("Steps", "XLA Modules", "XLA Ops", "XLA TraceMe", "Framework Ops", "Framework Name Scope", "Source code", "Source",
+     "TensorFlow Name Scope", "TensorFlow Ops", "Launch Stats")
+)  # fmt: skip
+_WAITING = ("barrier-cores", "dependency-wait")
+_COPIES = ("memcpy", "memset", "copybuffer", "copydevicetodevice", "copyhosttodevice", "copydevicetohost", "fillbuffer")
+_COMMAND_BUFFER = re.compile(r"command_buffer", re.IGNORECASE)
+
+COMMAND_BUFFERS = "command buffers"
+COPIES = "memory copies and fills"
+NO_INSTRUCTION = "kernels that name no instruction"
+SPARSE_CORE = "SparseCore operations"
+WAITING = "waiting for other chips"
+NO_PROGRAM = "operations outside of any program"
+
+_TIDY_PS = 1000  # neighbours on a TPU overlap by up to a nanosecond of rounding
+
+
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+
+
+class DeviceEvent(NamedTuple):
+    """One execution of one HLO instruction on one device (on a GPU one of its kernels); seconds count from a start.
+
+    `self_seconds` leaves out the instructions that run inside of it (the body of a `while` on a TPU).
+    """
+
+    device: int
+    name: str  # the HLO instruction
+    module: str
+    run: int | None
+    start_seconds: float
+    seconds: float
+    program: int | None = None  # tells programs of one name apart
+    kernel: str = ""  # of a GPU
+    line: str = ""  # the stream
+    category: str = ""  # as the profile itself says it, on TPU
+    inner_seconds: float = 0.0
+    facts: Mapping[str, Any] = _NO_FACTS  # what the profile itself says of the instruction (TPU)
+
+    @property
+    def end_seconds(self) -> float:
+        """When it was over."""
+        return self.start_seconds + self.seconds
+
+    @property
+    def self_seconds(self) -> float:
+        """Seconds without the instructions inside of it."""
+        return max(0.0, self.seconds - self.inner_seconds)
+
+
+class OtherEvent(NamedTuple):
+    """Something on a device that is no execution of a known instruction; `kind` says what, `overlaps` beside others."""
+
+    device: int
+    kind: str
+    name: str
+    start_seconds: float
+    seconds: float
+    overlaps: bool = False
+
+
+class ModuleRun(NamedTuple):
+    """One execution of a whole program on one device."""
+
+    device: int
+    module: str
+    program: int | None
+    run: int | None
+    start_seconds: float
+    seconds: float
+
+
+class KindLike(Protocol):
+    """What events share."""
+
+    name: str
+    display_name: str
+    stats: dict[str, Any]
+
+
+class EventLike(Protocol):
+    """An event of any file format."""
+
+    @property
+    def kind(self) -> KindLike: ...
+    @property
+    def start_ps(self) -> int: ...
+    @property
+    def duration_ps(self) -> int: ...
+    @property
+    def stats(self) -> dict[str, Any]: ...
+
+
+class PlaneLike(Protocol):
+    """A plane of any file format."""
+
+    name: str
+    stats: dict[str, Any]
+
+    def lines(self) -> Iterable[Any]: ...
+    def events(self, line: Any) -> Iterable[EventLike]: ...
+
+
+Found = DeviceEvent | OtherEvent | ModuleRun
+
+
+def device_of(plane: str) -> tuple[str, int] | None:
+    """Platform and number of a device's plane, None for other planes and for parts of a device such as SparseCores."""
+    match = _DEVICE.fullmatch(plane)
+    return (match[1].lower(), int(match[2])) if match and not match[3] and match[1] != "CUSTOM" else None
+
+
+def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Iterator[Found]:
+    """Everything that one plane says about devices, each line in order of time.
+
+    Args:
+        plane: Of a device, or of the host.
+        shift: Added to the numbers of devices: those of a second host begin again at 0.
+        origin_ps: The moment from which seconds count; a float holds no picoseconds since 1970.
+    """
+    plane = _Shifted(plane, origin_ps) if origin_ps else plane
+    if plane.name == "/host:CPU":
+        yield from _of_cpu(plane, shift)
+        return
+    match = _DEVICE.fullmatch(plane.name)
+    if match is None or match[1] == "CUSTOM":
+        return
+    device = int(match[2]) + shift
+    if match[3]:
+        kind = SPARSE_CORE if "SparseCore" in match[3] else f"events of {plane.name}"
+        for line in plane.lines():
+            if line.name not in ("XLA Modules", "Steps"):
+                yield from (_other(device, kind, event, overlaps=True) for event in plane.events(line))
+    elif match[1] == "TPU":
+        yield from _of_tpu(plane, device)
+    else:
+        yield from _of_gpu(plane, device)
+
+
+def first_moment(planes: Iterable[PlaneLike]) -> int:
+    """When the first line that can hold a device's events begins, in picoseconds; 0 where none does."""
+    starts = [
+        line.start_ps
+        for plane in planes
+        if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name)
+        for line in plane.lines()
+    ]
+    return min((start for start in starts if start > 0), default=0)
+
+
+class _Moved(NamedTuple):
+    """An event at another moment."""
+
+    kind: KindLike
+    start_ps: int
+    duration_ps: int
+    stats: dict[str, Any]
+
+
+class _Shifted:
+    """A plane whose clock begins later."""
+
+    def __init__(self, plane: PlaneLike, origin_ps: int) -> None:
+        self._plane, self._origin = plane, origin_ps
+        self.name, self.stats = plane.name, plane.stats
+
+    def lines(self) -> Iterable[Any]:
+        return self._plane.lines()
+
+    def events(self, line: Any) -> Iterator[EventLike]:
+        for event in self._plane.events(line):
+            yield _Moved(event.kind, event.start_ps - self._origin, event.duration_ps, event.stats)
+
+
+def _of_cpu(plane: PlaneLike, shift: int) -> Iterator[Found]:
+    for line in plane.lines():
+        for event in plane.events(line):
+            stats = event.stats
+            if "hlo_op" in stats and "device_ordinal" in stats:
+                yield DeviceEvent(
+                    device=int(stats["device_ordinal"]) + shift,
+                    name=str(stats["hlo_op"]),
+                    module=str(stats.get("hlo_module", "")),
+                    run=_integer(stats.get("run_id")),
+                    start_seconds=event.start_ps * 1e-12,
+                    seconds=event.duration_ps * 1e-12,
+                    program=_integer(stats.get("program_id")),
+                    line=line.name,
+                )
+
+
+def _of_tpu(plane: PlaneLike, device: int) -> Iterator[Found]:
+    lines = {line.name: line for line in plane.lines()}
+    runs = sorted(_runs(plane, lines.get("XLA Modules"), device), key=lambda run: run.start_seconds)
+    yield from runs
+    if "XLA Ops" in lines:
+        yield from _nested(_tpu_events(plane, lines["XLA Ops"], device, runs))
+    if "Async XLA Ops" in lines:
+        for event in plane.events(lines["Async XLA Ops"]):
+            name = str(event.stats.get("hlo_op") or _tpu_name(event.kind))
+            yield OtherEvent(
+                device, "asynchronous", name, event.start_ps * 1e-12, event.duration_ps * 1e-12, overlaps=True
+            )
+    if "XLA TraceMe" in lines:
+        for event in plane.events(lines["XLA TraceMe"]):
+            if event.kind.name in _WAITING:
+                yield _other(device, WAITING, event, overlaps=True)  # lies before and between operations of its run
+
+
+def _runs(plane: PlaneLike, line: Any, device: int) -> Iterator[ModuleRun]:
+    for event in plane.events(line) if line is not None else ():
+        match = _PROGRAM.match(event.kind.name)
+        name, program = (match[1], int(match[2])) if match else (event.kind.name, None)
+        run = _integer(event.stats.get("run_id"))
+        yield ModuleRun(device, name, program, run, event.start_ps * 1e-12, event.duration_ps * 1e-12)
+
+
+def _tpu_events(
+    plane: PlaneLike, line: Any, device: int, runs: list[ModuleRun]
+) -> Iterator[tuple[int, int, DeviceEvent]]:
+    starts = [run.start_seconds for run in runs]
+    for event in plane.events(line):
+        # Moments are moved to the host's clock, which stretches and squeezes operations; the chip's own clock does not.
+        begin = _integer(event.stats.get("device_offset_ps"))
+        length = _integer(event.stats.get("device_duration_ps"))
+        if begin is None or length is None:
+            begin, length = event.start_ps, event.duration_ps
+        start, seconds = event.start_ps * 1e-12, length * 1e-12
+        index = bisect.bisect_right(starts, start + 1e-9) - 1
+        run = runs[index] if index >= 0 else None
+        if run is not None and start >= run.start_seconds + run.seconds:
+            run = None
+        stats = event.kind.stats
+        yield (
+            begin,
+            begin + length,
+            DeviceEvent(
+                device=device,
+                name=_tpu_name(event.kind),
+                module=run.module if run else "",
+                run=run.run if run else None,
+                start_seconds=start,
+                seconds=seconds,
+                program=_integer(stats.get("program_id")) or (run.program if run else None),
+                line=line.name,
+                category=str(stats.get("hlo_category", "")),
+                facts=stats,
+            ),
+        )
+
+
+def _nested(events: Iterable[tuple[int, int, DeviceEvent]]) -> Iterator[DeviceEvent]:
+    """Events in order of their start, each with the seconds of those that lie directly inside of it."""
+    around: list[tuple[int, int, DeviceEvent, float]] = []  # start, end, event, seconds inside
+    for start, end, event in events:
+        while around and not (around[-1][0] <= start < around[-1][1] and end <= around[-1][1] + _TIDY_PS):
+            _, _, done, inside = around.pop()
+            yield done._replace(inner_seconds=inside) if inside else done
+        if around:
+            begin, stop, outer, inside = around[-1]
+            around[-1] = (begin, stop, outer, inside + event.seconds)
+        around.append((start, end, event, 0.0))
+    while around:
+        _, _, done, inside = around.pop()
+        yield done._replace(inner_seconds=inside) if inside else done
+
+
+def _tpu_name(kind: KindLike) -> str:
+    if kind.display_name:
+        return kind.display_name
+    match = _TPU_INSTRUCTION.match(kind.name)
+    return match[1] if match else kind.name
+
+
+def _of_gpu(plane: PlaneLike, device: int) -> Iterator[Found]:
+    streams = [line for line in plane.lines() if line.name not in _DERIVED]
+    merged = heapq.merge(*(_gpu_events(plane, line, device) for line in streams), key=_start)
+    yield from merged
+
+
+def _gpu_events(plane: PlaneLike, line: Any, device: int) -> Iterator[DeviceEvent | OtherEvent]:
+    for event in plane.events(line):
+        stats = event.stats
+        name = stats.get("hlo_op") or event.kind.stats.get("hlo_op")
+        if name and not _COMMAND_BUFFER.match(str(name)):
+            yield DeviceEvent(
+                device=device,
+                name=str(name),
+                module=str(stats.get("hlo_module") or event.kind.stats.get("hlo_module") or ""),
+                run=_integer(stats.get("run_id")),
+                start_seconds=event.start_ps * 1e-12,
+                seconds=event.duration_ps * 1e-12,
+                program=_integer(stats.get("program_id")),
+                kernel=event.kind.name,
+                line=line.name,
+            )
+        else:
+            yield _other(device, _gpu_kind(event, line.name, str(name or "")), event)
+
+
+def _gpu_kind(event: EventLike, line: str, name: str) -> str:
+    if _COMMAND_BUFFER.match(name) or "command_buffer" in event.kind.name or "cuda_graph_id" in event.stats:
+        return COMMAND_BUFFERS
+    plain = event.kind.name.lower()
+    copies = "memcpy_details" in event.stats or "memset_details" in event.stats or any(w in plain for w in _COPIES)
+    return COPIES if copies or "Memcpy" in line or "Memset" in line else NO_INSTRUCTION
+
+
+def _other(device: int, kind: str, event: EventLike, *, overlaps: bool = False) -> OtherEvent:
+    name = event.kind.display_name or event.kind.name
+    return OtherEvent(device, kind, name[:200], event.start_ps * 1e-12, event.duration_ps * 1e-12, overlaps)
+
+
+def _start(event: DeviceEvent | OtherEvent) -> float:
+    return event.start_seconds
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def kernels_per_execution(kernels: list[str]) -> int:
+    """How many kernels one execution has, of an instruction whose kernels ran in this order without a break.
+
+    Args:
+        kernels: Their names.
+
+    Returns:
+        The length of the shortest sequence that, repeated, gives the kernels.
+
+    Example:
+        >>> kernels_per_execution(["im2col", "gemm", "im2col", "gemm"]), kernels_per_execution(["mul", "mul"])
+        (2, 1)
+    """
+    count = len(kernels)
+    for period in range(1, count):
+        if count % period == 0 and kernels == kernels[:period] * (count // period):
+            return period
+    return count
+
+
+def execution_shares(
+    events: Iterable[DeviceEvent], *, key: Callable[[DeviceEvent], Any] | None = None
+) -> Iterator[tuple[DeviceEvent, float]]:
+    """Every event with the share that it is of an execution: 1, or a part where a GPU runs several kernels for it.
+
+    Kernels of one instruction that follow each other without another instruction of their program between them are one
+    execution, unless their names repeat from the beginning.
+
+    Args:
+        events: In order of time on each device.
+        key: Groups events that can follow each other; None: device and program.
+    """
+    key = key or (lambda event: (event.device, event.module, event.program))
+    waiting: dict[Any, list[DeviceEvent]] = {}
+    for event in events:
+        if not event.kernel:
+            yield event, 1.0
+            continue
+        place = key(event)
+        held = waiting.setdefault(place, [])
+        if held and (held[-1].name != event.name or len(held) >= _LONGEST):
+            yield from _shared(held)
+            held.clear()
+        held.append(event)
+    for held in waiting.values():
+        yield from _shared(held)
+
+
+_LONGEST = 4096  # kernels of one instruction looked at together
+
+
+def _shared(events: list[DeviceEvent]) -> Iterator[tuple[DeviceEvent, float]]:
+    share = 1.0 / kernels_per_execution([event.kernel for event in events]) if events else 1.0
+    for event in events:
+        yield event, share

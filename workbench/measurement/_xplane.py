@@ -1,0 +1,295 @@
+"""The wire format of XLA's profiles (`*.xplane.pb`), read piece by piece without loading the file.
+
+Why a reader of our own: `jax.profiler.ProfileData` leaves out what a TPU's events are recognised by (display names and
+the statistics of their metadata) and holds the whole file in memory, and the only package on the registries that knows
+the format (xprof) brings 36 others. The format has seven messages and has kept its field numbers since 2020.
+
+References:
+    `xplane.proto` of openxla/xla, xla/tsl/profiler/protobuf.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workbench.errors import ProfileError
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DOUBLE = struct.Struct("<d")
+
+Buffer = bytes | mmap.mmap
+
+
+class Span(NamedTuple):
+    """Where in the file a message lies."""
+
+    start: int
+    stop: int
+
+
+class WireError(ValueError):
+    """Bytes that are no message: cut off, or not what they were said to be."""
+
+
+@dataclass(slots=True)
+class EventKind:
+    """What all events of one kind share (`XEventMetadata`)."""
+
+    name: str
+    display_name: str = ""
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+class PlaneEvent(NamedTuple):
+    """One event; seconds since the epoch would lose digits, so both times are whole picoseconds."""
+
+    kind: EventKind
+    start_ps: int
+    duration_ps: int
+    stats: dict[str, Any]
+
+
+class Line(NamedTuple):
+    """One row of a plane: a stream, a thread, or one kind of operation. Its events stay in the file."""
+
+    name: str
+    start_ps: int
+    span: Span
+
+
+class Plane:
+    """One device or one host. Lines and events are decoded when they are asked for."""
+
+    def __init__(self, buffer: Buffer, span: Span) -> None:
+        self._buffer = buffer
+        self.name = ""
+        self._lines: list[Span] = []
+        self._kind_spans: dict[int, Span] = {}
+        self._kinds: dict[int, EventKind] = {}
+        self._stat_names: dict[int, str] = {}
+        stats: list[Span] = []
+        for number, value in fields(buffer, span):
+            if number == 2:
+                self.name = _text(buffer, value)
+            elif number == 3:
+                self._lines.append(value)
+            elif number == 4:
+                key, message = _entry(buffer, value)
+                if message is not None:
+                    self._kind_spans[key] = message
+            elif number == 5:
+                key, message = _entry(buffer, value)
+                if message is not None:
+                    self._stat_names[key] = next((_text(buffer, v) for n, v in fields(buffer, message) if n == 2), "")
+            elif number == 6:
+                stats.append(value)
+        self.stats = dict(self._stat(span) for span in stats)
+
+    def lines(self) -> Iterator[Line]:
+        """The lines, in the order of the file."""
+        for span in self._lines:
+            name, start = "", 0
+            for number, value in fields(self._buffer, span):
+                if number == 2:
+                    name = _text(self._buffer, value)
+                elif number == 3:
+                    start = _signed(value) * 1000
+                elif number == 4 and name:  # events come last, but for a second name that is only there for displays
+                    break
+                elif number == 11:
+                    name = name or _text(self._buffer, value)
+            yield Line(name, start, span)
+
+    def events(self, line: Line) -> Iterator[PlaneEvent]:
+        """The events of a line, in the order of the file."""
+        buffer = self._buffer
+        for field_number, span in fields(buffer, line.span):
+            if field_number != 4:
+                continue
+            kind = offset = duration = 0
+            stats: dict[str, Any] = {}
+            for number, value in fields(buffer, span):
+                if number == 1:
+                    kind = value
+                elif number == 2:
+                    offset = _signed(value)
+                elif number == 3:
+                    duration = _signed(value)
+                elif number == 4:
+                    name, stat = self._stat(value)
+                    stats[name] = stat
+            yield PlaneEvent(self.kind(kind), line.start_ps + offset, duration, stats)
+
+    def kind(self, key: int) -> EventKind:
+        """What the events of one kind share."""
+        if key not in self._kinds:
+            self._kinds[key] = self._kind(key)
+        return self._kinds[key]
+
+    def kinds(self) -> Iterator[EventKind]:
+        """All kinds that the plane knows; the HLO of programs is among those of `/host:metadata`."""
+        return map(self.kind, self._kind_spans)
+
+    def _kind(self, key: int) -> EventKind:
+        if key not in self._kind_spans:
+            return EventKind(f"event {key}")
+        kind = EventKind("")
+        for number, value in fields(self._buffer, self._kind_spans[key]):
+            if number == 2:
+                kind.name = _text(self._buffer, value)
+            elif number == 4:
+                kind.display_name = _text(self._buffer, value)
+            elif number == 5:
+                name, stat = self._stat(value)
+                kind.stats[name] = stat
+        return kind
+
+    def _stat(self, span: Span) -> tuple[str, Any]:
+        name, stat = "", None
+        for number, value in fields(self._buffer, span):
+            if number == 1:
+                name = self._stat_names.get(value, f"stat {value}")
+            elif number == 2:
+                stat = _DOUBLE.unpack(value.to_bytes(8, "little"))[0]
+            elif number == 3:
+                stat = value
+            elif number == 4:
+                stat = _signed(value)
+            elif number == 5:
+                stat = _text(self._buffer, value)
+            elif number == 6:
+                stat = bytes(self._buffer[value.start : value.stop])
+            elif number == 7:
+                stat = self._stat_names.get(value, "")
+        return name, stat
+
+
+@dataclass(slots=True)
+class Space:
+    """A whole profile. `damage` says where the file ends too early or makes no sense; what is before it is there."""
+
+    planes: list[Plane]
+    hosts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    damage: str = ""
+
+
+def read_space(source: Path | bytes) -> Space:
+    """Opens a profile; planes are decoded as they are used, from a mapped file.
+
+    Args:
+        source: A `*.xplane.pb` file, or the bytes of one.
+
+    Returns:
+        The planes that could be read.
+
+    Raises:
+        ProfileError: nothing in it is a plane.
+    """
+    where = f"{len(source)} bytes" if isinstance(source, bytes) else f"`{source}`"
+    buffer = source if isinstance(source, bytes) else _mapped(source)
+    planes: list[Plane] = []
+    hosts: list[str] = []
+    warnings: list[str] = []
+    damage = ""
+    try:
+        for number, value in fields(buffer, Span(0, len(buffer))):
+            if number == 1:
+                planes.append(Plane(buffer, value))
+            elif number in (2, 3):
+                warnings.append(_text(buffer, value))
+            elif number == 4:
+                hosts.append(_text(buffer, value))
+    except (WireError, TypeError, AttributeError) as error:  # a number where a message has to be, or the reverse
+        damage = str(error) if isinstance(error, WireError) else "a field has another type than profiles give it"
+    if not planes:
+        fact = damage or "it holds no plane"
+        msg = (
+            f"`open_profile` was given {where}, which is no profile of XLA: {fact}. A profile is the `*.xplane.pb` "
+            "file that `jax.profiler.stop_trace()` writes, as it was written: copy it again in binary mode."
+        )
+        raise ProfileError(msg)
+    return Space(planes, tuple(hosts), tuple(warnings), damage)
+
+
+def fields(buffer: Buffer, span: Span) -> Iterator[tuple[int, Any]]:
+    """Field numbers and values of one message: integers, or the `Span` of what has a length.
+
+    Raises:
+        WireError: the message is cut off or damaged.
+    """
+    index, stop = span
+    while index < stop:
+        key = buffer[index]
+        index += 1
+        if key >= 0x80:
+            key, index = _varint(buffer, index - 1, stop)
+        wire = key & 7
+        if wire == _VARINT:
+            if index < stop and buffer[index] < 0x80:
+                value: Any = buffer[index]
+                index += 1
+            else:
+                value, index = _varint(buffer, index, stop)
+        elif wire == _BYTES:
+            length, index = _varint(buffer, index, stop)
+            if index + length > stop:
+                msg = f"a field of {length} bytes at byte {index} goes beyond the end of its message at byte {stop}"
+                raise WireError(msg)
+            value = Span(index, index + length)
+            index += length
+        elif wire in (_FIXED64, _FIXED32):
+            width = 8 if wire == _FIXED64 else 4
+            if index + width > stop:
+                msg = f"a number at byte {index} is cut off"
+                raise WireError(msg)
+            value = int.from_bytes(buffer[index : index + width], "little")
+            index += width
+        else:
+            msg = f"byte {index} begins no field"
+            raise WireError(msg)
+        yield key >> 3, value
+
+
+def _varint(buffer: Buffer, index: int, stop: int) -> tuple[int, int]:
+    value = shift = 0
+    while index < stop:
+        byte = buffer[index]
+        index += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, index
+        shift += 7
+        if shift > 63:
+            break
+    msg = f"a number at byte {index} is cut off"
+    raise WireError(msg)
+
+
+def _entry(buffer: Buffer, span: Span) -> tuple[int, Span | None]:
+    """Key and message of one entry of a map."""
+    key, message = 0, None
+    for number, value in fields(buffer, span):
+        if number == 1:
+            key = value
+        elif number == 2:
+            message = value
+    return key, message
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _text(buffer: Buffer, span: Span) -> str:
+    return bytes(buffer[span.start : span.stop]).decode("utf-8", "replace")
+
+
+def _mapped(path: Path) -> Buffer:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,0 +1,232 @@
+"""Records of a profile that was recorded on real devices, here or elsewhere: every second of it is measured."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from workbench.records._base import Record
+from workbench.records._call_tree import CallTreeRecord
+from workbench.records._hardware import ChipRecord
+from workbench.records._program import SourceLine
+from workbench.records._run import EventRecord, RunRecord, StageRunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledOperationRecord(Record):
+    """One HLO instruction of one program: measured seconds, of all devices together.
+
+    `flops` and `accessed_bytes` are per device and execution; None where neither the profile nor its HLO has them.
+    """
+
+    name: str
+    program: str  # "jit_step(17)"
+    category: str  # as XProf names it: "loop fusion", "convolution", "copy-done"
+    executions: float
+    seconds: float  # its own, without the instructions that run inside of it
+    seconds_by_device: dict[str, float]  # "tpu:0", or "host/tpu:0" where there are several hosts
+    kind: Literal["compute", "collective", "copy"] = "compute"
+    opcode: str = ""
+    events: int = 0  # more than `executions` where a GPU runs several kernels for one
+    flops: float | None = None
+    accessed_bytes: float | None = None
+    dtype: str = ""  # of its largest operand or result, JAX's name
+    op_name: str = ""
+    source: SourceLine | None = None
+    stage: str | None = None
+    predicted_seconds: float | None = None  # per execution, from the published peaks of the chip
+    bound: Literal["compute", "memory", "overhead", ""] = ""  # of the prediction
+    joined: bool = False  # whether its instruction was found in the HLO
+
+    @property
+    def seconds_per_execution(self) -> float:
+        """Measured seconds of one execution on one device, the mean."""
+        return self.seconds / self.executions if self.executions else 0.0
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """The rate that one device achieved."""
+        return None if self.flops is None or not self.seconds else self.flops * self.executions / self.seconds
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """The rate at which one device read and wrote its main memory."""
+        known = self.accessed_bytes is not None and self.seconds
+        return (self.accessed_bytes or 0.0) * self.executions / self.seconds if known else None
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte of main memory: the place on the roofline's horizontal axis."""
+        return self.flops / self.accessed_bytes if self.flops is not None and self.accessed_bytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledDeviceRecord(Record):
+    """One device of a profile; all seconds are measured and do not overlap, but for `overlapped_seconds`."""
+
+    where: str
+    platform: str
+    kind: str = ""  # "TPU v6 Lite", "AMD MI300X"
+    events: int = 0
+    span_seconds: float = 0.0  # from its first to its last event
+    compute_seconds: float = 0.0
+    collective_seconds: float = 0.0
+    copy_seconds: float = 0.0
+    other_seconds: float = 0.0  # events that name no instruction
+    wait_seconds: float = 0.0  # for other chips, where the profile says so (TPU)
+    overlapped_seconds: float = 0.0  # asynchronous operations and SparseCores, beside the others
+    peak_flops_per_second: float | None = None  # as the profile itself says it
+    peak_bytes_per_second: float | None = None
+
+    @property
+    def busy_seconds(self) -> float:
+        """Everything that takes time of its own."""
+        return self.compute_seconds + self.collective_seconds + self.copy_seconds + self.other_seconds
+
+    @property
+    def idle_share(self) -> float:
+        """Share of its span in which nothing ran, 0..1; several streams at once count as busy twice."""
+        return max(0.0, 1.0 - self.busy_seconds / self.span_seconds) if self.span_seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledProgramRecord(Record):
+    """One program of a profile; `hlo` says whether its instructions could be read."""
+
+    name: str  # "jit_step(17)"
+    module: str  # "jit_step"
+    seconds: float  # of its operations, all devices
+    operations: int
+    runs: int | None = None  # on all devices together; None where the profile does not count them
+    hlo: Literal["carried", "given", "missing", "unreadable"] = "missing"
+    flops: float | None = None  # per device and call
+    peak_bytes: int | None = None  # of the values alive together, reconstructed from the schedule
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnjoinedRecord(Record):
+    """Events on devices of one kind that are no execution of a known instruction."""
+
+    kind: str
+    events: int
+    seconds: float
+    overlaps: bool = False  # beside other work, so that the seconds are not to be added
+    names: dict[str, float] = field(default_factory=dict)  # the names that take most seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledMemoryRecord(Record):
+    """What one allocator of a profile reported; `peak_bytes` includes what programs reserve for themselves."""
+
+    where: str
+    allocator: str
+    peak_bytes: int
+    events: int
+    timeline: tuple[tuple[float, int], ...] = ()  # (seconds, bytes in use), thinned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRecord(Record):
+    """A profile that was recorded on devices, with what its own HLO says about every operation."""
+
+    name: str
+    files: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    devices: tuple[ProfiledDeviceRecord, ...] = ()
+    programs: tuple[ProfiledProgramRecord, ...] = ()
+    operations: tuple[ProfiledOperationRecord, ...] = ()  # most seconds first
+    events: tuple[EventRecord, ...] = ()  # the time line: the first ones of every device
+    unjoined: tuple[UnjoinedRecord, ...] = ()
+    joined: float = 0.0  # share of the events that take time of their own and are instructions of the HLO, 0..1
+    joined_seconds: float = 0.0  # the same of seconds
+    chip: ChipRecord | None = None
+    error_bar: str = ""  # how far predictions for this family of chips are off
+    memory: tuple[ProfiledMemoryRecord, ...] = ()
+    tree: CallTreeRecord | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Own seconds of all operations on all devices."""
+        return sum(operation.seconds for operation in self.operations)
+
+    def seconds_by_category(self) -> dict[str, float]:
+        """Own seconds of all devices by XProf's category, most first."""
+        found: dict[str, float] = {}
+        for operation in self.operations:
+            found[operation.category] = found.get(operation.category, 0.0) + operation.seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def seconds_by_path(self) -> dict[str, float]:
+        """Seconds per device by call path (the `op_name` of the program, or its category), most first."""
+        devices = max(1, len(self.devices))
+        found: dict[str, float] = {}
+        for operation in self.operations:
+            path = operation.op_name or f"({operation.category or 'unknown'})"
+            found[path] = found.get(path, 0.0) + operation.seconds / devices
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def as_run(self) -> RunRecord:
+        """The profile as a measured run, which the explorer draws: seconds per stage and device, and the time line."""
+        sums: dict[tuple[str, str, str], float] = {}
+        for operation in self.operations:
+            for where, seconds in operation.seconds_by_device.items():
+                key = (operation.stage or "", where, operation.kind)
+                sums[key] = sums.get(key, 0.0) + seconds
+        places = sorted({(stage, where) for stage, where, _ in sums})
+        return RunRecord(
+            name=self.name,
+            engine=f"recorded: {self.devices[0].kind or self.devices[0].platform if self.devices else 'nothing'} x "
+            f"{len(self.devices)}",
+            seconds=max((device.span_seconds for device in self.devices), default=0.0),
+            stages=tuple(
+                StageRunRecord(
+                    stage=stage,
+                    where=where,
+                    compute_seconds=sums.get((stage, where, "compute"), 0.0) + sums.get((stage, where, "copy"), 0.0),
+                    collective_seconds=sums.get((stage, where, "collective"), 0.0),
+                )
+                for stage, where in places
+            ),
+            events=self.events,
+            joined_events=self.joined,
+            notes=self.notes,
+        )
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """Writes the time line as a trace that ui.perfetto.dev and chrome://tracing open.
+
+        Args:
+            path: The file; one that ends in `.gz` is compressed.
+
+        Returns:
+            The path.
+        """
+        path = Path(path)
+        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": list(self._trace_events())})
+        if path.suffix == ".gz":
+            path.write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text, encoding="utf-8")
+        return path
+
+    def _trace_events(self) -> Iterator[dict[str, Any]]:
+        places = {device.where: number for number, device in enumerate(self.devices, start=1)}
+        for where, number in places.items():
+            yield {"ph": "M", "pid": number, "name": "process_name", "args": {"name": where}}
+        for event in self.events:
+            number = places.setdefault(event.where, len(places) + 1)
+            args = {"stage": event.stage, "source": str(event.source)} if event.stage or event.source else {}
+            yield {
+                "ph": "X",
+                "pid": number,
+                "tid": 1,
+                "name": event.name,
+                "cat": event.kind,
+                "ts": event.start_seconds * 1e6,
+                "dur": event.seconds * 1e6,
+                "args": {key: value for key, value in args.items() if value not in (None, "None")},
+            }
