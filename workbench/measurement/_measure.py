@@ -284,7 +284,8 @@ def _notes(
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
     notes = [f"Profiling: {profiled:.4g} s per call with it, {plain:.4g} s without (medians of {len(walls.plain)})."]
     if spans > options.max_events:
-        notes.append(f"The time line holds the longest {options.max_events} of {spans} spans, the same share of every device's.")
+        kept = options.max_events
+        notes.append(f"The time line holds the longest {kept} of {spans} spans, the same share of every device's.")
     if devices[0].platform == "cpu":
         notes.append("Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator.")
     else:
