@@ -7,7 +7,6 @@ from typing import Literal
 from workbench.records._base import Record
 from workbench.records._call_fold import fold
 from workbench.records._sharding import CollectiveKind
-from workbench.records._sharding import CollectiveKind
 
 CallKind = Literal["root", "function", "call", "line", "scope", "loop", "operation", "unattributed"]
 CallPass = Literal["forward", "transpose", "remat", "mixed"]
