@@ -1,7 +1,5 @@
 """Executes the Python code blocks of every page, in order, with a small program at hand that the pages speak of."""
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,13 +38,12 @@ def setup(namespace: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def page_mesh() -> Iterator[jax.sharding.Mesh]:
+def mesh() -> object:
     """A mesh of four positions for clients and two for a model, set while the page runs."""
-    mesh = wb.make_mesh(clients=4, model=2)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(wb.make_mesh(clients=4, model=2)) as mesh:
         yield mesh
 
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=setup, fixtures=["page_mesh"]
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=setup, fixtures=["mesh"]
 ).pytest()

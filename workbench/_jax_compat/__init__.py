@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jaxlib
 from jax._src import (
     core as _core,
     effects as _effects,
@@ -18,9 +19,12 @@ from jax._src import (
     util as _util,
     xla_bridge as _xla_bridge,
 )
-from jax._src.interpreters import ad as _ad, partial_eval as _pe
+from jax._src.interpreters import ad as _ad, mlir as _mlir, partial_eval as _pe
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import ad
+from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
+from jaxlib.mlir import ir as _ir
+from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
 Aval: TypeAlias = Any  # jax.core.ShapedArray, which has no public type
 
@@ -295,6 +299,86 @@ for _allowed in (
 def emits(jaxpr: Any) -> bool:
     """Whether a jaxpr holds an `emit` anywhere inside."""
     return EMIT_EFFECT in jaxpr.effects
+
+
+def is_jitted(fn: Any) -> bool:
+    """Whether `jax.jit` made this function."""
+    return callable(fn) and hasattr(fn, "_jit_info") and callable(getattr(fn, "trace", None))
+
+
+def static_arguments(jitted: Any, count: int) -> tuple[frozenset[int], frozenset[str]]:
+    """Positions (of `count` arguments) and names of the static arguments of a jitted function."""
+    info = jitted._jit_info
+    positions = (position + count if position < 0 else position for position in info.static_argnums)
+    return frozenset(positions), frozenset(info.static_argnames)
+
+
+def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
+    """The options of the jit that traced a function, one entry per array; a sharding that was not given is None."""
+    params = traced._params
+
+    def known(shardings: Any) -> list[Any]:
+        return [None if isinstance(s, _sharding_impls.UnspecifiedValue) else s for s in shardings]
+
+    return {
+        "in_shardings": known(params["in_shardings"]),
+        "out_shardings": known(params["out_shardings"]),
+        "donated": list(params["donated_invars"]),
+        "keep_unused": params["keep_unused"],
+        "compiler_options": dict(params["compiler_options_kvs"]),
+    }
+
+
+def context_mesh(traced: jax.stages.Traced) -> Any:
+    """The mesh of `jax.set_mesh` that a function was traced under; None without one."""
+    mesh = traced._params["ctx_mesh"]
+    return None if mesh.empty else mesh
+
+
+def jaxlib_version() -> str:
+    """The version of jaxlib."""
+    return jaxlib.__version__
+
+
+def hlo_of_proto(data: bytes) -> str | None:
+    """The text of a serialised HLO module (an `HloModuleProto`, or an `HloProto` around one); None for other bytes."""
+    for read in (_hlo.HloModule.from_serialized_hlo_module_proto, _from_hlo_proto):
+        try:
+            text = read(data).to_string()
+        except Exception:  # XLA raises its own types
+            continue
+        if text.startswith("HloModule") and "ENTRY" in text:
+            return text
+    return None
+
+
+def _from_hlo_proto(data: bytes) -> Any:
+    """An `HloProto` holds its `HloModuleProto` as field 1: what `xla_dump_hlo_as_proto` writes."""
+    if data[:1] != b"\x0a":
+        message = "no HloProto"
+        raise ValueError(message)
+    length, shift, position = 0, 0, 1
+    while True:
+        byte = data[position]
+        length |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            break
+    return _hlo.HloModule.from_serialized_hlo_module_proto(data[position : position + length])
+
+
+def stablehlo_of_bytecode(data: bytes) -> str | None:
+    """The text of StableHLO bytecode, portable or not; None for other bytes."""
+    if not data.startswith(b"ML\xefR"):
+        return None
+    for read in (_stablehlo.deserialize_portable_artifact_str, None):
+        try:
+            with _mlir.make_ir_context():
+                text = data if read is None else read(data)
+                return _ir.Module.parse(text).operation.get_asm(enable_debug_info=True)
+        except Exception:  # MLIR raises its own types, which differ between versions
+            continue
+    return None
 
 
 def named_sharding(sharding: Any, mesh: Any) -> Any:

@@ -1,17 +1,16 @@
 """`export` and `load`: a program as StableHLO, for serving or for another machine."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.export
 
 from workbench.engines import pack, read_header, unpack
 from workbench.errors import InspectionError
-from workbench.inspection import unwrap_jitted
-from workbench.plan import ChunkSize, call_staged
+from workbench.inspection import Call, current_mesh
+from workbench.plan import ChunkSize
 
 
 class ExportedProgram(bytes):
@@ -35,25 +34,18 @@ class ExportedProgram(bytes):
 
 
 def export_program(
-    fn: Callable,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     *,
     platforms: Sequence[str] | None,
     chunk_size: tuple[ChunkSize] | None,
     derivatives: int,
 ) -> ExportedProgram:
-    """Writes one call of a function as StableHLO; see `Traced.export`."""
-    fn, given = unwrap_jitted(fn)
-    size = given if chunk_size is None else chunk_size[0]
-    name = getattr(fn, "__name__", type(fn).__name__)
-
-    def staged(*args: Any, **kwargs: Any) -> Any:
-        return call_staged(fn, args, kwargs, size)
-
-    staged.__name__ = name
+    """Writes a traced call as StableHLO; see `Traced.export`."""
+    name = call.name
+    version = call.under(current_mesh() or call.mesh)
+    jitted = version.jitted(call.chunk_size if chunk_size is None else chunk_size[0])
     try:
-        module = jax.export.export(jax.jit(staged), platforms=platforms)(*args, **kwargs)
+        module = jax.export.export(jitted, platforms=platforms)(*call.args, **call.kwargs)
         return ExportedProgram(pack(module, name=name, vjp_order=derivatives))
     except (ValueError, NotImplementedError, TypeError) as error:
         message = (

@@ -1,22 +1,20 @@
 """`measure`: runs a program on the devices that are here and says what really took how long."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
+import jax
 from jax.sharding import Mesh
 
 from workbench.cost import known_chip, largest_dtype
 from workbench.errors import InspectionError
-from workbench.inspection import Inspection, unwrap_jitted
+from workbench.inspection import Call, Inspection, LoweredCall, inspect_module
 from workbench.measurement import MeasureOptions, measure_compiled
 from workbench.plan import ChunkSize
 from workbench.records import PlanRecord, RunRecord
 
 
 def measure_program(
-    fn: Callable,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call | LoweredCall,
     *,
     rounds: int,
     warmup: int,
@@ -24,7 +22,7 @@ def measure_program(
     mesh: Mesh | None,
     chip: str | None,
 ) -> RunRecord:
-    """Runs one call of a function and times it; see `Traced.measure`."""
+    """Runs a traced call and times it; see `Traced.measure`."""
     if clients not in ("together", "probe"):
         message = (
             f"`measure` was given clients={clients!r}. The clients of a device run either as in production or one by "
@@ -32,10 +30,12 @@ def measure_program(
             'pass "together" or "probe".'
         )
         raise InspectionError(message)
-    fn, chunk_size = unwrap_jitted(fn)
+    if isinstance(call, LoweredCall):
+        return _measure_lowered(call, rounds=rounds, warmup=warmup, chip=chip)
+    _refuse_shapes(call.name, call.leaves)
     probe = clients == "probe"
-    with_clients: ChunkSize = 1 if probe else chunk_size
-    made = Inspection(fn, args, kwargs, with_clients, None).compile(mesh)
+    with_clients: ChunkSize = 1 if probe else call.chunk_size
+    made = Inspection(call, with_clients).compile(mesh)
     assert made.module is not None
     options = MeasureOptions(
         mesh=made.mesh,
@@ -46,9 +46,36 @@ def measure_program(
         dtype=largest_dtype(made.plan, known),
     )
     run = measure_compiled(
-        _Call(made.compiled, kwargs), args, made.module, rounds=rounds, warmup=warmup, options=options
+        _Bound(made.compiled, made.kwargs), made.args, made.module, rounds=rounds, warmup=warmup, options=options
     )
-    return run.replace(name=made.plan.name)
+    return run.replace(name=made.plan.name, results=call.finish(run.results))
+
+
+def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str | None) -> RunRecord:
+    if not (call.args or call.kwargs):
+        message = (
+            f"`measure` was given `{call.name}`, which is compiled already, and no arguments to run it with. It runs a "
+            "call: pass the function, then its arguments: `measure(fn)(*args)`."
+        )
+        raise InspectionError(message)
+    _refuse_shapes(call.name, jax.tree.leaves((call.args, call.kwargs)))
+    compiled = call.program.compile() if isinstance(call.program, jax.stages.Lowered) else call.program
+    options = MeasureOptions(chip=known_chip(chip) if chip else None)
+    module = inspect_module(compiled)
+    bound = _Bound(compiled, call.kwargs)
+    return measure_compiled(bound, call.args, module, rounds=rounds, warmup=warmup, options=options).replace(
+        name=call.name
+    )
+
+
+def _refuse_shapes(name: str, leaves: list[Any]) -> None:
+    shapes = sum(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    if shapes:
+        message = (
+            f"`measure` was given `{name}` with {shapes} of {len(leaves)} arrays as shapes (`jax.ShapeDtypeStruct`). A "
+            "shape has no values to compute with: pass arrays, or use `inspect`, which runs nothing."
+        )
+        raise InspectionError(message)
 
 
 def client_paths(plan: PlanRecord) -> tuple[str, ...]:
@@ -56,7 +83,7 @@ def client_paths(plan: PlanRecord) -> tuple[str, ...]:
     return tuple(stage.path for stage in plan.walk(into=("loop", "branch")) if stage.kind == "clients")
 
 
-class _Call:
+class _Bound:
     """A compiled program with its keyword arguments in place."""
 
     def __init__(self, compiled: Any, kwargs: dict[str, Any]) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
 
 from workbench import launch, render
+from workbench.api._things import record_of_thing
 from workbench.errors import InspectionError, MeshError
-from workbench.inspection import are_arrays, current_mesh, inspect_thing
+from workbench.inspection import current_mesh
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
 from workbench.records import ProgramRecord, Record, TapRecord
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
 
 
-def show_thing(x: Any, *, view: str | None = None) -> None:
+def show_thing(x: Any, *, view: str | None = None, **options: Any) -> None:
     """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
     render.register_treescope()  # if somebody has loaded it: our records then fold out there too
     if isinstance(x, DeviceMonitor | Run | launch.Launched):
         _show_live(x)
         return
-    display_record(record_of(x), view)
+    display_record(record_of_thing(x, "show", **options), view)
 
 
 def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any]) -> None:
@@ -166,8 +166,8 @@ def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> 
     """The program to be tried with other shardings that a view names; None where there is no mesh."""
     given = {name: value for name, value in options.items() if name not in _OF_INSPECT}
     try:
-        return WhatIf(traced.fn, traced.args, traced.kwargs, present=record, **given)
-    except MeshError:  # without a mesh there is nothing to shard over
+        return WhatIf(traced._traced("show"), present=record, **given)
+    except (MeshError, InspectionError):  # without a mesh there is nothing to shard over
         return None
 
 
@@ -203,24 +203,3 @@ def _say_progress(target: str) -> Callable[[str, float], None]:
             shown.update(text, raw=True)
 
     return progress
-
-
-def record_of(x: Any) -> Record:
-    """The record of what is no function.
-
-    Raises:
-        InspectionError: if nothing is known to show of `x`.
-    """
-    if isinstance(x, Record):
-        return x
-    if isinstance(x, Mesh | AbstractMesh):
-        return inspect_thing(x)
-    if hasattr(x, "record") and isinstance(x.record, Record):
-        return x.record
-    if are_arrays(x):
-        return inspect_thing(x)
-    message = (
-        f"`show` received a {type(x).__name__}, which it cannot display. It shows functions, `show(fn)(*args)`, "
-        "meshes, arrays, pytrees of arrays, and records: pass one of these."
-    )
-    raise InspectionError(message)

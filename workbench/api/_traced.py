@@ -3,15 +3,26 @@
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench.api import _export, _measure, _show
+from workbench.api._options import (
+    ExploreOptions,
+    ExportOptions,
+    InspectOptions,
+    MeasureOptions,
+    ShowOptions,
+    SpecsOptions,
+    TapOptions,
+    options_of,
+)
+from workbench.api._things import is_program, record_of_thing
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError
-from workbench.inspection import inspect_program, inspect_thing, plan_program, trace_call_tree
+from workbench.inspection import Call, LoweredCall, function_name, inspect_call, plan_call, trace_call, trace_call_tree
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
@@ -19,7 +30,6 @@ from workbench.records import (
     CallTreeRecord,
     PlanRecord,
     ProgramRecord,
-    Record,
     RunRecord,
     TapRecord,
     TimelineRecord,
@@ -33,18 +43,27 @@ _AS_TRACED: Any = object()
 class Traced:
     """One call of a function, traced: what it will do, and everything that can be asked of it.
 
-    Made by `trace`. Options are arguments of its methods; the function's own arguments were given to `trace(fn)(...)`,
-    so that the two never share names.
+    Made by `trace`, which calls the function once; nothing here calls it again. Options are arguments of the methods;
+    the function's own arguments were given to `trace(fn)(...)`, so that the two never share names.
     """
 
-    def __init__(self, fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        fn: Callable,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        mesh: Mesh | AbstractMesh | None = None,
+        call: Call | LoweredCall | None = None,
+    ) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
-        self.name: str = getattr(fn, "__name__", type(fn).__name__)
+        self.name: str = function_name(fn)
+        self._call = trace_call(fn, args, kwargs, mesh) if call is None else call
 
     @functools.cached_property
     def plan(self) -> PlanRecord:
         """The stages of the program: server, clients, and what goes between them. Nothing is compiled."""
-        return plan_program(self.fn, self.args, self.kwargs)
+        return plan_call(self._call)
 
     @functools.cached_property
     def call_tree(self) -> CallTreeRecord:
@@ -52,7 +71,7 @@ class Traced:
 
         Those of the compiled program, with memory, are `inspect().call_tree`.
         """
-        return trace_call_tree(self.fn, self.args, self.kwargs)
+        return trace_call_tree(self._traced("call_tree"))
 
     def inspect(
         self,
@@ -92,10 +111,8 @@ class Traced:
             MissingDependencyError: if the compiler of the target is not installed.
             EngineError: if the compiler of the target died, was cancelled or took too long.
         """
-        return inspect_program(
-            self.fn,
-            self.args,
-            self.kwargs,
+        return inspect_call(
+            self._call,
             mesh=mesh,
             target=target,
             chip=chip,
@@ -106,14 +123,14 @@ class Traced:
             waiting={"progress": progress, "cancel": cancel, "timeout_seconds": timeout_seconds},
         )
 
-    def show(self, *, view: str | None = None, **options: Any) -> None:
+    def show(self, *, view: str | None = None, **options: Unpack[InspectOptions]) -> None:
         """Displays the program: live in a notebook, as text in a terminal.
 
         Args:
             view: "program", "clients", "mesh", "sharding", "hlo", "cost" or "run". Default: the explorer.
             **options: Options of `inspect`.
         """
-        _show.show_program(self, view=view, options=options)
+        _show.show_program(self, view=view, options=dict(options))
 
     def explore(
         self,
@@ -123,7 +140,7 @@ class Traced:
         monitor: DeviceMonitor | None = None,
         run: RunRecord | None = None,
         timeline: TimelineRecord | None = None,
-        **options: Any,
+        **options: Unpack[InspectOptions],
     ) -> Any:
         """All views of the program in one widget, with linked selection.
 
@@ -139,7 +156,7 @@ class Traced:
             The widget; the last line of a cell displays it.
         """
         return _show.explorer_of(
-            self, gradient=gradient, rounds=rounds, monitor=monitor, run=run, timeline=timeline, options=options
+            self, gradient=gradient, rounds=rounds, monitor=monitor, run=run, timeline=timeline, options=dict(options)
         )
 
     def measure(
@@ -171,9 +188,7 @@ class Traced:
             InspectionError: if `clients` is neither "together" nor "probe".
             EngineError: if the profiler is busy, or the program fails.
         """
-        return _measure.measure_program(
-            self.fn, self.args, self.kwargs, rounds=rounds, warmup=warmup, clients=clients, mesh=mesh, chip=chip
-        )
+        return _measure.measure_program(self._call, rounds=rounds, warmup=warmup, clients=clients, mesh=mesh, chip=chip)
 
     def tap(
         self, *, client: int | tuple[int, ...] = 0, most_values: int = 10_000, most_bytes: int = 64 << 20
@@ -189,9 +204,8 @@ class Traced:
             InspectionError: if the program has no such client.
             EngineError: if a stage fails; `stage` and `client` name where.
         """
-        return tap_program(
-            self._without_keywords(), *self.args, client=client, most_values=most_values, most_bytes=most_bytes
-        )
+        fn, args = self._replayed("tap")
+        return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes)
 
     def try_specs(
         self,
@@ -225,7 +239,7 @@ class Traced:
             EngineError: if the compiler dies or refuses, or `cancel` is set.
         """
         options = {} if chunk_size is _AS_TRACED else {"chunk_size": chunk_size}
-        made = WhatIf(self.fn, self.args, self.kwargs, mesh=mesh, target=target, **options)
+        made = WhatIf(self._traced("try_specs"), mesh=mesh, target=target, **options)
         planned = made.plan(specs)
         return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
 
@@ -249,9 +263,7 @@ class Traced:
                 are not registered with `jax.export`.
         """
         return _export.export_program(
-            self.fn,
-            self.args,
-            self.kwargs,
+            self._traced("export"),
             platforms=platforms,
             chunk_size=None if chunk_size is _AS_TRACED else (chunk_size,),
             derivatives=derivatives,
@@ -271,13 +283,33 @@ class Traced:
 
     def with_shapes(self) -> "Traced":
         """The same call with shapes for arguments: it keeps no array alive."""
-        args, kwargs = jax.tree.map(_shape, (self.args, self.kwargs))
-        return Traced(self.fn, args, kwargs)
+        if isinstance(self._call, LoweredCall):
+            return self
+        call = self._call.with_shapes()
+        return Traced(self.fn, call.args, call.kwargs, call=call)
 
-    def _without_keywords(self) -> Callable:
-        if not self.kwargs:
-            return self.fn
-        return functools.wraps(self.fn)(functools.partial(self.fn, **self.kwargs))
+    def _traced(self, question: str) -> Call:
+        if isinstance(self._call, Call):
+            return self._call
+        message = (
+            f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that shows what it lowers and not the "
+            "function that it traces. It needs the traced function: pass the function without this wrapper."
+        )
+        raise InspectionError(message)
+
+    def _replayed(self, question: str) -> tuple[Callable, tuple[Any, ...]]:
+        """The program as a function of its arrays alone, which gives the traced equations again."""
+        call = self._traced(question)
+        if not call.kwargs:
+            return call.replayed, call.args
+        names = tuple(call.kwargs)
+        count = len(call.args)
+
+        @functools.wraps(call.replayed)
+        def positional(*args: Any) -> Any:
+            return call.replayed(*args[:count], **dict(zip(names, args[count:], strict=True)))
+
+        return positional, (*call.args, *call.kwargs.values())
 
     def __repr__(self) -> str:
         return (
@@ -297,18 +329,24 @@ class EngineCall:
         Raises:
             EngineError: if a stage fails; `stage` and `client` name where.
         """
-        fn = self.traced._without_keywords()
-        return self.on.run(fn, *self.traced.args, progress=progress, cancel=cancel)
+        fn, args = self.traced._replayed("engine")
+        return self.on.run(fn, *args, progress=progress, cancel=cancel)
 
 
-def trace(fn: Callable) -> Callable[..., Traced]:
+def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[..., Traced]:
     """A function of the arguments of `fn` that returns what the call would do; as `jax.jit(fn).trace`.
 
+    `fn` is called once, when it is traced; no question about the traced call calls it again. (The exception is a
+    program that names a mesh itself, by `shard_map` for instance, asked about on another mesh: a note says so.)
+
     Args:
-        fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
+        fn: A program, any function that calls programs, a derivative of one; what `jit`, `jax.jit`, `nnx.jit` or
+            `eqx.filter_jit` returned, with the options that they were given; partial calls, methods, callable objects.
+        mesh: Mesh to trace it under. Default: that of `jax.set_mesh`.
 
     Returns:
-        A function: `trace(fn)(*args, **kwargs)` is a `Traced`. Arguments are arrays or `jax.ShapeDtypeStruct`s.
+        A function: `trace(fn)(*args, **kwargs)` is a `Traced`. Arguments are pytrees of arrays or
+        `jax.ShapeDtypeStruct`s; what else is in them (strings, functions, settings) is held fixed.
 
     Raises:
         InspectionError: if `fn` is not a function.
@@ -332,23 +370,27 @@ def trace(fn: Callable) -> Callable[..., Traced]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Traced:
-        return Traced(fn, args, kwargs)
+        return Traced(fn, args, kwargs, mesh=mesh)
 
     return call
 
 
-def inspect(x: Any, **options: Any) -> Any:
-    """Reads a program without running it, or a mesh, or arrays.
+@options_of(Traced.inspect)
+def inspect(x: Any, **options: Unpack[InspectOptions]) -> Any:
+    """Reads a program without running it, or a mesh, arrays, a compiled program, HLO or StableHLO text, files of these.
 
     `inspect(fn, target="v5e:4x4")(*args)` is `trace(fn)(*args).inspect(target="v5e:4x4")`.
 
     Args:
-        x: A function; or a mesh, an array, a pytree of arrays.
-        **options: With a function, the options of `Traced.inspect`.
+        x: A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); what `jax.jit` gives on
+            the way (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or StableHLO module,
+            an HLO proto, the path of a file of these or of a directory that `xla_dump_to` filled.
+        **options: With a program, the options of `Traced.inspect`.
 
     Returns:
-        For a function, a function of its arguments that returns a `ProgramRecord`; for a mesh a `MeshRecord`, for
-        arrays a `ShardingRecord`.
+        For a function, a function of its arguments that returns a `ProgramRecord`; for other programs the
+        `ProgramRecord`; for a mesh a `MeshRecord`, for arrays a `ShardingRecord`. What cannot be known from what was
+        given is missing, and named in `notes`.
 
     Raises:
         InspectionError: if `x` is none of these.
@@ -362,10 +404,11 @@ def inspect(x: Any, **options: Any) -> Any:
         >>> inspect(jnp.ones((4, 2))).leaves[0].shape
         (4, 2)
     """
-    return _asked(x, Traced.inspect, options) if is_program(x) else inspect_thing(x)
+    return _asked(x, Traced.inspect, options) if is_program(x) else record_of_thing(x, "inspect", **options)
 
 
-def show(x: Any, **options: Any) -> Any:
+@options_of(Traced.show)
+def show(x: Any, **options: Unpack[ShowOptions]) -> Any:
     """Displays a program, mesh, array, pytree, record, run or launched program: live in a notebook, else as text.
 
     `show(fn)(*args)` is `trace(fn)(*args).show()`. A display never ends the cell: if the live view cannot be made, the
@@ -389,7 +432,8 @@ def show(x: Any, **options: Any) -> Any:
     return _asked(x, Traced.show, options) if is_program(x) else _show.show_thing(x, **options)
 
 
-def explore(x: Any, **options: Any) -> Any:
+@options_of(Traced.explore)
+def explore(x: Any, **options: Unpack[ExploreOptions]) -> Any:
     """All views of a program in one widget: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
 
     Args:
@@ -405,7 +449,8 @@ def explore(x: Any, **options: Any) -> Any:
     return _asked(x, Traced.explore, options) if is_program(x) else _show.explorer_of_record(x, **options)
 
 
-def measure(fn: Callable, **options: Any) -> Callable[..., RunRecord]:
+@options_of(Traced.measure)
+def measure(fn: Callable, **options: Unpack[MeasureOptions]) -> Callable[..., RunRecord]:
     """Runs a program and times it: `measure(fn, rounds=5)(*args)` is `trace(fn)(*args).measure(rounds=5)`.
 
     Args:
@@ -425,7 +470,8 @@ def measure(fn: Callable, **options: Any) -> Callable[..., RunRecord]:
     return _asked(fn, Traced.measure, options)
 
 
-def tap(fn: Callable, **options: Any) -> Callable[..., TapRecord]:
+@options_of(Traced.tap)
+def tap(fn: Callable, **options: Unpack[TapOptions]) -> Callable[..., TapRecord]:
     """Every value that one client computes: `tap(fn, client=3)(*args)` is `trace(fn)(*args).tap(client=3)`.
 
     Args:
@@ -449,7 +495,8 @@ def tap(fn: Callable, **options: Any) -> Callable[..., TapRecord]:
     return _asked(fn, Traced.tap, options)
 
 
-def try_specs(fn: Callable, specs: Mapping[str, Any], **options: Any) -> Callable[..., WhatIfRecord]:
+@options_of(Traced.try_specs)
+def try_specs(fn: Callable, specs: Mapping[str, Any], **options: Unpack[SpecsOptions]) -> Callable[..., WhatIfRecord]:
     """What other PartitionSpecs would cause: `try_specs(fn, specs)(*args)` is `trace(fn)(*args).try_specs(specs)`.
 
     Args:
@@ -470,10 +517,11 @@ def try_specs(fn: Callable, specs: Mapping[str, Any], **options: Any) -> Callabl
         >>> tried.after.inputs.leaves[0].shard_shape
         (2, 3)
     """
-    return _asked(fn, Traced.try_specs, {"specs": specs, **options})
+    return _asked(fn, Traced.try_specs, dict(options, specs=specs))
 
 
-def export(fn: Callable, **options: Any) -> Callable[..., _export.ExportedProgram]:
+@options_of(Traced.export)
+def export(fn: Callable, **options: Unpack[ExportOptions]) -> Callable[..., _export.ExportedProgram]:
     """A program as StableHLO bytes: `export(fn)(*args)` is `trace(fn)(*args).export()`.
 
     Args:
@@ -493,17 +541,8 @@ def export(fn: Callable, **options: Any) -> Callable[..., _export.ExportedProgra
     return _asked(fn, Traced.export, options)
 
 
-def is_program(x: Any) -> bool:
-    """Whether `x` is a function to be called with arguments, and not an array, a record or an object that has one."""
-    return callable(x) and not isinstance(x, jax.Array | Record | Mesh | AbstractMesh) and not hasattr(x, "record")
-
-
-def _shape(x: Any) -> Any:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) if isinstance(x, jax.Array) else x
-
-
-def _asked(fn: Any, question: Callable, options: dict[str, Any]) -> Callable[..., Any]:
-    traced = trace(fn)
+def _asked(fn: Any, question: Callable, options: Mapping[str, Any]) -> Callable[..., Any]:
+    traced = trace(fn, mesh=options.get("mesh"))
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,16 +1,26 @@
 """Reads programs, compiled modules, arrays and meshes without running anything; returns records."""
 
+from workbench.inspection._call import (
+    Call as Call,
+    LoweredCall as LoweredCall,
+    current_mesh as current_mesh,
+    function_name as function_name,
+    on_mesh as on_mesh,
+    trace_call as trace_call,
+)
 from workbench.inspection._compare import compare as compare
+from workbench.inspection._files import (
+    inspect_source as inspect_source,
+    inspect_stage as inspect_stage,
+    is_program_text as is_program_text,
+)
 from workbench.inspection._program import (
     Inspection as Inspection,
-    are_arrays as are_arrays,
-    current_mesh as current_mesh,
+    inspect_call as inspect_call,
     inspect_program as inspect_program,
-    inspect_thing as inspect_thing,
-    on_mesh as on_mesh,
+    plan_call as plan_call,
     plan_program as plan_program,
     trace_call_tree as trace_call_tree,
-    unwrap_jitted as unwrap_jitted,
 )
 from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (

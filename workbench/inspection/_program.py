@@ -1,6 +1,5 @@
 """Inspects a program: reads it without running it, joining plan, sharding, compiled module and cost."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -14,19 +13,27 @@ from workbench import _jax_compat
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
+from workbench.inspection._call import (
+    Call,
+    LoweredCall,
+    Version,
+    current_mesh,
+    mesh_of_values,
+    on_mesh,
+    trace_call,
+)
 from workbench.inspection.call_tree import read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.plan import (
     ChunkSize,
-    Jitted,
-    Traced,
-    call_staged,
+    Plan,
     choose_chunk_size,
     describe_plan,
     find_phases,
+    loop_bodies,
+    plan_jaxpr,
     resolve_chunk_size,
-    trace,
 )
 from workbench.records import (
     CallTreeRecord,
@@ -42,22 +49,29 @@ from workbench.records import (
 
 def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:
     """The stages of one call of a function; traces it, compiles nothing."""
-    fn, chunk_size = unwrap_jitted(fn)
-    return _described(trace(fn, *args, **kwargs), chunk_size)
+    return plan_call(trace_call(fn, args, kwargs))
 
 
-def trace_call_tree(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTreeRecord:
-    """The call tree of one call of a function; traces it, compiles nothing."""
-    fn, _ = unwrap_jitted(fn)
-    name = getattr(fn, "__name__", type(fn).__name__)
-    jitted: Any = fn if hasattr(fn, "trace") and hasattr(fn, "lower") else jax.jit(fn)
-    return read_jaxpr_tree(jitted.trace(*args, **kwargs).jaxpr, name=name)
+def plan_call(call: Call | LoweredCall, mesh: Mesh | AbstractMesh | None = None) -> PlanRecord:
+    """The stages of a traced call, on `mesh` or on the mesh that it was traced under; compiles nothing."""
+    if isinstance(call, LoweredCall):
+        return PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
+    return _described(call.under(mesh or current_mesh() or call.mesh), call.chunk_size)
 
 
-def inspect_program(
-    fn: Callable,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+def trace_call_tree(call: Call) -> CallTreeRecord:
+    """The call tree of a traced call; compiles nothing."""
+    return read_jaxpr_tree(call.closed, name=call.name)
+
+
+def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> ProgramRecord:
+    """Inspects one call of a function; the options are those of `inspect_call`."""
+    mesh = None if options.get("target") else options.get("mesh")
+    return inspect_call(trace_call(fn, args, kwargs, mesh), **options)
+
+
+def inspect_call(
+    call: Call | LoweredCall,
     *,
     mesh: Mesh | AbstractMesh | None = None,
     target: str | None = None,
@@ -68,53 +82,79 @@ def inspect_program(
     force: bool = False,
     waiting: Mapping[str, Any] | None = None,
 ) -> ProgramRecord:
-    """Inspects one call of a function; see `workbench.api.Traced.inspect`. `chunk_size` is None or a tuple of one."""
-    fn, given = unwrap_jitted(fn)
-    inspection = Inspection(fn, args, kwargs, given if chunk_size is None else chunk_size[0], examples_per_client)
+    """Inspects a traced call; see `workbench.api.Traced.inspect`. `chunk_size` is None or a tuple of one."""
+    if isinstance(call, LoweredCall):
+        return inspect_lowered(call, mesh, chip=chip, target=target)
+    inspection = Inspection(call, call.chunk_size if chunk_size is None else chunk_size[0], examples_per_client)
     if target is not None:
         return inspection.on_target(target, mesh, chip=chip, order=order, force=force, waiting=waiting or {})
     return inspection.here(mesh, chip)
 
 
-def inspect_thing(x: Any) -> MeshRecord | ShardingRecord:
-    """What is known of a mesh, or of arrays.
-
-    Raises:
-        InspectionError: if `x` is neither.
-    """
-    if isinstance(x, Mesh | AbstractMesh):
-        return inspect_mesh(x)
-    if are_arrays(x):
-        return inspect_sharding(x)
-    message = (
-        f"`inspect` received a {type(x).__name__}, which it cannot read. It reads functions, meshes, arrays and "
-        "pytrees of arrays: pass `inspect(fn)(*args)`, `inspect(mesh)` or `inspect(arrays)`."
+def inspect_lowered(
+    call: LoweredCall, mesh: Mesh | AbstractMesh | None = None, *, chip: str | None = None, target: str | None = None
+) -> ProgramRecord:
+    """What a `Lowered` or a `Compiled` shows: everything but the stages of the traced function."""
+    if target is not None:
+        message = (
+            f"`inspect` was given target={target!r} and `{call.name}`, which is lowered or compiled for the devices of "
+            "this process already. A target is compiled for from the traced function: pass the function itself."
+        )
+        raise InspectionError(message)
+    notes = [_NO_JAXPR]
+    lowered = call.program if isinstance(call.program, jax.stages.Lowered) else None
+    compiled = call.program if lowered is None else lowered.compile()
+    known = jax.tree.leaves(_compiled_shardings(compiled))
+    current = mesh or current_mesh() or mesh_of_values(known) or _old_mesh()
+    record = None if current is None else inspect_mesh(current)
+    module = inspect_module(compiled, mesh=record)
+    infos, devices = compiled.args_info, current if isinstance(current, Mesh) else None
+    shapes = jax.tree.map(lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype), infos)
+    inputs = shapes[0] if not shapes[1] else (*shapes[0], shapes[1])
+    if lowered is None:
+        notes.append("how shardings spread is missing: a compiled program shows no StableHLO")
+    plan = PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
+    chosen = known_chip(chip) if chip else None
+    return ProgramRecord(
+        name=call.name,
+        target=f"here: {module.platform} x {module.devices}",
+        plan=plan,
+        mesh=record,
+        inputs=_shardings(inputs, compiled.input_shardings, devices),
+        outputs=_shardings(compiled.out_info, compiled.output_shardings, devices),
+        propagation=None if lowered is None or record is None else propagate_shardings(lowered),
+        module=module,
+        cost=estimate_cost(module, plan, chip=chosen, mesh=record, dtype=largest_dtype(plan, chosen)),
+        stablehlo="" if lowered is None else lowered.as_text(debug_info=True),
+        notes=tuple(notes),
     )
-    raise InspectionError(message)
 
 
-def are_arrays(x: Any) -> bool:
-    """Whether `x` is an array or a pytree with arrays alone for its leaves."""
-    leaves = () if callable(x) and not isinstance(x, jax.Array) else jax.tree.leaves(x)
-    return bool(leaves) and all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves)
+def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
+    with on_mesh(version.mesh):
+        chosen = max(_chunks(version.plan, chunk_size), default=None)
+        return describe_plan(version.plan, names=version.of.names, chunk_size=chosen, notes=version.notes)
 
 
-def unwrap_jitted(fn: Callable) -> tuple[Callable, ChunkSize]:
-    """A function as written, and the chunk size that `jit` was given for it."""
-    return (fn.fn, fn.chunk_size) if isinstance(fn, Jitted) else (fn, "auto")
+def _chunks(plan: Plan, chunk_size: ChunkSize) -> Iterator[int]:
+    """How many clients a device computes together, per phase, those inside loops too."""
+    if chunk_size is None:
+        return
+    for level in find_phases(plan, recompute=True).values():
+        for phase in level:
+            if phase.divisible:
+                shares = 1 if phase.layout is None else phase.layout.size
+                yield resolve_chunk_size(chunk_size, phase, -(-phase.placement.size // shares))
+    for step in plan.steps:
+        if step.kind in ("loop", "branch"):
+            for body in loop_bodies(step.equation):
+                yield from _chunks(plan_jaxpr(body, plan.name), chunk_size)
 
 
-def _described(traced: Traced, chunk_size: ChunkSize) -> PlanRecord:
-    phases = [phase for level in find_phases(traced.plan, recompute=chunk_size is not None).values() for phase in level]
-    chosen = None
-    for phase in phases:
-        if phase.divisible and chunk_size is not None:
-            shares = 1 if phase.layout is None else phase.layout.size
-            per_share = -(-phase.placement.size // shares)
-            chosen = max(chosen or 1, resolve_chunk_size(chunk_size, phase, per_share))
-    return describe_plan(traced.plan, names=traced.in_names, chunk_size=chosen)
-
-
+_NO_JAXPR = (
+    "the stages are missing: what was given shows what the compiler gets or makes, and not the traced function; give "
+    "the function and its arguments to see them"
+)
 _ONLY_PLANNED = (
     "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are not known; give a "
     "`target`, or a mesh of devices, to know them"
@@ -132,71 +172,82 @@ class Compilation:
     module: ModuleRecord | None
     platform: str
     devices: Mesh | None
+    args: tuple[Any, ...]  # as the compiled program takes them
+    kwargs: dict[str, Any]
 
 
 class Inspection:
-    """One program with its arguments, to be looked at on one mesh or another."""
+    """One traced call, to be looked at on one mesh or another."""
 
-    def __init__(
-        self, fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize, examples: Sequence[int] | None
-    ) -> None:
-        self.fn, self.args, self.kwargs, self.examples = fn, args, kwargs, examples
+    def __init__(self, call: Call, chunk_size: ChunkSize, examples: Sequence[int] | None = None) -> None:
+        self.call, self.examples = call, examples
         self.chunk_size: ChunkSize = chunk_size
-        self.name = getattr(fn, "__name__", type(fn).__name__)
 
-    def staged(self, chunk_size: ChunkSize) -> Callable:
-        @functools.wraps(self.fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(self.fn, args, kwargs, chunk_size)
+    def compile(self, mesh: Mesh | AbstractMesh | None) -> Compilation:
+        """Plans, lowers and, where there are devices, compiles the program on a mesh; once for each mesh."""
+        current = mesh if mesh is not None else current_mesh() or self.call.mesh
+        version = self.call.under(current)
+        key = self.chunk_size if self.call.holds_clients else None
+        if key not in version.known:
+            version.known[key] = self._compile(version, current)
+        return version.known[key]
 
-        return call
-
-    def compile(self, mesh: Mesh | AbstractMesh | None) -> "Compilation":
-        """Traces, plans, lowers and, where there are devices, compiles the program on a mesh."""
-        with on_mesh(mesh):
-            current = mesh if mesh is not None else current_mesh()
-            described = _described(trace(self.fn, *self.args, **self.kwargs), self.chunk_size)
-            lowered, platform = self.lower(current)
+    def _compile(self, version: Version, current: Mesh | AbstractMesh | None) -> Compilation:
+        call = version.of
+        described = _described(version, self.chunk_size)
+        with on_mesh(current):
+            lowered, platform, args, kwargs = self.lower(version)
             compiled = None if isinstance(current, AbstractMesh) else lowered.compile()
-        record = mesh_record(current, described)
-        module = None if compiled is None else inspect_module(compiled, mesh=record)
-        devices = current if isinstance(current, Mesh) else None
-        return Compilation(described, lowered, compiled, record, module, platform, devices)
+        named = current
+        if named is None:
+            seen = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]
+            named = mesh_of_values([*seen, *(jax.tree.leaves(_compiled_shardings(compiled)))]) or _old_mesh()
+        record = mesh_record(named, described)
+        module = None if compiled is None else _staged(inspect_module(compiled, mesh=record), described)
+        devices = named if isinstance(named, Mesh) else None
+        return Compilation(described, lowered, compiled, record, module, platform, devices, args, kwargs)
 
-    def lower(self, current: Mesh | AbstractMesh | None, **options: Any) -> tuple[Any, str]:
-        """The program as StableHLO, inside the mesh that is current, and the platform that it is for."""
-        platform = jax.default_backend() if not isinstance(current, Mesh) else current.devices.flat[0].platform
-        staged = jax.jit(self.staged(self.chunk_size), **options)
-        return staged.trace(*self.args, **self.kwargs).lower(lowering_platforms=(platform,)), platform
+    def lower(self, version: Version, **options: Any) -> tuple[Any, str, tuple[Any, ...], dict[str, Any]]:
+        """The program as StableHLO, inside the mesh that is current; its platform; its arguments."""
+        mesh, call = version.mesh, version.of
+        platform = jax.default_backend() if not isinstance(mesh, Mesh) else mesh.devices.flat[0].platform
+        if version.stage is not None and not call.holds_clients and not options:
+            # What is shown is what runs: the user's own jit, lowered as it is.
+            lowered = version.stage.lower(lowering_platforms=(platform,) if isinstance(mesh, AbstractMesh) else None)
+            return lowered, platform, *call.stage_args
+        jitted = version.jitted(self.chunk_size, **options)
+        lowered = jitted.trace(*call.args, **call.kwargs).lower(lowering_platforms=(platform,))
+        return lowered, platform, call.args, call.kwargs
 
     def here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
         """The record on a mesh of this machine, or planned on an abstract one."""
-        made = self.compile(mesh)
-        devices = 1 if made.mesh is None else len(made.mesh.devices)
-        known = None if made.compiled is None or self.kwargs else made.compiled.input_shardings[0]
+        made, call = self.compile(mesh), self.call
+        devices = made.module.devices if made.module is not None else len(made.mesh.devices) if made.mesh else 1
+        known = None if made.compiled is None else made.compiled.input_shardings
         return ProgramRecord(
-            name=self.name,
+            name=call.name,
             target=f"here: {made.platform} x {devices}" if made.compiled is not None else f"planned: {devices} devices",
             plan=made.plan,
             mesh=made.mesh,
-            inputs=_shardings(self.args, known, made.devices),
+            inputs=_labelled(call, _shardings(_inputs(call), known, made.devices)),
             outputs=None
             if made.compiled is None
             else _shardings(made.lowered.out_info, made.compiled.output_shardings, made.devices),
             propagation=propagate_shardings(made.lowered) if made.mesh is not None else None,
             module=made.module,
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
-            traced_call_tree=None if made.compiled is not None else trace_call_tree(self.fn, self.args, self.kwargs),
+            traced_call_tree=None if made.compiled is not None else trace_call_tree(call),
             stablehlo=made.lowered.as_text(debug_info=True),
-            notes=() if made.compiled is not None else (_ONLY_PLANNED,),
+            notes=(*made.plan.notes, *(() if made.compiled is not None else (_ONLY_PLANNED,))),
         )
 
     def on_target(
         self, target: str, mesh: Any, *, chip: str | None, order: Any, force: bool, waiting: Mapping[str, Any]
     ) -> ProgramRecord:
         machine = parse_target(target, force=force)
-        current = mesh if mesh is not None else current_mesh()
-        placements = trace(self.fn, *_abstract(self.args), **_abstract(self.kwargs)).plan.placements
+        call = self.call
+        current = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
+        placements = call.under(call.mesh).plan.placements
         axes = {placements[0].name if placements else "devices": 1} if current is None else dict(current.shape)
         if math.prod(axes.values()) != machine.devices:
             axes = fit_axes(machine, axes, {placement.name: placement.size for placement in placements})
@@ -206,24 +257,30 @@ class Inspection:
             chunk_size = functools.partial(
                 choose_chunk_size, platform=machine.platform, memory_bytes=machine.available_bytes
             )
-        with on_mesh(there.abstract):
-            described = _described(trace(self.fn, *_abstract(self.args), **_abstract(self.kwargs)), chunk_size)
-        text = lower_for_target(self._with_keywords(chunk_size), self.args, there)
+        version = call.under(there.abstract)
+        described = _described(version, chunk_size)
+        jitted = version.jitted(chunk_size)
+        args = call.args
+        if call.kwargs:
+            args = (*call.args, *call.kwargs.values())
+            jitted = _positional(jitted, len(call.args), tuple(call.kwargs))
+        text = lower_for_target(jitted, args, there)
         compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, **waiting)
         placed = _place_all(compilation.mesh, described)
-        notes = (_compiled_by(compilation), *compilation.notes, *filter(None, (compilation.error,)))
+        notes = (_compiled_by(compilation), *compilation.notes, *filter(None, (compilation.error,)), *version.notes)
         module = None
         if compilation.hlo:
             module = inspect_module(
                 compilation.hlo, mesh=placed, platform=machine.platform, available_bytes=machine.available_bytes
             )
             module = module.replace(memory=_joined_memory(module, compilation.memory), devices=machine.devices)
+            module = _staged(module, described)
         return ProgramRecord(
-            name=self.name,
+            name=call.name,
             target=machine.name,
             plan=described,
             mesh=placed,
-            inputs=_shardings(self.args, None),
+            inputs=_labelled(call, _shardings(_inputs(call), None)),
             propagation=propagate_shardings(text),
             module=module,
             cost=self._cost(module, described, placed, known_chip(chip or machine.chip)),
@@ -231,39 +288,11 @@ class Inspection:
             notes=notes,
         )
 
-    def _with_keywords(self, chunk_size: ChunkSize) -> Callable:
-        staged = self.staged(chunk_size)
-        if not self.kwargs:
-            return staged
-        return functools.wraps(self.fn)(lambda *args: staged(*args, **self.kwargs))
-
     def _cost(
         self, module: ModuleRecord | None, described: PlanRecord, mesh: MeshRecord | None, chip: ChipRecord | None
     ) -> Any:
         dtype = largest_dtype(described, chip)
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
-
-
-@contextlib.contextmanager
-def on_mesh(mesh: Mesh | AbstractMesh | None) -> Iterator[None]:
-    """With `mesh` as the current one; None leaves it as it is."""
-    if mesh is None:
-        yield
-    elif isinstance(mesh, Mesh):
-        with jax.set_mesh(mesh):
-            yield
-    else:  # an abstract mesh must not meet a concrete one of another size
-        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
-            yield
-
-
-def current_mesh() -> Mesh | AbstractMesh | None:
-    """The mesh of `jax.set_mesh`, or the abstract one of `use_abstract_mesh`; None without either."""
-    concrete = jax.sharding.get_mesh()
-    if not concrete.empty:
-        return concrete
-    abstract = jax.sharding.get_abstract_mesh()
-    return None if abstract.empty else abstract
 
 
 def mesh_record(mesh: Mesh | AbstractMesh | None, described: PlanRecord) -> MeshRecord | None:
@@ -280,8 +309,48 @@ def _types(mesh: Any) -> Any:
     return None if mesh is None else tuple(mesh.axis_types)
 
 
-def _abstract(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jax.numpy.shape(x), jax.numpy.result_type(x)), tree)
+def _inputs(call: Call) -> tuple[Any, ...]:
+    return call.args if not call.kwargs else (*call.args, dict(call.kwargs))
+
+
+def _labelled(call: Call, inputs: ShardingRecord) -> ShardingRecord:
+    if len(call.paths) != len(inputs.leaves):
+        return inputs
+    pairs = zip(inputs.leaves, call.paths, strict=True)
+    return inputs.replace(leaves=tuple(leaf.replace(path=path) for leaf, path in pairs))
+
+
+def _compiled_shardings(compiled: Any) -> Any:
+    return () if compiled is None else (compiled.input_shardings, compiled.output_shardings)
+
+
+def _old_mesh() -> Mesh | None:
+    mesh = _jax_compat.mesh_of_old_context()
+    return None if mesh.empty else mesh
+
+
+def _positional(jitted: Any, count: int, names: tuple[str, ...]) -> Any:
+    """A jitted function of positional arguments alone."""
+
+    def program(*args: Any) -> Any:
+        return jitted(*args[:count], **dict(zip(names, args[count:], strict=True)))
+
+    return jax.jit(functools.wraps(jitted)(program))
+
+
+def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
+    """The module of a program without clients: all of it is the work of its one stage."""
+    if described.placements or len(described.stages) != 1 or module.attributed_instructions == 1.0:
+        return module
+    (stage,) = described.stages
+    path, kind = stage.path, stage.kind
+    return module.replace(
+        instructions=tuple(i if i.stage is not None else i.replace(stage=path, kind=kind) for i in module.instructions),
+        collectives=tuple(c if c.stages else c.replace(stages=(path,)) for c in module.collectives),
+        attributed_instructions=1.0,
+        attributed_flops=1.0,
+        attributed_bytes=1.0,
+    )
 
 
 def _shardings(tree: Any, shardings: Any, mesh: Mesh | None = None) -> ShardingRecord:

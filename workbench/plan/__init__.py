@@ -15,7 +15,7 @@ from workbench.plan._evaluate import (
     evaluate as evaluate,
     resolve_chunk_size as resolve_chunk_size,
 )
-from workbench.plan._inline import uses_primitives as uses_primitives
+from workbench.plan._inline import holds_clients as holds_clients, uses_primitives as uses_primitives
 from workbench.plan._interpreter import (
     Call as Call,
     Cond as Cond,
@@ -47,10 +47,12 @@ from workbench.plan._plan import (
     Stage as Stage,
     Step as Step,
     is_user_file as is_user_file,
+    loop_bodies as loop_bodies,
     plan_jaxpr as plan_jaxpr,
     source_line as source_line,
 )
 from workbench.plan._rebase import bind_here as bind_here
 from workbench.plan._reductions import REDUCTION_OF as REDUCTION_OF
+from workbench.plan._retarget import RebaseError as RebaseError, retarget as retarget
 from workbench.plan._spread import Spread as Spread
 from workbench.plan._windows import valid_positions as valid_positions

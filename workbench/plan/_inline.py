@@ -41,6 +41,11 @@ def uses_primitives(equation: Any) -> bool:
     return any(map(_holds_primitives, bodies(equation)))
 
 
+def holds_clients(closed: ClosedJaxpr) -> bool:
+    """Whether a program has MapReduce primitives, at any depth."""
+    return _holds_primitives(closed.jaxpr)
+
+
 @_jax_compat.once_per_jaxpr
 def _holds_primitives(jaxpr: Jaxpr) -> bool:
     return any(map(uses_primitives, jaxpr.eqns))

@@ -74,6 +74,7 @@ class Jitted:
         functools.update_wrapper(self, fn)
         self.fn, self.spread = fn, spread
         self.chunk_size: ChunkSize = chunk_size
+        self.options = dict(options)
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:

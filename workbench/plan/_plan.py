@@ -87,7 +87,28 @@ def plan_jaxpr(closed: ClosedJaxpr, name: str) -> Plan:
     for step in steps:
         if step.placement is not None and not step.glue:
             placements.setdefault(step.placement.name, step.placement)
+        for placement in _inner_placements(step):
+            placements.setdefault(placement.name, placement)
     return Plan(name, pruned, tuple(steps), tuple(stages), tuple(placements.values()))
+
+
+def _inner_placements(step: Step) -> list[Placement]:
+    """Placements of the clients inside a loop or a branch."""
+    if step.kind not in ("loop", "branch"):
+        return []
+    found: list[Placement] = []
+
+    def search(jaxpr: Any) -> None:
+        for equation in jaxpr.eqns:
+            if equation.primitive is map_p or equation.primitive is broadcast_p or equation.primitive in REDUCTIONS:
+                found.append(equation.params["placement"])
+            else:
+                for inner in _jax_compat.inner_jaxprs(equation):
+                    search(inner)
+
+    for inner in _jax_compat.inner_jaxprs(step.equation):
+        search(inner)
+    return found
 
 
 class _Levels:

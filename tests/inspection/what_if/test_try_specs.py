@@ -12,6 +12,7 @@ import workbench as wb
 from workbench import try_specs
 from workbench.aot import stop_workers
 from workbench.errors import EngineError, InspectionError, MeshError
+from workbench.inspection import trace_call
 from workbench.inspection.what_if import WhatIf
 
 AXES = ("clients", "model")
@@ -138,8 +139,9 @@ def test_arrays_are_not_kept_alive(mesh):
 
     data = jnp.ones((8, 16, 32))
     seen = weakref.ref(data)
-    made = WhatIf(mean_output, (W, data), {}, mesh=mesh)
-    del data
+    call = trace_call(mean_output, (W, data), {})
+    made = WhatIf(call, mesh=mesh)
+    del data, call
     gc.collect()
     assert seen() is None
     assert made.plan({"data": P("clients")}).specs == {"data": (("clients",), (), ())}

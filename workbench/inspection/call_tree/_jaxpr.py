@@ -105,7 +105,9 @@ def _item(work: EquationWork, outer: _Site, name: str) -> Item:
     )
 
 
-def _communicate(amounts: Amounts, kind: CollectiveKind, equation: Any, sizes: dict[str, int], executions: float) -> None:
+def _communicate(
+    amounts: Amounts, kind: CollectiveKind, equation: Any, sizes: dict[str, int], executions: float
+) -> None:
     """What one device sends in a ring, by mesh axis, as for compiled collectives."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))

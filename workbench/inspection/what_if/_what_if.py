@@ -19,20 +19,13 @@ from workbench.aot import (
     target_mesh,
 )
 from workbench.errors import EngineError, InspectionError, MeshError, WorkbenchError
-from workbench.inspection._program import (
-    ChunkSize,
-    Inspection,
-    current_mesh,
-    mesh_record,
-    on_mesh,
-    plan_program,
-    unwrap_jitted,
-)
+from workbench.inspection._call import Call, current_mesh, mesh_of_values, on_mesh
+from workbench.inspection._program import mesh_record, plan_call
 from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import inspect_sharding, propagate_shardings
 from workbench.inspection.what_if._specs import Leaves, Spec
 from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
-from workbench.plan import choose_chunk_size
+from workbench.plan import ChunkSize, choose_chunk_size
 from workbench.records import ModuleRecord, ProgramRecord, WhatIfRecord
 
 Progress = Callable[[str, float], None]
@@ -44,9 +37,7 @@ class WhatIf:
     """A program that waits to be tried with other shardings; keeps what it learned of the present ones.
 
     Args:
-        fn: The program.
-        args: Its arguments.
-        kwargs: Its keyword arguments; their shardings stay as they are.
+        call: The traced call; the shardings of its keyword arguments stay as they are.
         mesh: The mesh; by default that of `jax.set_mesh`.
         target: Hardware that is not here.
         present: The record of the program as it is, from `inspect`, if there is one already.
@@ -55,22 +46,21 @@ class WhatIf:
 
     def __init__(
         self,
-        fn: Callable,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        call: Call,
         *,
         mesh: Mesh | AbstractMesh | None = None,
         target: str | None = None,
         present: ProgramRecord | None = None,
         chunk_size: ChunkSize | Literal["as given"] = "as given",
     ) -> None:
-        self._fn, given = unwrap_jitted(fn)
-        self._chunk_size: ChunkSize = given if chunk_size == "as given" else chunk_size
-        self._kwargs, self._present = dict(kwargs), present
+        self._call = call.with_shapes()
+        self._chunk_size: ChunkSize = call.chunk_size if chunk_size == "as given" else chunk_size
+        self._kwargs, self._present = self._call.kwargs, present
         self._machine = None if target is None else parse_target(target)
         self._there: TargetMesh | None = None
-        self._mesh = self._find_mesh(mesh if mesh is not None else current_mesh())
-        self._leaves = Leaves(self._fn, args, self._mesh)
+        found = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
+        self._mesh = self._find_mesh(found)
+        self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh)
         self._args = self._leaves.replaced({}, self._mesh)
         self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
         self._turn = threading.Lock()
@@ -147,11 +137,10 @@ class WhatIf:
 
     def _plan_version(self, chosen: Mapping[int, Spec]) -> "_Version":
         args = self._leaves.replaced(chosen, self._mesh)
-        inspection = Inspection(self._fn, args, self._kwargs, self._chunk_size, None)
         with on_mesh(self._mesh):
             if self._present is None:
                 self._present = self._described()
-            lowered, text = self._lowered(inspection)
+            lowered, text = self._lowered(args)
         propagation = propagate_shardings(text)
         inputs = {value.name: value.spec for value in propagation.values if value.operation == "input"}
         found = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
@@ -166,25 +155,27 @@ class WhatIf:
         return _Version(lowered, record)
 
     def _described(self) -> ProgramRecord:
-        described = plan_program(self._fn, self._args, self._kwargs)
+        described = plan_call(self._call, self._mesh)
         where = self._machine.name if self._machine is not None else f"{self._mesh.size} devices"
         mesh = mesh_record(self._mesh, described)
-        name = getattr(self._fn, "__name__", type(self._fn).__name__)
-        return ProgramRecord(name=name, target=where, plan=described, mesh=mesh)
+        return ProgramRecord(name=self._call.name, target=where, plan=described, mesh=mesh)
 
-    def _lowered(self, inspection: Inspection) -> tuple[Any, str]:
+    def _lowered(self, args: tuple[Any, ...]) -> tuple[Any, str]:
         """The program for its platform; every argument kept, so that inputs and leaves have the same order."""
+        version, chunk_size = self._call.under(self._mesh), self._chunk_size
         if self._there is None:
-            lowered, _ = inspection.lower(self._mesh, keep_unused=True)
+            # What is tried replaces the shardings that the user's jit asks for.
+            jitted = version.jitted(chunk_size, shardings=False, keep_unused=True)
+            lowered = jitted.trace(*args, **self._kwargs).lower(lowering_platforms=(self._platform(),))
             return lowered, lowered.as_text(debug_info=True)
         target = self._there.target
-        chunk_size = inspection.chunk_size
         if chunk_size == "auto":
             chunk_size = functools.partial(
                 choose_chunk_size, platform=target.platform, memory_bytes=target.available_bytes
             )
-        staged = functools.partial(inspection.staged(chunk_size), **self._kwargs)
-        text = lower_for_target(jax.jit(staged, keep_unused=True), inspection.args, self._there)
+        jitted = version.jitted(chunk_size, shardings=False, keep_unused=True)
+        program = functools.wraps(jitted)(functools.partial(jitted, **self._kwargs)) if self._kwargs else jitted
+        text = lower_for_target(jax.jit(program, keep_unused=True) if self._kwargs else jitted, args, self._there)
         return None, text
 
     def _compiled(

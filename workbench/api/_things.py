@@ -1,0 +1,96 @@
+"""What is no function: records of meshes, arrays, modules, compiled programs and files."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench.api._export import ExportedProgram, load
+from workbench.errors import InspectionError
+from workbench.inspection import inspect_mesh, inspect_sharding, inspect_source, inspect_stage, is_program_text
+from workbench.records import Record
+
+_STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
+
+
+def is_program(x: Any) -> bool:
+    """Whether `x` is a function to be called with arguments, and not an array, a record or a module of arrays."""
+    if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
+        return False
+    if _is_linen(x):
+        return False
+    if _lowers(x) or isinstance(x, functools.partial | jax.tree_util.Partial | type) or hasattr(x, "__func__"):
+        return True
+    return (
+        _arrays_in(x) is None
+    )  # an NNX or Equinox module is a pytree: its arrays are shown, its call is `model.__call__`
+
+
+def record_of_thing(x: Any, question: str, **options: Any) -> Any:
+    """The record of what is no function.
+
+    Raises:
+        InspectionError: if nothing is known of `x`.
+    """
+    if isinstance(x, Record):
+        return x
+    if isinstance(x, Mesh | AbstractMesh):
+        return inspect_mesh(x)
+    if hasattr(x, "record") and isinstance(x.record, Record):
+        return x.record
+    if isinstance(x, ExportedProgram):
+        return record_of_thing(load(x).module, question, **options)
+    staged = inspect_stage(x, **options)
+    if staged is not None:
+        return staged
+    if is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
+        return inspect_source(x, **options)
+    arrays = _arrays_in(x.variables if _is_linen(x) and x.scope is not None else x)
+    if arrays is not None:
+        return inspect_sharding(arrays)
+    message = (
+        f"`{question}` received a {type(x).__name__}, which {_fact(x)}. It reads functions, `{question}(fn)(*args)`; "
+        "meshes; arrays and pytrees with arrays (modules, optimizer states); what `jax.jit` gives on the way (`Traced`,"
+        " `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file: pass one of these."
+    )
+    raise InspectionError(message)
+
+
+def _is_linen(x: Any) -> bool:
+    return any(kind.__module__ == "flax.linen.module" for kind in type(x).__mro__)
+
+
+def _fact(x: Any) -> str:
+    if _is_linen(x):
+        return "is a linen module, which holds no arrays itself (its variables are what `model.init(...)` returns)"
+    leaves = jax.tree.leaves(x)
+    kinds = sorted({type(leaf).__name__ for leaf in leaves})
+    return f"holds no array ({len(leaves)} leaves of the types {', '.join(kinds)})" if leaves else "holds no array"
+
+
+def _lowers(x: Any) -> bool:
+    return callable(getattr(x, "lower", None)) and not isinstance(x, str | bytes)
+
+
+def _arrays_in(x: Any) -> dict[str, Any] | Any:
+    """The arrays of a pytree: as it is where all leaves are arrays, else without those that are none."""
+    try:
+        found, structure = jax.tree_util.tree_flatten_with_path(x)
+    except (TypeError, ValueError):  # a pytree that cannot be flattened has no arrays to show
+        return None
+    if not any(_is_array(leaf) for _, leaf in found):
+        return None
+    if all(_is_array(leaf) for _, leaf in found):
+        return x
+    kept = [leaf if _is_array(leaf) else None for _, leaf in found]
+    try:
+        return jax.tree.unflatten(structure, kept)
+    except Exception:  # classes that check their fields: then by path
+        return {jax.tree_util.keystr(path): leaf for path, leaf in found if _is_array(leaf)}
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)

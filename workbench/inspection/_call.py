@@ -1,0 +1,542 @@
+"""One call of a function, traced once: its jaxpr, the values that move, and how it is compiled on one mesh or another.
+
+Whatever has a `trace` or a `lower` of its own (`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `wb.jit`) is traced through it,
+so that shardings, donation and static arguments are those of the program that runs.
+"""
+
+import contextlib
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from workbench import _jax_compat
+from workbench.errors import InspectionError
+from workbench.mesh import planned
+from workbench.plan import ChunkSize, Jitted, Plan, RebaseError, Spread, evaluate, holds_clients, plan_jaxpr, retarget
+
+AnyMesh = Mesh | AbstractMesh
+_NO_MESH = AbstractMesh((), ())
+
+
+class Call:
+    """A traced call: `closed` is its jaxpr, `args` and `kwargs` are its arguments with None for what is static.
+
+    Attributes:
+        name: Name of the function.
+        fn: The function as given.
+        stage: What JAX's own `trace` returned, if the function was traced under a mesh that still is the current one.
+        mesh: The mesh that it was traced under; None without one.
+        chunk_size: As it was given to `wb.jit`; "auto" for plain functions, None (all at once) for other jits.
+        notes: What a reader of a record made from this has to know.
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        stage: jax.stages.Traced,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        chunk_size: ChunkSize,
+        spread: Spread = "auto",
+        mesh: AnyMesh | None,
+        again: Callable[..., "Call"] | None = None,
+        given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}),
+        wrapped: Callable | None = None,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.fn, self.stage, self.args, self.kwargs = fn, stage, args, kwargs
+        self.name = function_name(fn)
+        self.chunk_size: ChunkSize = chunk_size
+        self.spread: Spread = spread
+        self.mesh = mesh
+        self.notes: tuple[str, ...] = ()
+        self.closed: ClosedJaxpr = stage.jaxpr
+        self.out_tree = stage.out_tree
+        self.finish = finish or (lambda results: results)  # what the compiled program returns, as the user's function
+        self.holds_clients = holds_clients(self.closed)
+        self._wrapped = wrapped or fn  # whose parameters the arguments are
+        self._again, self._given = again, given  # what traces the function once more, and with what
+        self.paths: tuple[str, ...] = ()  # of the arrays in the user's arguments, where `args` are a library's own
+        self._versions: dict[Any, Version] = {}
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """One name per array of the arguments, as one writes it in the function: `params['w']`."""
+        found = getattr(self.closed.jaxpr.debug_info, "arg_names", None) or ()
+        count = len(self.closed.in_avals)
+        names = [name or f"args[{i}]" for i, name in enumerate(found)] if len(found) == count else ()
+        return tuple(names) or tuple(f"args[{i}]" for i in range(count))
+
+    @property
+    def parameters(self) -> Callable:
+        """A function with the parameters that `args` are given for."""
+        return self._wrapped
+
+    @property
+    def stage_args(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as what JAX compiled from `stage` takes them."""
+        return jax.tree.unflatten(self.stage.in_tree, self.leaves)
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The arrays of the arguments."""
+        return jax.tree.leaves((self.args, self.kwargs))
+
+    def under(self, mesh: AnyMesh | None) -> "Version":
+        """The program under a mesh: its jaxpr is rewritten for it; only where that cannot be, it is traced again."""
+        key = (mesh, None if mesh is None else tuple(mesh.axis_types))
+        if key not in self._versions:
+            self._versions[key] = self._version(mesh)
+        return self._versions[key]
+
+    def _version(self, mesh: AnyMesh | None) -> "Version":
+        if mesh == self.mesh and _types(mesh) == _types(self.mesh):
+            return Version(self, self.closed, mesh, self.stage)
+        there = _abstract(mesh)
+        if there == _abstract(self.mesh) and there.axis_types == _abstract(self.mesh).axis_types:
+            return Version(self, self.closed, mesh, None)  # the same mesh over other devices, or none
+        try:
+            return Version(self, retarget(self.closed, there), mesh, None)
+        except RebaseError as error:
+            if self._again is None:
+                raise InspectionError(self._other_mesh(error)) from error
+            with on_mesh(mesh):
+                other = self._again(*self._given)
+            note = f"the function was traced a second time, inside the other mesh: {error}"
+            return Version(other, other.closed, mesh, other.stage, notes=(note,))
+
+    def _other_mesh(self, error: Exception) -> str:
+        return (
+            f"`{self.name}` was given as a program that is traced already, under the mesh {_shape(self.mesh)}: {error} "
+            "A traced program can be looked at on another mesh only where it names none itself: pass the function."
+        )
+
+    @functools.cached_property
+    def replayed(self) -> Callable:
+        """A function of `args` and `kwargs` that gives the traced equations again, under whatever mesh is current."""
+
+        @functools.wraps(self._wrapped)
+        def program(*args: Any, **kwargs: Any) -> Any:
+            version = self.under(current_mesh())
+            return version.call(args, kwargs)
+
+        program.__name__ = self.name
+        return program
+
+    def with_shapes(self) -> "Call":
+        """The same call with shapes for arguments: it keeps no array of them alive."""
+        copy: Call = object.__new__(Call)
+        copy.__dict__.update(self.__dict__)
+        copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
+        copy._given = jax.tree.map(as_shape, self._given)
+        copy.__dict__.pop("replayed", None)
+        copy._versions = {}
+        return copy
+
+
+class Version:
+    """A call under one mesh."""
+
+    def __init__(
+        self,
+        call: Call,
+        closed: ClosedJaxpr,
+        mesh: AnyMesh | None,
+        stage: jax.stages.Traced | None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.of, self.closed, self.mesh, self.stage, self.notes = call, closed, mesh, stage, notes
+        self.known: dict[Any, Any] = {}  # what was compiled of it, by its chunk size
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Its stages."""
+        with on_mesh(self.mesh):
+            return plan_jaxpr(self.closed, self.of.name)
+
+    def call(self, args: Any, kwargs: Any) -> Any:
+        """The results as the traced equations compute them."""
+        results = jaxpr_as_fun(self.closed)(*jax.tree.leaves((args, kwargs)))
+        return jax.tree.unflatten(self.of.out_tree, results)
+
+    def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Any) -> Any:
+        """What `jax.jit` returns for it, of the arguments `of.args` and `of.kwargs`: staged, if it has clients."""
+        call, plan = self.of, self.plan
+
+        @functools.wraps(call._wrapped)
+        def program(*args: Any, **kwargs: Any) -> Any:
+            if not call.holds_clients:
+                return self.call(args, kwargs)
+            values = evaluate(plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=call.spread)
+            return jax.tree.unflatten(call.out_tree, values)
+
+        program.__name__ = call.name
+        return jax.jit(program, **{**self._options(shardings), **options})
+
+    def _options(self, shardings: bool) -> dict[str, Any]:
+        """The options of the user's own jit."""
+        given = _jax_compat.jit_options(self.of.stage)
+        structure = jax.tree.structure((self.of.args, self.of.kwargs))
+        options: dict[str, Any] = {"keep_unused": given["keep_unused"]}
+        donated_args, donated_kwargs = jax.tree.unflatten(structure, given["donated"])
+        options["donate_argnums"] = tuple(i for i, arg in enumerate(donated_args) if any(jax.tree.leaves(arg)))
+        options["donate_argnames"] = tuple(name for name, arg in donated_kwargs.items() if any(jax.tree.leaves(arg)))
+        if given["compiler_options"]:
+            options["compiler_options"] = given["compiler_options"]
+        if shardings and any(s is not None for s in given["in_shardings"]) and not self.of.kwargs:
+            moved = [self._moved(sharding) for sharding in given["in_shardings"]]
+            options["in_shardings"] = jax.tree.unflatten(structure, moved)[0]
+        if any(s is not None for s in given["out_shardings"]):
+            moved = [self._moved(sharding) for sharding in given["out_shardings"]]
+            options["out_shardings"] = jax.tree.unflatten(self.of.out_tree, moved)
+        return options
+
+    def _moved(self, sharding: Any) -> Any:
+        """A sharding of the user's jit on this mesh."""
+        if not isinstance(sharding, NamedSharding) or self.mesh is None or sharding.mesh == self.mesh:
+            return sharding
+        known = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+        return NamedSharding(self.mesh, sharding.spec) if known <= set(self.mesh.axis_names) else None
+
+
+class LoweredCall:
+    """A call that shows no jaxpr, only what was lowered or compiled of it: `pmap`, a `Lowered`, a `Compiled`."""
+
+    def __init__(self, name: str, program: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> None:
+        self.name, self.program, self.args, self.kwargs = name, program, args, kwargs or {}
+
+
+def trace_call(
+    fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: AnyMesh | None = None
+) -> Call | LoweredCall:
+    """Traces one call of a function, once, through its own `trace` or `lower` where it has one.
+
+    Args:
+        fn: Any callable.
+        args: Arrays, `jax.ShapeDtypeStruct`s, pytrees of them; what else is in them is held fixed.
+        kwargs: The same by name.
+        mesh: Mesh to trace it under; by default the current one.
+    """
+    with on_mesh(mesh):
+        current = mesh if mesh is not None else current_mesh()
+        fn, args, kwargs = _bound(fn, args, dict(kwargs))
+        if isinstance(fn, Jitted):
+            made = _trace_plain(fn.fn, args, kwargs, current, chunk_size=fn.chunk_size, options=fn.options)
+            made.spread = fn.spread
+            return made
+        if _jax_compat.is_jitted(fn):
+            return _trace_jitted(fn, fn, args, kwargs, current)
+        if callable(getattr(fn, "lower", None)):
+            return _trace_wrapper(fn, args, kwargs, current)
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is not None and _holds(nnx, (args, kwargs)):  # plain functions may update their modules
+            made = _trace_wrapper(nnx.jit(fn), args, kwargs, current)
+            made.name = function_name(fn)
+            return made
+        return _trace_plain(fn, args, kwargs, current)
+
+
+def call_of_traced(traced: jax.stages.Traced) -> Call:
+    """The call of which JAX's own `trace` returned `traced`."""
+    shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
+    given = _jax_compat.jit_options(traced)["in_shardings"]
+    placed = [
+        shape if sharding is None else shape.update(sharding=sharding)
+        for shape, sharding in zip(shapes, given, strict=True)
+    ]
+    args, kwargs = jax.tree.unflatten(traced.in_tree, placed)
+
+    def fn(*args: Any, **kwargs: Any) -> Any:
+        """A program that was traced already."""
+
+    fn.__name__ = str(traced.fun_name)
+    return Call(fn, traced, args, kwargs, chunk_size=None, mesh=_jax_compat.context_mesh(traced))
+
+
+def _trace_plain(
+    fn: Callable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mesh: AnyMesh | None,
+    *,
+    chunk_size: ChunkSize = "auto",
+    options: Mapping[str, Any] | None = None,
+) -> Call:
+    """A function as written: what cannot move (strings, functions, classes) is closed over."""
+    fixed = _static_positions(options or {}, fn, len(args))
+    given = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
+    named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}
+    leaves, tree = jax.tree.flatten((given, named))
+    moves = [is_value(leaf) for leaf in leaves]
+    static = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]  # holds no arrays alive
+    left: list[Any] = []
+
+    @functools.wraps(fn)
+    def moving(*values: Any, **named: Any) -> Any:
+        supply = iter(jax.tree.leaves((values, named)))
+        every = [next(supply) if moved else _opened(leaf) for leaf, moved in zip(static, moves, strict=True)]
+        inner_args, inner_kwargs = jax.tree.unflatten(tree, every)
+        results, structure = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
+        left.append((structure, [None if is_value(y) else y for y in results]))
+        return [y for y in results if is_value(y)] if not all(map(is_value, results)) else structure.unflatten(results)
+
+    moving.__name__ = function_name(fn)
+    if all(moves):
+        shown = (args, dict(kwargs))
+    else:
+        shown = jax.tree.unflatten(tree, [leaf if moved else None for leaf, moved in zip(leaves, moves, strict=True)])
+    settings = {key: value for key, value in (options or {}).items() if not key.startswith("static_")}
+    with planned():
+        stage = jax.jit(moving, **settings).trace(*shown[0], **shown[1])
+    structure, others = left[-1]
+
+    def finish(results: Any) -> Any:
+        if not any(y is not None for y in others):
+            return results
+        supply = iter(jax.tree.leaves(results))
+        return structure.unflatten([next(supply) if y is None else y for y in others])
+
+    return Call(
+        fn,
+        stage,
+        *shown,
+        chunk_size=chunk_size,
+        mesh=mesh,
+        again=lambda args, kwargs: _trace_plain(
+            fn, args, kwargs, current_mesh(), chunk_size=chunk_size, options=options
+        ),
+        given=(args, kwargs),
+        wrapped=moving,
+        finish=finish,
+    )
+
+
+def _trace_jitted(
+    fn: Callable,
+    jitted: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mesh: AnyMesh | None,
+    finish: Callable[[Any], Any] | None = None,
+) -> Call:
+    """What `jax.jit` returned, with the options that it was given."""
+    stage = jitted.trace(*args, **kwargs)
+    positions, names = _jax_compat.static_arguments(jitted, len(args))
+    shown_args = tuple(None if i in positions else arg for i, arg in enumerate(args))
+    shown_kwargs = {name: None if name in names else arg for name, arg in kwargs.items()}
+    if len(jax.tree.leaves((shown_args, shown_kwargs))) != len(stage.jaxpr.in_avals):
+        made = call_of_traced(stage)  # which arguments are static could not be found out: their shapes are enough
+        shown_args, shown_kwargs = made.args, made.kwargs
+    return Call(
+        fn,
+        stage,
+        shown_args,
+        shown_kwargs,
+        chunk_size=None,
+        mesh=mesh,
+        again=lambda args, kwargs: _trace_jitted(fn, jitted, args, kwargs, current_mesh(), finish),
+        given=(args, kwargs),
+        wrapped=getattr(jitted, "__wrapped__", fn),
+        finish=finish,
+    )
+
+
+class _FoundError(BaseException):
+    """Carries the call of a `jax.jit` out of a library's wrapper before anything is lowered."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.call = args, kwargs
+
+
+class _Recorder:
+    """Stands for the `jax.jit` inside of a wrapper while the wrapper prepares one call."""
+
+    def __init__(self, jitted: Any, mesh: AnyMesh | None) -> None:
+        self._jitted, self._mesh = jitted, mesh
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        found = _FoundError(args, kwargs)
+        found.made = _trace_jitted(self._jitted, self._jitted, args, kwargs, self._mesh)  # in the wrapper's contexts
+        raise found
+
+    trace = lower
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jitted, name)
+
+
+def _trace_wrapper(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: AnyMesh | None) -> Call | LoweredCall:
+    """What wraps a `jax.jit` (`nnx.jit`, `eqx.filter_jit`): the call that it makes of it; else what it lowers."""
+    inner = [name for name, value in getattr(fn, "__dict__", {}).items() if _jax_compat.is_jitted(value)]
+    if len(inner) != 1 or inner[0].startswith("__"):
+        lowered = fn.lower(*args, **kwargs)
+        return LoweredCall(function_name(fn), getattr(lowered, "lowered", lowered), args, kwargs)
+    jitted = getattr(fn, inner[0])
+    try:
+        object.__setattr__(fn, inner[0], _Recorder(jitted, mesh))
+        fn.lower(*args, **kwargs)
+    except _FoundError as found:
+        made: Call = found.made
+    finally:
+        object.__setattr__(fn, inner[0], jitted)
+    made.name, made.fn = function_name(fn), fn
+    _name_leaves(made, fn, args, kwargs)
+    made.finish = _results_of(fn)
+    return made
+
+
+def _name_leaves(made: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Calls the arrays as the user's arguments do, where the wrapper passes them on as they are."""
+    found = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
+    try:
+        parameters = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    names, paths = [], []
+    for leaf, name in zip(made.leaves, made.names, strict=True):
+        path = found.get(id(leaf))
+        if path is None:
+            names.append(name)
+            paths.append(name)
+            continue
+        which, key, *rest = path
+        place = f"args[{key.idx}]" if which.idx == 0 else str(key.key)
+        if which.idx == 0 and key.idx < len(parameters):
+            place = parameters[key.idx]
+        end = jax.tree_util.keystr(tuple(rest)).removesuffix(".value")
+        names.append(place + end)
+        paths.append((f"[{key.idx}]" if which.idx == 0 else f"[{key.key!r}]") + end)
+    made.names, made.paths = tuple(names), tuple(paths)
+
+
+def _results_of(fn: Any) -> Callable[[Any], Any]:
+    """The user's results among what a library's wrapper lets its `jax.jit` return."""
+    if type(fn).__module__.startswith("flax."):
+        return lambda results: results[2] if isinstance(results, tuple) and len(results) == 3 else results
+    if type(fn).__module__.startswith("equinox."):
+        return lambda results: results[1] if isinstance(results, tuple) and len(results) == 3 else results
+    return lambda results: results
+
+
+class _Fixed:
+    """A static argument on its way through a pytree: one leaf, whatever it is."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _opened(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, _Fixed) else leaf
+
+
+def _static_positions(options: Mapping[str, Any], fn: Callable, count: int) -> tuple[set[int], set[str]]:
+    """Which arguments the options of a jit make static."""
+    if not any(key.startswith("static_") for key in options):
+        return set(), set()
+    known = {key: value for key, value in options.items() if key.startswith("static_")}
+    positions, names = _jax_compat.static_arguments(jax.jit(fn, **known), count)
+    return set(positions), set(names)
+
+
+def _bound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Partial calls and methods of what can be lowered, as calls of it with all arguments."""
+    while True:
+        inner = getattr(fn, "func", None)
+        if (isinstance(fn, functools.partial) or _is_library_partial(fn)) and _lowers(inner):
+            fn, args, kwargs = inner, (*fn.args, *args), {**fn.keywords, **kwargs}
+        elif isinstance(fn, types.MethodType) and _lowers(fn.__func__):
+            fn, args = fn.__func__, (fn.__self__, *args)
+        else:
+            return fn, args, kwargs
+
+
+def _is_library_partial(fn: Any) -> bool:
+    return all(hasattr(fn, name) for name in ("func", "args", "keywords"))
+
+
+def _lowers(fn: Any) -> bool:
+    return callable(getattr(fn, "lower", None))
+
+
+def _holds(nnx: Any, tree: Any) -> bool:
+    kinds = tuple(kind for kind in (getattr(nnx, "Module", None), getattr(nnx, "Optimizer", None)) if kind)
+    found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kinds))
+    return any(isinstance(leaf, kinds) for leaf in found)
+
+
+def is_value(x: Any) -> bool:
+    """Whether a leaf is an array, the shape of one, or a number."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.dtype.kind in "biufcV"
+    if isinstance(x, bool | int | float | complex | jax.Array | jax.ShapeDtypeStruct):
+        return True
+    return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)
+
+
+def as_shape(x: Any) -> Any:
+    """An array as a shape with its sharding; other leaves as they are."""
+    if isinstance(x, jax.Array):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=x.weak_type)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
+
+
+def function_name(fn: Any) -> str:
+    """What a function is called; of a partial call the name of the function inside."""
+    while not hasattr(fn, "__name__") and (hasattr(fn, "func") or hasattr(fn, "__wrapped__")):
+        fn = fn.func if hasattr(fn, "func") else fn.__wrapped__
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: AnyMesh | None) -> Iterator[None]:
+    """With `mesh` as the current one; None leaves it as it is."""
+    if mesh is None or mesh == current_mesh():
+        yield
+    elif isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:  # an abstract mesh must not meet a concrete one of another size
+        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
+def current_mesh() -> AnyMesh | None:
+    """The mesh of `jax.set_mesh`, or the abstract one of `use_abstract_mesh`; None without either."""
+    abstract = jax.sharding.get_abstract_mesh()
+    if not _jax_compat.at_top_level():  # JAX tells the devices outside of a trace only
+        return None if abstract.empty else abstract
+    concrete = jax.sharding.get_mesh()
+    if not concrete.empty and concrete.abstract_mesh == abstract:
+        return concrete
+    return None if abstract.empty else abstract
+
+
+def mesh_of_values(values: Sequence[Any]) -> AnyMesh | None:
+    """The mesh of the first array or sharding that lies on several devices of one."""
+    for value in values:
+        sharding = getattr(value, "sharding", value)
+        if isinstance(sharding, NamedSharding) and not sharding.mesh.empty and sharding.mesh.size > 1:
+            return sharding.mesh
+    return None
+
+
+def _abstract(mesh: AnyMesh | None) -> AbstractMesh:
+    return _NO_MESH if mesh is None else mesh.abstract_mesh
+
+
+def _types(mesh: AnyMesh | None) -> tuple[AxisType, ...]:
+    return () if mesh is None else tuple(mesh.axis_types)
+
+
+def _shape(mesh: AnyMesh | None) -> str:
+    return "of none" if mesh is None else str(dict(mesh.shape))

@@ -1,0 +1,279 @@
+"""Reads programs that come as text, bytes or files: HLO, HLO protos, StableHLO, exported programs, dump directories."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+from jax.sharding import AbstractMesh
+
+from workbench import _jax_compat
+from workbench.aot import compile_for_cpu
+from workbench.cost import estimate_cost, known_chip, largest_dtype
+from workbench.errors import EngineError, InspectionError
+from workbench.inspection._call import LoweredCall, call_of_traced
+from workbench.inspection._program import inspect_call, inspect_lowered
+from workbench.inspection.hlo import inspect_module
+from workbench.inspection.sharding import inspect_mesh, propagate_shardings
+from workbench.records import MeshRecord, PlanRecord, ProgramRecord, Record
+
+_MESH = re.compile(r"sdy\.mesh @[\w.]+ = <\[(?P<axes>[^\]]*)\]")
+_AXIS = re.compile(r'"(?P<name>[^"]+)"=(?P<size>\d+)')
+_HLO = re.compile(r"^[>\s]*HloModule ", re.MULTILINE)
+_STABLEHLO = re.compile(r"^\s*(?:#loc|module\b.*\{|builtin\.module|(?:func\.)?func .*@)", re.MULTILINE)
+_PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
+_FROM_TEXT = (
+    "read from the text of a compiled module: the stages of the function, its arguments' shardings and how they spread "
+    "are not in it"
+)
+_FROM_STABLEHLO = "read from StableHLO: the stages of the function are not in it; give the function to see them"
+
+
+def is_program_text(x: Any) -> bool:
+    """Whether `x` may be a program as text, bytes or a path."""
+    return isinstance(x, str | bytes | bytearray | Path)
+
+
+def inspect_stage(x: Any, **options: Any) -> ProgramRecord | None:
+    """What JAX gives on the way from a function to what runs; None for anything else."""
+    if isinstance(x, jax.stages.Traced):
+        return inspect_call(call_of_traced(x), **_options(options))
+    if isinstance(x, jax.stages.Lowered | jax.stages.Compiled):
+        return _inspect_lowered(x, options)
+    inner = getattr(x, "lowered", None) or getattr(x, "compiled", None) or getattr(x, "traced", None)
+    if isinstance(inner, jax.stages.Lowered | jax.stages.Compiled | jax.stages.Traced):  # of nnx and equinox
+        return inspect_stage(inner, **options)
+    if isinstance(x, jax.export.Exported):
+        return _inspect_exported(x, options)
+    return None
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    waiting = {name: options.pop(name) for name in ("progress", "cancel", "timeout_seconds") if name in options}
+    sized = {"chunk_size": (options.pop("chunk_size"),)} if "chunk_size" in options else {}
+    return {**options, **sized, "waiting": waiting}
+
+
+def _inspect_lowered(x: Any, options: dict[str, Any]) -> ProgramRecord:
+    name = "compiled program"
+    if isinstance(x, jax.stages.Lowered):
+        found = re.search(r"module @([\w.]+)", x.as_text()[:2000])
+        name = found[1].removeprefix("jit_") if found else "lowered program"
+    known = {key: value for key, value in options.items() if key in ("chip", "target")}
+    made = inspect_lowered(LoweredCall(name, x), options.get("mesh"), **known)
+    if made.name == "compiled program" and made.module is not None:
+        made = made.replace(name=made.module.name.removeprefix("jit_"))
+    return made
+
+
+def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> ProgramRecord:
+    args, kwargs = jax.tree.unflatten(x.in_tree, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in x.in_avals])
+
+    def program(*args: Any, **kwargs: Any) -> Any:
+        return x.call(*args, **kwargs)
+
+    program.__name__ = x.fun_name
+    note = f"exported for {', '.join(x.platforms)}: the function's own stages and lines are only in its StableHLO"
+    text = x.mlir_module()
+    if x.nr_devices > 1 or jax.default_backend() not in x.platforms:
+        return _inspect_stablehlo(text, options, name=x.fun_name, devices=x.nr_devices, notes=(note,))
+    call = call_of_traced(jax.jit(program).trace(*args, **kwargs))
+    made = inspect_call(call, **_options(options))
+    return made.replace(name=x.fun_name, notes=(*made.notes, note))
+
+
+def inspect_source(x: str | bytes | bytearray | Path, **options: Any) -> Record:
+    """The record of a program that comes as text, bytes, a file or a directory of dumps.
+
+    Raises:
+        InspectionError: if it is none of these, or cut off; the message says what was found.
+    """
+    if isinstance(x, str) and _is_path(x):
+        x = Path(x)
+    if isinstance(x, Path):
+        return _inspect_path(x, options)
+    if isinstance(x, bytes | bytearray):
+        return _inspect_bytes(bytes(x), "bytes", options)
+    return _inspect_text(x, "text", options)
+
+
+def _is_path(text: str) -> bool:
+    return "\n" not in text and len(text) < 4096 and not _HLO.match(text) and not text.lstrip().startswith("{")
+
+
+def _inspect_path(path: Path, options: dict[str, Any]) -> Record:
+    if path.is_dir():
+        return _inspect_directory(path, options)
+    if not path.is_file():
+        message = (
+            f"`inspect` received {str(path)!r}, and no file or directory of this name exists (looked in {Path.cwd()}). "
+            "A text of one line is taken for a path: pass the path of an HLO, StableHLO or record file, or the text "
+            "of a whole module."
+        )
+        raise InspectionError(message)
+    return _inspect_bytes(path.read_bytes(), str(path), options)
+
+
+def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
+    found = [file for file in path.rglob("*after_optimizations.txt") if file.is_file()]
+    found = found or [file for file in path.rglob("*") if file.suffix in (".hlo", ".pb", ".mlir", ".stablehlo")]
+    if not found:
+        message = (
+            f"`inspect` received the directory {str(path)!r}, which holds no compiled module. XLA writes files named "
+            "`module_….after_optimizations.txt` there: set `XLA_FLAGS=--xla_dump_to=DIRECTORY` (or the compiler option "
+            "`xla_dump_to`) and compile, then pass the directory."
+        )
+        raise InspectionError(message)
+    largest = max(found, key=lambda file: (file.stat().st_size, str(file)))
+    made = _inspect_bytes(largest.read_bytes(), str(largest), options)
+    if len(found) > 1 and isinstance(made, ProgramRecord):
+        note = f"{path} holds {len(found)} modules; this is the largest, {largest.name}: pass a file to see another"
+        made = made.replace(notes=(*made.notes, note))
+    return made
+
+
+def _inspect_bytes(data: bytes, what: str, options: dict[str, Any]) -> Record:
+    try:
+        return _inspect_text(data.decode(), what, options)
+    except UnicodeDecodeError:
+        pass
+    text = _jax_compat.hlo_of_proto(data)
+    if text is not None:
+        return _inspect_hlo(text, options)
+    text = _jax_compat.stablehlo_of_bytecode(data)
+    if text is not None:
+        return _inspect_stablehlo(text, options)
+    try:
+        return _inspect_exported(jax.export.deserialize(bytearray(data)), options)
+    except Exception:  # flatbuffers raise what they like on bytes that are none
+        pass
+    message = (
+        f"`inspect` received {what} of {len(data)} bytes, starting with {data[:12]!r}, which are no text, no HLO "
+        f"proto, no StableHLO bytecode and no exported program that JAX {jax.__version__} can read. It reads these "
+        "alone: write the module as text (`compiled.as_text()`), or with the version of JAX that is installed here."
+    )
+    raise InspectionError(message)
+
+
+def _inspect_text(text: str, what: str, options: dict[str, Any]) -> Record:
+    if hlo := _HLO.search(text):
+        return _inspect_hlo(_clean(text, hlo.start()), options)
+    if _STABLEHLO.search(text) and ("stablehlo." in text or "func.func" in text or "mhlo." in text):
+        return _inspect_stablehlo(textwrap.dedent(text), options)
+    if text.lstrip().startswith("{"):
+        return _read_record(text, what)
+    start = " ".join(text[:80].split())
+    message = (
+        f"`inspect` received {what} of {len(text)} characters, starting with {start!r}, which is neither HLO (no line "
+        "starts with `HloModule`) nor StableHLO (no `module` with a `func.func`) nor the JSON of a record. Pass the "
+        "whole text of `compiled.as_text()`, `lowered.as_text()` or `record.to_json()`."
+    )
+    raise InspectionError(message)
+
+
+def _clean(text: str, start: int) -> str:
+    """A pasted module without what surrounds it: quotation marks of mails, a common indent, a fence."""
+    lines = text[start:].splitlines()
+    if lines[0].lstrip().startswith(">"):
+        lines = [line.lstrip().removeprefix(">") for line in lines]
+    kept = "\n".join(lines).split("\n```")[0]
+    indent = len(kept) - len(kept.lstrip(" \t"))
+    if not indent:
+        return kept
+    # A module's own lines are indented by two below its computations, so that only the first line tells the indent.
+    pad = kept[:indent]
+    return "\n".join(line.removeprefix(pad) for line in kept.splitlines())
+
+
+def _inspect_hlo(text: str, options: dict[str, Any]) -> ProgramRecord:
+    mesh = _given_mesh(options)
+    return _of_module(inspect_module(text, mesh=mesh), mesh, options, notes=(_FROM_TEXT,))
+
+
+def _given_mesh(options: dict[str, Any]) -> MeshRecord | None:
+    mesh = options.get("mesh")
+    return None if mesh is None else inspect_mesh(mesh)
+
+
+def _of_module(module: Any, mesh: MeshRecord | None, options: dict[str, Any], *, notes: tuple[str, ...]) -> Any:
+    name = module.name.removeprefix("jit_")
+    plan = PlanRecord(name=name, placements=(), stages=())
+    chip = known_chip(options["chip"]) if options.get("chip") else None
+    return ProgramRecord(
+        name=name,
+        target=f"compiled: {module.platform} x {module.devices}",
+        plan=plan,
+        mesh=mesh,
+        module=module,
+        cost=estimate_cost(module, plan, chip=chip, mesh=mesh, dtype=largest_dtype(plan, chip)),
+        notes=notes,
+    )
+
+
+def _inspect_stablehlo(
+    text: str, options: dict[str, Any], *, name: str = "", devices: int = 0, notes: tuple[str, ...] = ()
+) -> ProgramRecord:
+    found = _PARTITIONS.search(text)
+    devices = devices or (int(found[1]) if found else 1)
+    mesh = _given_mesh(options) or _mesh_of_text(text)
+    propagation = propagate_shardings(text)
+    named = re.search(r"module @([\w.]+)", text)
+    name = name or (named[1].removeprefix("jit_") if named else "program")
+    said = [*notes, _FROM_STABLEHLO]
+    try:
+        hlo, memory = compile_for_cpu(text, devices, what=f"Compiling {name}")
+    except EngineError as error:
+        if propagation.engine == "none":
+            raise InspectionError(_unreadable_stablehlo(text, propagation.notes, error)) from error
+        plan = PlanRecord(name=name, placements=(), stages=())
+        said.append(f"nothing is compiled: {error}")
+        return ProgramRecord(
+            name=name,
+            target=f"planned: {devices} devices",
+            plan=plan,
+            mesh=mesh,
+            propagation=propagation,
+            stablehlo=text,
+            notes=tuple(said),
+        )
+    module = inspect_module(hlo, mesh=mesh, platform="cpu")
+    known = {
+        field: getattr(memory, field)
+        for field in ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "peak_bytes")
+        if getattr(memory, field) is not None
+    }
+    module = module.replace(memory=module.memory.replace(**known), devices=devices)
+    made = _of_module(module, mesh, options, notes=tuple(said))
+    return made.replace(name=name, propagation=propagation, stablehlo=text)
+
+
+def _unreadable_stablehlo(text: str, facts: tuple[str, ...], error: Exception) -> str:
+    said = "; ".join(facts) or str(error)
+    return (
+        f"`inspect` received StableHLO text of {len(text)} characters, which jaxlib {_jax_compat.jaxlib_version()} "
+        f"cannot parse: {said[:400]}. A module must be whole and of a version that this jaxlib knows: pass all of "
+        "`lowered.as_text()`, written by the JAX that is installed here, or portable bytecode of `jax.export`."
+    )
+
+
+def _mesh_of_text(text: str) -> MeshRecord | None:
+    """The mesh that a module names itself."""
+    for found in _MESH.finditer(text):
+        axes = [(axis["name"], int(axis["size"])) for axis in _AXIS.finditer(found["axes"])]
+        if axes:
+            names, sizes = zip(*axes, strict=True)
+            return inspect_mesh(AbstractMesh(sizes, names))
+    return None
+
+
+def _read_record(text: str, what: str) -> Record:
+    try:
+        return Record.from_json(text)
+    except ValueError as error:
+        message = (
+            f"`inspect` received {what} of {len(text)} characters that starts like JSON, which is no record of this "
+            f"version of the workbench: {error} Pass what `record.to_json()` wrote."
+        )
+        raise InspectionError(message) from error
