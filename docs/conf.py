@@ -55,6 +55,14 @@ def copy_course(app: object) -> None:
             shutil.copyfile(path, target)
 
 
+def write_glossary(app: object) -> None:
+    """Writes the page of the words that the views explain, from the same table."""
+    from workbench.render import GLOSSARY
+
+    entries = [f"{word}\n: {GLOSSARY[word]}\n" for word in sorted(GLOSSARY, key=str.casefold)]
+    (ROOT / "docs" / "glossary.md").write_text("# Glossary\n\n" + "\n".join(entries), encoding="utf-8")
+
+
 def skip_member(app: object, what: str, name: str, thing: object, skip: bool, options: object) -> bool:
     """Leaves out what a package merely imports from elsewhere."""
     module = inspect.getmodule(thing)
@@ -62,6 +70,7 @@ def skip_member(app: object, what: str, name: str, thing: object, skip: bool, op
 
 
 def setup(app: object) -> None:
-    """Registers the two hooks."""
+    """Registers the hooks."""
     app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_glossary)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]

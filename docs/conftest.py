@@ -1,5 +1,7 @@
 """Executes the Python code blocks of every page, in order, with a small program at hand that the pages speak of."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,12 +40,13 @@ def setup(namespace: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def mesh() -> object:
+def page_mesh() -> Iterator[jax.sharding.Mesh]:
     """A mesh of four positions for clients and two for a model, set while the page runs."""
-    with jax.set_mesh(wb.make_mesh(clients=4, model=2)) as mesh:
+    mesh = wb.make_mesh(clients=4, model=2)
+    with jax.set_mesh(mesh):
         yield mesh
 
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=setup, fixtures=["mesh"]
+    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=setup, fixtures=["page_mesh"]
 ).pytest()

@@ -9,7 +9,7 @@ from harness import Harness
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
 
-from workbench.records import ProblemRecord, SampleRecord, TappedValueRecord, TapRecord
+from workbench.records import ProblemRecord, RoundRecord, SampleRecord, TappedValueRecord, TapRecord
 
 pytestmark = pytest.mark.browser
 
@@ -72,11 +72,56 @@ def test_run_shows_progress_curves_and_every_client(harness: Harness):
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 2 of 4 rounds")
     expect(view.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "2")
     expect(view.get_by_role("img", name="loss: 1.5 after round 1")).to_be_visible()
-    expect(view.locator(".wb-tile").first).to_contain_text("band from least to most over clients")
+    expect(view.locator(".wb-plotread").first).to_have_text("round 1 · mean 1.5 · band 1.1 to 1.9")
+    view.get_by_label("Band over clients").select_option("all")
+    expect(view.locator(".wb-plotread").first).to_have_text("round 1 · mean 1.5 · band 1 to 2")
     heat = view.get_by_role("img", name="loss of 2 clients over 2 rounds, from 1 to 3")
     assert heat.evaluate("node => [node.width, node.height]") == [2, 2]
     assert weak_contrasts(view) == []
     assert nameless(view) == []
+
+
+def test_arrow_keys_move_the_crosshair_of_all_charts(harness: Harness):
+    run = FakeRun(rounds=4)
+    view = harness.mount(workbench_widgets.RunView(run))
+    run.finish(loss=(3.0, 1.0), accuracy=0.25)
+    run.finish(loss=(2.0, 1.0), accuracy=0.5)
+    view.get_by_role("img", name="accuracy: 0.5 after round 1").press("ArrowLeft")
+    expect(view.locator(".wb-plotread").nth(0)).to_contain_text("round 0 · mean 2")
+    expect(view.locator(".wb-plotread").nth(1)).to_have_text("round 0 · accuracy 0.25")
+
+
+def test_the_map_holds_all_rounds_and_marks_the_chosen_client(harness: Harness):
+    run = FakeRun(rounds=900)
+    for step in range(500):
+        run.history.append(RoundRecord(round=step, seconds=0.1, metrics={"loss": (1.0 + step, 2.0)}))
+    made = workbench_widgets.RunView(run)
+    view = harness.mount(made)
+    expect(view.get_by_role("img", name="loss of 2 clients over 500 rounds, from 1.5 to 500")).to_be_visible()
+    expect(view.locator(".wb-legendbox")).to_contain_text("loss; of 2 rounds")
+    view.get_by_label("Go to client").fill("1")
+    view.get_by_label("Go to client").press("Enter")
+    assert made.selection == {"client": 1}
+    expect(view.locator(".wb-heatring")).to_be_visible()
+
+
+def test_other_runs_lie_behind_the_curves(harness: Harness):
+    run, other = FakeRun(rounds=4), FakeRun(rounds=4)
+    other.finish(loss=9.0)
+    run.finish(loss=1.0)
+    view = harness.mount(workbench_widgets.RunView(run, others={"α = 0.1": other}))
+    expect(view.locator(".wb-plotread").first).to_have_text("round 0 · α = 0.1 9 · this run 1")
+
+
+def test_devices_lie_over_the_same_seconds_as_the_rounds(harness: Harness):
+    run, monitor = FakeRun(rounds=4), FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 2048))
+    run.history.append(RoundRecord(round=0, seconds=1.0, metrics={"loss": 1.0}, unix_seconds=1e9 + 1))
+    view = harness.mount(workbench_widgets.RunView(run, monitor=monitor))
+    view.get_by_label("Along the axis").select_option("seconds")
+    expect(view.get_by_role("img", name="memory of 2 devices while the rounds ran")).to_be_visible()
+    expect(view.locator(".wb-plotread").last).to_have_text("1 s · cpu:0 2 KiB · cpu:1 2 KiB")
+    assert nameless(view) == []
+    assert weak_contrasts(view) == []
 
 
 def test_buttons_reach_the_run(harness: Harness):

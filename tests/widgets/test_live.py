@@ -11,7 +11,7 @@ import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
 from workbench_widgets._clients_desk import MOST_ROUNDS as MOST_KEPT, ClientCourses
 from workbench_widgets._devices import devices_state
-from workbench_widgets._run import MOST_POINTS, MOST_ROUNDS, RunDigest
+from workbench_widgets._run import MOST_COLUMNS, MOST_POINTS, MergedMap, RunDigest
 
 from workbench.records import (
     ClientOutcomeRecord,
@@ -90,15 +90,45 @@ def test_thousands_of_rounds_are_thinned_and_end_with_the_last():
     assert points[-1].tolist() == [4320, 4320, 4320, 4320]
 
 
-def test_map_holds_the_last_rounds_and_joins_neighbouring_clients():
+def test_map_joins_neighbouring_clients():
     run, digest = FakeRun(rounds=500), RunDigest()
-    for step in range(MOST_ROUNDS + 5):
+    for step in range(5):
         run.finish(loss=tuple(float(step + client % 2) for client in range(1000)))
     made = digest.state(run)["map"]
     grid = numbers(made["values"]).reshape(made["rows"], made["columns"])
-    assert (made["first"], made["columns"], made["together"]) == (5, MOST_ROUNDS, 4)
-    assert grid[0, 0] == 5.5  # clients 0 to 3 of round 5: 5, 6, 5, 6
-    assert numbers(made["latest"])[:2].tolist() == [124, 125]
+    assert (made["first"], made["last"], made["columns"], made["together"], made["each"]) == (0, 4, 5, 4, 1)
+    assert grid[0, 0] == 0.5  # clients 0 to 3 of round 0: 0, 1, 0, 1
+    assert numbers(made["latest"])[:2].tolist() == [4, 5]
+
+
+def test_map_of_more_rounds_than_columns_averages_neighbours_and_holds_all_rounds():
+    merged = MergedMap(4)
+    for step in range(11):
+        merged.add(step, np.array([float(step), np.nan]))
+    assert (merged.first, merged.last, merged.each) == (0, 10, 4)
+    np.testing.assert_array_equal(merged.grid(), [[1.5, 5.5, 9.0], [np.nan] * 3])
+
+
+def test_a_long_run_has_no_more_columns_than_a_screen():
+    merged = MergedMap(MOST_COLUMNS)
+    for step in range(3 * MOST_COLUMNS + 7):
+        merged.add(step, np.array([float(step)]))
+    assert len(merged.columns) <= MOST_COLUMNS
+
+
+def test_curve_holds_percentiles_over_clients_and_the_time():
+    run, digest = FakeRun(rounds=2), RunDigest()
+    run.finish(loss=tuple(float(client) for client in range(101)))
+    curve = digest.state(run)["curves"][0]
+    assert numbers(curve["spread"]).tolist() == [0.5, 10, 25, 50, 75, 90]
+
+
+def test_the_first_round_says_nothing_about_the_time_that_is_left():
+    run, digest = FakeRun(rounds=10), RunDigest()
+    run.finish(loss=1.0)
+    assert digest.state(run)["left"] == "unknown"
+    run.finish(loss=1.0)
+    assert digest.state(run)["left"] == "4 s"
 
 
 def test_a_run_taken_up_from_an_earlier_round_starts_its_curves_again():

@@ -45,7 +45,7 @@ class DevicesView(WorkbenchWidget):
         run: A measured run, whose time line per device is shown below.
     """
 
-    module_name = "devices.js"
+    view_name = "devices"
 
     def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: Any) -> None:
         self.monitor = monitor

@@ -2,12 +2,12 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from workbench.records import RoundRecord, TimelineRecord
+from workbench.records import RoundRecord, SampleRecord, TimelineRecord
 from workbench.render import (
     GLOSSARY,
     Markup,
@@ -18,11 +18,13 @@ from workbench.render import (
     seconds_text,
 )
 from workbench_widgets._clients_state import floats
+from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths
 from workbench_widgets._run_desk import Run, RunDesk
 
-MOST_ROUNDS, MOST_ROWS = 120, 256  # of the map of clients over rounds
+MOST_COLUMNS, MOST_ROWS = 400, 256  # of the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
+PERCENTILES = (10, 25, 50, 75, 90)
 
 
 class RunView(RunDesk):
@@ -34,21 +36,35 @@ class RunView(RunDesk):
     Args:
         run: The run.
         timeline: A simulated round, whose stragglers are shown as a Gantt chart.
+        others: Other runs, by name: their curves lie behind those of this one.
+        monitor: Samples of the devices, drawn over the same time as the curves.
     """
 
-    module_name = "run.js"
+    view_name = "run"
 
-    def __init__(self, run: Run, timeline: TimelineRecord | None = None, **values: Any) -> None:
-        self.run = run
+    def __init__(
+        self,
+        run: Run,
+        timeline: TimelineRecord | None = None,
+        *,
+        others: Mapping[str, Run] | None = None,
+        monitor: Monitor | None = None,
+        **values: Any,
+    ) -> None:
+        self.run, self.monitor = run, monitor
         self._digest = RunDigest()
-        data, live = {**run_state(timeline), "glossary": GLOSSARY}, self._digest.state(run)
+        data = {**run_state(timeline), "others": others_state(others or {}), "glossary": GLOSSARY}
+        live = {**self._digest.state(run), "samples": self._samples()}
         super().__init__(data=data, label=f"Run of {run.rounds} rounds", live=live, **values)
         self.follow(run)
 
     def refresh(self) -> None:
         """Sends how the run stands, if a page shows it."""
         if self.is_open:
-            self.update_live(**self._digest.state(self.run))
+            self.update_live(**self._digest.state(self.run), samples=self._samples())
+
+    def _samples(self) -> dict[str, Any] | None:
+        return None if self.monitor is None else samples_state(tuple(self.monitor.history()), self._digest.began)
 
     def static_svg(self) -> Markup | None:
         """The curves so far."""
@@ -66,19 +82,35 @@ def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
     return {"gantt": {"drawn": for_both_widths(render_gantt_svg, timeline), "sentence": describe_timeline(timeline)}}
 
 
+def others_state(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """The curves of other runs, as they are now."""
+    return [{"name": name, "curves": RunDigest().state(run)["curves"]} for name, run in runs.items()]
+
+
+def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[str, Any]:
+    """Bytes in use and utilisation of every device, in seconds since the run began."""
+    kept = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
+    names = [device.where for device in kept[-1].devices] if kept else []
+    columns: dict[str, Any] = {}
+    for key, field in (("memory", "bytes_in_use"), ("utilisation", "utilisation_percent")):
+        grid = np.full((len(names), len(kept)), np.nan)
+        for place, sample in enumerate(kept):
+            for device in sample.devices:
+                value = getattr(device, field)
+                if device.where in names and value is not None:
+                    grid[names.index(device.where), place] = value
+        if np.isfinite(grid).any():
+            columns[key] = floats(grid.ravel())
+    origin = began if began is not None else (kept[0].unix_seconds if kept else 0.0)
+    return {"devices": names, "seconds": floats([each.unix_seconds - origin for each in kept]), "columns": columns}
+
+
 class RunDigest:
     """What the view draws of the finished rounds; every round is read once, however often the view is refreshed."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.spent = 0.0
-        self.seconds: deque[float] = deque(maxlen=20)
-        self.curves: dict[str, list[tuple[float, float, float, float]]] = {}
-        self.per_client = ""
-        self.columns: deque[np.ndarray] = deque(maxlen=MOST_ROUNDS)
-        self.latest = np.zeros(0)
-        self.first_round = 0
         self._lock = threading.Lock()
+        self._forget()
 
     def state(self, run: Run) -> dict[str, Any]:
         """The live values of the view."""
@@ -91,25 +123,37 @@ class RunDigest:
             return self._state(run)
 
     def _forget(self) -> None:
-        self.count, self.spent, self.curves, self.per_client = 0, 0.0, {}, ""
-        self.seconds.clear()
-        self.columns.clear()
+        self.count = 0
+        self.spent = 0.0
+        self.began: float | None = None  # by the clock of the wall, where the run tells it
+        self.seconds: deque[float] = deque(maxlen=20)
+        self.curves: dict[str, list[tuple[float, ...]]] = {}
+        self.spreads: dict[str, list[tuple[float, ...]]] = {}
+        self.per_client = ""
+        self.map = MergedMap(MOST_COLUMNS)
+        self.latest = np.zeros(0)
 
     def _read(self, record: RoundRecord) -> None:
         self.count += 1
         self.spent += record.seconds
-        self.seconds.append(record.seconds)
+        if self.count > 1:  # the first round also compiles
+            self.seconds.append(record.seconds)
+        if self.began is None and record.unix_seconds is not None:
+            self.began = record.unix_seconds - record.seconds
+        known_clock = self.began is not None and record.unix_seconds is not None
+        ended = record.unix_seconds - self.began if known_clock else self.spent  # type: ignore[operator]
         for name, value in record.metrics.items():
             values = np.asarray(value, dtype=float)
             known = values[np.isfinite(values)]
             low, mean, high = (known.min(), known.mean(), known.max()) if known.size else (np.nan,) * 3
+            spread = np.percentile(known, PERCENTILES) if known.size else np.full(len(PERCENTILES), np.nan)
             self.curves.setdefault(name, []).append((record.round, mean, low, high))
+            self.spreads.setdefault(name, []).append((ended, *spread))
             if values.ndim and len(values) > 1 and self.per_client in ("", name):
                 self.per_client = name
                 column = values.reshape(len(values), -1).mean(1)
                 self.latest = column
-                self.columns.append(_together(column))
-        self.first_round = record.round - len(self.columns) + 1
+                self.map.add(record.round, _together(column))
 
     def _state(self, run: Run) -> dict[str, Any]:
         pace = float(np.median(self.seconds)) if self.seconds else None
@@ -119,30 +163,83 @@ class RunDigest:
             "rounds": run.rounds,
             "elapsed": _duration(self.spent),
             "left": "unknown" if pace is None else _duration((run.rounds - self.count) * pace),
-            "pace": seconds_text(pace),
-            "curves": [{"name": name, "points": _thinned(points)} for name, points in self.curves.items()],
+            "pace": seconds_text(pace) if pace is not None or not self.count else seconds_text(self.spent),
+            "curves": [
+                {"name": name, "points": _thinned(points), "spread": _thinned(self.spreads[name])}
+                for name, points in self.curves.items()
+            ],
             "map": self._map(),
             "problems": [f"round {each.round}: {each.what}" for each in run.problems][-20:],
         }
 
     def _map(self) -> dict[str, Any] | None:
-        if not self.columns:
+        if not self.map.columns:
             return None
+        grid = self.map.grid()
+        clients = self.latest.size
+        return {
+            "name": self.per_client,
+            "rows": grid.shape[0],
+            "columns": grid.shape[1],
+            "together": -(-clients // MOST_ROWS),
+            "each": self.map.each,
+            "clients": clients,
+            "first": self.map.first,
+            "last": self.map.last,
+            "values": floats(grid.ravel()),
+            "latest": floats(self.latest) if clients > MOST_ROWS else b"",
+        }
+
+
+class MergedMap:
+    """Columns of numbers, one per round, neighbours averaged once there are too many: no round is left out.
+
+    Args:
+        most: Columns that are kept at most, an even number.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.each = most, 1  # `each`: rounds of one column
+        self.columns: list[np.ndarray] = []
+        self.first = self.last = 0
+        self._open: list[np.ndarray] = []  # rounds of a column that is not complete
+
+    def add(self, round: int, column: np.ndarray) -> None:
+        """The clients' numbers of the next round."""
+        if not self.columns:
+            self.first = round
+        self.last = round
+        if self._open:
+            self.columns.pop()
+        self._open.append(column)
+        self.columns.append(_mean_of(self._open))
+        if len(self._open) == self.each:
+            self._open = []
+        if len(self.columns) > self.most:
+            self._halve()
+
+    def _halve(self) -> None:
+        pairs = [self.columns[i : i + 2] for i in range(0, len(self.columns), 2)]
+        if len(pairs[-1]) == 1:  # the last column is half of one now, or less
+            self._open = self._open or [self.columns[-1]] * self.each
+        self.columns = [_mean_of(pair) for pair in pairs]
+        self.each *= 2
+
+    def grid(self) -> np.ndarray:
+        """Rows are clients, columns rounds."""
         rows = max(column.size for column in self.columns)
         grid = np.full((rows, len(self.columns)), np.nan)
         for place, column in enumerate(self.columns):
             grid[: column.size, place] = column
-        clients = self.latest.size
-        return {
-            "name": self.per_client,
-            "rows": rows,
-            "columns": len(self.columns),
-            "together": -(-clients // MOST_ROWS),
-            "clients": clients,
-            "first": self.first_round,
-            "values": floats(grid.ravel()),
-            "latest": floats(self.latest) if clients > MOST_ROWS else b"",
-        }
+        return grid
+
+
+def _mean_of(columns: Sequence[np.ndarray]) -> np.ndarray:
+    rows = max(column.size for column in columns)
+    padded = np.stack([np.pad(column, (0, rows - column.size), constant_values=np.nan) for column in columns])
+    known = np.isfinite(padded)
+    counts = known.sum(0)
+    return np.where(counts > 0, np.where(known, padded, 0.0).sum(0) / np.maximum(counts, 1), np.nan)
 
 
 def _duration(seconds: float) -> str:
@@ -163,11 +260,10 @@ def _together(column: np.ndarray) -> np.ndarray:
     if each == 1:
         return column
     padded = np.pad(column, (0, -column.size % each), constant_values=np.nan).reshape(-1, each)
-    known = np.isfinite(padded)
-    return np.where(known, padded, 0.0).sum(1) / np.maximum(known.sum(1), 1)
+    return _mean_of(list(padded.T))
 
 
-def _thinned(points: Sequence[tuple[float, float, float, float]]) -> bytes:
+def _thinned(points: Sequence[tuple[float, ...]]) -> bytes:
     step = max(1, -(-len(points) // MOST_POINTS))
     kept = list(points[::step]) + ([points[-1]] if (len(points) - 1) % step else [])
     return floats(np.array(kept).ravel())

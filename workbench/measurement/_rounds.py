@@ -330,7 +330,9 @@ class Run:
             self._pending = None
             return False
         seconds = time.perf_counter() - started
-        record = RoundRecord(round=self.finished, seconds=seconds, metrics=values, problems=problems)
+        record = RoundRecord(
+            round=self.finished, seconds=seconds, metrics=values, problems=problems, unix_seconds=time.time()
+        )
         self._last = _Finished(state, without_clients((*self._last.history, record), keep=self._client_rounds))
         self._pending = None
         return True

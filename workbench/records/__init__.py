@@ -90,6 +90,7 @@ from workbench.records._sharding import (
     PlannedValueRecord as PlannedValueRecord,
     PropagationEdge as PropagationEdge,
     PropagationRecord as PropagationRecord,
+    ShardingGroupRecord as ShardingGroupRecord,
     ShardingKind as ShardingKind,
     ShardingRecord as ShardingRecord,
     ShardRecord as ShardRecord,

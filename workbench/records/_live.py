@@ -81,6 +81,7 @@ class RoundRecord(Record):
     seconds: float
     metrics: dict[str, float | tuple]
     problems: tuple[ProblemRecord, ...] = ()
+    unix_seconds: float | None = None  # when it ended, to lay it over samples of the devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

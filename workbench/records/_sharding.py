@@ -1,5 +1,7 @@
 """Records of how arrays are laid out over devices, and why."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +56,19 @@ class LeafShardingRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingGroupRecord(Record):
+    """The arrays below one module path, added up."""
+
+    path: str  # "params/decoder/layers_0"; "" for the whole pytree
+    depth: int  # parts of the path
+    arrays: int
+    size_bytes: int
+    bytes_per_device: int
+    replicated_bytes: int  # of `bytes_per_device`, those that other devices hold as well
+    unsharded: tuple[str, ...] = ()  # paths of the arrays in it that every device holds whole, largest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingRecord(Record):
     """The shardings of a whole pytree."""
 
@@ -62,6 +77,81 @@ class ShardingRecord(Record):
     total_bytes: int = 0
     bytes_per_device: int = 0  # the fullest device
     notes: tuple[str, ...] = ()
+
+    def groups(self, depth: int | None = None) -> tuple[ShardingGroupRecord, ...]:
+        """The arrays by module path: a group before the groups in it, and what is replicated and large first.
+
+        Args:
+            depth: How many parts of the paths to tell apart; None goes down to the modules that hold the arrays.
+
+        Returns:
+            One record per module path, the whole pytree first. A path with one way through it is one group.
+
+        Example:
+            >>> leaf = LeafShardingRecord(path="['params']['dense']['kernel']", shape=(4,), dtype="float32", spec=((),),
+            ...                           shard_shape=(4,), size_bytes=16, bytes_per_device=16, replication=2)
+            >>> [(group.path, group.replicated_bytes) for group in ShardingRecord(leaves=(leaf,)).groups()]
+            [('params/dense', 16)]
+        """
+        return tuple(_grouped([(split_path(leaf.path), leaf) for leaf in self.leaves], 0, depth))
+
+    def unsharded(self, least_bytes: int = 1 << 20) -> tuple[LeafShardingRecord, ...]:
+        """The arrays of at least `least_bytes` that several devices hold and no mesh axis splits, largest first."""
+        found = [leaf for leaf in self.leaves if leaf.size_bytes >= least_bytes and is_unsharded(leaf)]
+        return tuple(sorted(found, key=lambda leaf: -leaf.size_bytes))
+
+
+def is_unsharded(leaf: LeafShardingRecord) -> bool:
+    """Whether several devices hold an array and each of them the whole of it."""
+    return leaf.replication > 1 and leaf.bytes_per_device >= leaf.size_bytes > 0
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The parts of a `keystr`.
+
+    Example:
+        >>> split_path("[0].mu['params']['dense'].kernel")
+        ('0', 'mu', 'params', 'dense', 'kernel')
+    """
+    return tuple(key or attribute or index or other for key, index, other, attribute in _PART.findall(path))
+
+
+_PART = re.compile(r"""\[['"]([^\]]*)['"]\]|\[(\d+)\]|\[([^\]]*)\]|\.?([A-Za-z_]\w*)""")
+
+
+def _grouped(
+    leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], start: int, limit: int | None
+) -> Iterator[ShardingGroupRecord]:
+    """The group of leaves that share the first `start` parts of their paths, then the groups inside."""
+    depth = start
+    while leaves and all(len(path) > depth + 1 and path[depth] == leaves[0][0][depth] for path, _ in leaves):
+        depth += 1  # one way through: no group of its own
+    if limit is not None:
+        depth = min(depth, limit)
+    yield _group(leaves, depth)
+    if limit is not None and depth >= limit:
+        return
+    inside: dict[str, list[tuple[tuple[str, ...], LeafShardingRecord]]] = {}
+    for path, leaf in leaves:
+        if len(path) > depth + 1:
+            inside.setdefault(path[depth], []).append((path, leaf))
+    groups = [tuple(_grouped(part, depth + 1, limit)) for part in inside.values()]
+    for group in sorted(groups, key=lambda group: (-group[0].replicated_bytes, -group[0].bytes_per_device)):
+        yield from group
+
+
+def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int) -> ShardingGroupRecord:
+    arrays = [leaf for _, leaf in leaves]
+    whole = sorted((leaf for leaf in arrays if is_unsharded(leaf)), key=lambda leaf: -leaf.size_bytes)
+    return ShardingGroupRecord(
+        path="/".join(leaves[0][0][:depth]) if leaves else "",
+        depth=depth,
+        arrays=len(arrays),
+        size_bytes=sum(leaf.size_bytes for leaf in arrays),
+        bytes_per_device=sum(leaf.bytes_per_device for leaf in arrays),
+        replicated_bytes=sum(leaf.bytes_per_device for leaf in arrays if leaf.replication > 1),
+        unsharded=tuple(leaf.path for leaf in whole),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,12 @@
 """Records as pictures, tables and text; sees no JAX."""
 
+from workbench.render._call_tree import (
+    collective_lines as collective_lines,
+    describe_call_tree as describe_call_tree,
+    node_label as node_label,
+    render_call_tree_svg as render_call_tree_svg,
+    render_call_tree_text as render_call_tree_text,
+)
 from workbench.render._charts import (
     render_roofline_svg as render_roofline_svg,
     render_schedule_memory_svg as render_schedule_memory_svg,
@@ -109,6 +116,7 @@ from workbench.render._sharding import (
     render_propagation_text as render_propagation_text,
     render_sharding_svg as render_sharding_svg,
     render_sharding_text as render_sharding_text,
+    sharding_tree_lines as sharding_tree_lines,
     spec_text as spec_text,
 )
 from workbench.render._svg import (

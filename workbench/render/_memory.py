@@ -154,16 +154,19 @@ def describe_memory(memory: MemoryRecord) -> str:
 
 def render_memory_text(memory: MemoryRecord) -> str:
     """Peak, parts and the largest buffers."""
-    lines = [describe_memory(memory) + "."]
-    parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
-    if memory.alias_bytes:
-        parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")
-    if parts:
-        lines.append(f"  {', '.join(parts)}")
+    lines = [describe_memory(memory) + ".", *memory_parts(memory)]
     for buffer in memory.largest:
         where = f" at {buffer.source}" if buffer.source else ""
         lines.append(f"  {bytes_text(buffer.size_bytes):>9} {buffer.name} {buffer.shape}{where}".rstrip())
     return "\n".join(lines)
+
+
+def memory_parts(memory: MemoryRecord) -> list[str]:
+    """The compiler's totals in one line; none where it gives none."""
+    parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
+    if memory.alias_bytes:
+        parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")
+    return [f"  {', '.join(parts)}"] if parts else []
 
 
 def _buffer_name(buffer: Any) -> str:

@@ -1,8 +1,11 @@
 """The picture and the text of a program: data flowing between a server and its clients."""
 
 from workbench.records import ProgramRecord, StageRecord
+from workbench.render._call_tree import collective_lines, describe_call_tree, tree_lines
 from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
+from workbench.render._memory import describe_memory, memory_parts
 from workbench.render._program_layout import Block, Box, Lane, ProgramLayout, lay_out
+from workbench.render._sharding import describe_sharding, sharding_tree_lines
 from workbench.render._svg import (
     Markup,
     bytes_text,
@@ -51,7 +54,9 @@ def render_program_svg(
 
 
 def describe_program(record: ProgramRecord) -> str:
-    """One sentence: name, target, stages, clients, bytes between server and clients."""
+    """One sentence: name, target, what it costs; for a program with clients its stages and what goes between them."""
+    if is_ordinary(record):
+        return _describe_ordinary(record)
     stages = list(record.plan.walk())
     clients = max((s.clients for s in stages), default=1)
     moved = sum(s.moved_bytes * _turns(record.plan.stages, s) for s in stages)
@@ -64,16 +69,66 @@ def describe_program(record: ProgramRecord) -> str:
 
 def render_program_text(record: ProgramRecord) -> str:
     """The program as indented lines, for terminals and screen readers."""
+    if is_ordinary(record):
+        return "\n".join([describe_program(record) + ".", *_ordinary_lines(record)])
     lines = [describe_program(record) + "."]
     lines += _stage_lines(record.plan.stages, record, 1)
     lines += [said] if (said := describe_disclosed(record.plan)) else []
     if record.module is not None:
         count = len(record.module.collectives)
         lines.append(f"Compiled: {count} collective{'s' if count != 1 else ''}.")
-        lines += [f"  {each.kind} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} per device, "
-                  f"stage {', '.join(each.stages) or 'unknown'}" for each in record.module.collectives]  # fmt: skip
+        lines += _collective_lines(record)
     lines += [f"Note: {note}" for note in (*record.plan.notes, *record.notes)]
     return "\n".join(lines)
+
+
+def is_ordinary(record: ProgramRecord) -> bool:
+    """Whether a program has no clients, so that it is shown by its functions and lines and not by stages."""
+    staged = record.plan.placements or any(stage.placement for stage in record.plan.walk())
+    return not staged and record.call_tree is not None
+
+
+def _describe_ordinary(record: ProgramRecord) -> str:
+    said = f"Program {record.name} on {record.target}"
+    module, tree = record.module, record.call_tree
+    if module is not None:
+        elementwise = f" and {flops_text(tree.root.total.flops_elementwise)} elementwise" if tree else ""
+        return (
+            f"{said}: {flops_text(module.flops)} in matrix products{elementwise}, {bytes_text(module.accessed_bytes)} "
+            "of memory traffic, per device and call"
+        )
+    return f"{said}: {describe_call_tree(tree)}" if tree is not None else said
+
+
+def _ordinary_lines(record: ProgramRecord) -> list[str]:
+    """Memory, the tree, collectives and large unsharded arrays of a program without clients."""
+    lines, module, tree = [], record.module, record.call_tree
+    if module is not None:
+        lines += [describe_memory(module.memory) + ".", *memory_parts(module.memory)]
+    if tree is not None:
+        lines += ["Share of the program on its own functions and lines:", *tree_lines(tree)]
+    if module is not None:
+        count = len(module.collectives)
+        sent = 0.0 if tree is None else tree.root.total.sent
+        lines.append(
+            f"Collectives: {count_text(count)}" + (f", one device sends {bytes_text(sent)}:" if count else ".")
+        )
+        lines += _collective_lines(record)
+    for title, arrays in (("Inputs", record.inputs), ("Outputs", record.outputs)):
+        if arrays is not None and arrays.leaves:
+            lines.append(f"{title}: {describe_sharding(arrays)}.")
+            lines += sharding_tree_lines(arrays, depth=3, most=8)
+    notes = [*record.notes, *(module.notes if module is not None else ()), *(tree.notes if tree is not None else ())]
+    return lines + [f"Note: {note}" for note in dict.fromkeys(notes)]
+
+
+def _collective_lines(record: ProgramRecord) -> list[str]:
+    assert record.module is not None
+    tree = record.call_tree
+    if tree is not None and tree.made_from == "compiled":
+        return collective_lines(tree)
+    return [f"  {each.kind} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} per device, "
+            f"stage {', '.join(each.stages) or 'unknown'}" for each in record.module.collectives]  # fmt: skip
 
 
 def axes_text(axes: tuple[str, ...]) -> str:

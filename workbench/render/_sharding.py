@@ -172,6 +172,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
     lines = [describe_sharding(whole) + "."]
     if whole.mesh is not None:
         lines.append(describe_mesh(whole.mesh) + ".")
+    lines += sharding_tree_lines(whole)
     alike: dict[tuple[Any, ...], list[LeafShardingRecord]] = {}
     for leaf in whole.leaves:
         alike.setdefault((leaf.shape, leaf.dtype, leaf.spec, leaf.kind, leaf.notes), []).append(leaf)
@@ -186,6 +187,37 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
         lines.append(f"  … and {count_text(len(alike) - leaves_at_most)} more kinds of arrays")
     lines += [f"Note: {note}" for note in whole.notes]
     return "\n".join(lines)
+
+
+def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:
+    """Arrays by module path with sums, replicated and large ones first, and the unsharded giants by name.
+
+    Args:
+        record: The shardings of a pytree.
+        depth: How many parts of the paths to tell apart.
+        most: Groups at most.
+
+    Returns:
+        Lines; none for a few arrays, which need no groups.
+    """
+    giants = record.unsharded(max(1 << 20, record.total_bytes // 50))
+    lines = [
+        f"  not sharded: {describe_leaf(leaf)}, held whole by {count_text(leaf.replication)} devices"
+        for leaf in giants[:5]
+    ]
+    lines += [f"  … and {count_text(len(giants) - 5)} more such arrays"] if len(giants) > 5 else []
+    groups = [each for each in record.groups(depth) if each.arrays > 1] if len(record.leaves) > 8 else []
+    if len(groups) < 2:
+        return lines
+    for each in groups[:most]:
+        shared = f", {bytes_text(each.replicated_bytes)} of it replicated" if each.replicated_bytes else ""
+        lines.append(
+            f"  {'  ' * (each.depth - groups[0].depth)}{each.path or 'all'}: {count_text(each.arrays)} arrays, "
+            f"{bytes_text(each.size_bytes)}, {bytes_text(each.bytes_per_device)} per device{shared}"
+        )
+    if len(groups) > most:
+        lines.append(f"  … and {count_text(len(groups) - most)} more modules")
+    return lines
 
 
 def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 60) -> str:

@@ -232,6 +232,8 @@ def source_text(file: str, line: int) -> str:
         ('fedavg.py:12', 'notebook cell:3')
     """
     # A notebook cell's file name is a temporary path with a hash in it, which says nothing to its author.
+    if file.startswith("In ["):  # a call tree knows the number of the cell
+        return f"{file}:{line}"
     if "ipykernel_" in file or file.startswith("<ipython-input"):
         return f"notebook cell:{line}"
     return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"

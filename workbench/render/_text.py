@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.records import (
+    CallTreeRecord,
     ComparisonRecord,
     CostRecord,
     LaunchedRecord,
@@ -22,6 +23,7 @@ from workbench.records import (
     TapRecord,
     WhatIfRecord,
 )
+from workbench.render._call_tree import render_call_tree_text
 from workbench.render._compare import render_comparison_text
 from workbench.render._cost import collective_bytes, render_cost_text
 from workbench.render._launch import render_graph_text, render_launched_text
@@ -83,6 +85,7 @@ def render_module_text(module: ModuleRecord) -> str:
 
 
 for _kind, _writer in (
+    (CallTreeRecord, render_call_tree_text),
     (ComparisonRecord, render_comparison_text),
     (CostRecord, render_cost_text),
     (LaunchedRecord, render_launched_text),

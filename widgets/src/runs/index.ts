@@ -1,2 +1,4 @@
 // What is measured while a program runs: a part of the front end that is loaded when it is first needed.
+export { devices } from "./devices";
+export { run } from "./run";
 export { timeline } from "./timeline";

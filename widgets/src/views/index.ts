@@ -4,4 +4,6 @@ import { lazy } from "./lazy";
 
 export const VIEWS: Record<string, RenderView> = {
   timeline: lazy("runs", "timeline"),
+  run: lazy("runs", "run"),
+  devices: lazy("runs", "devices"),
 };

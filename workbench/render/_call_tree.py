@@ -1,0 +1,226 @@
+"""A call tree as text and as a picture: where the work, the traffic and the memory of a program are in its code."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.render._svg import (
+    Markup,
+    bytes_text,
+    count_text,
+    element,
+    fit_text,
+    flops_text,
+    group,
+    join,
+    rect,
+    seconds_text,
+    source_text,
+    svg,
+    text,
+)
+from workbench.render._theme import svg_style
+
+Figure = Literal["flops", "traffic", "sent", "peak", "seconds", "measured"]
+
+_MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[float | None], str]]] = {
+    "flops": ("FLOPs", lambda f: f.flops_matmul, flops_text),
+    "elementwise": ("elementwise", lambda f: f.flops_elementwise, flops_text),
+    "traffic": ("traffic", lambda f: f.traffic_bytes, bytes_text),
+    "sent": ("sent", lambda f: f.sent, bytes_text),
+    "peak": ("peak memory", lambda f: f.peak_bytes, bytes_text),
+    "seconds": ("predicted", lambda f: f.predicted_seconds or 0.0, seconds_text),
+    "measured": ("measured", lambda f: max(f.measured_seconds.values(), default=0.0), seconds_text),
+}
+_WORTH = 0.005  # of the root in some figure, below which a node is left out of the text
+_ROW, _HEAD, _MARGIN = 20.0, 40.0, 12.0
+_HUES = ("server", "clients", "broadcast", "loop", "branch")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    depth: int
+    label: str
+    figures: CallFiguresRecord
+    weight: float
+
+
+def describe_call_tree(tree: CallTreeRecord) -> str:
+    """One sentence: what the whole program costs.
+
+    Example:
+        >>> work = CallFiguresRecord(flops_matmul=2e6, traffic_bytes=2048.0)
+        >>> root = CallNodeRecord(id=0, parent=None, kind="root", name="step", total=work)
+        >>> describe_call_tree(CallTreeRecord(made_from="jaxpr", nodes=(root,)))
+        'Call tree of step before compilation, all devices together: FLOPs 2 MFLOP, traffic 2 KiB'
+    """
+    total = tree.root.total
+    said = [f"{title} {write(read(total))}" for title, read, write in _MEASURES.values() if read(total)]
+    where = "one device" if tree.made_from == "compiled" else "before compilation, all devices together"
+    return f"Call tree of {tree.root.name}{', ' if tree.made_from == 'compiled' else ' '}{where}: " + (
+        ", ".join(said) or "no work that is counted"
+    )
+
+
+def render_call_tree_text(tree: CallTreeRecord, *, most: int = 24) -> str:
+    """The tree as a table: the share of every figure on functions, lines and modules, the heaviest ones.
+
+    Args:
+        tree: A call tree.
+        most: Rows at most; the nodes with the largest share of any figure are shown.
+
+    Returns:
+        Lines of text. Chains of calls with one way through them are one row.
+    """
+    return "\n".join([describe_call_tree(tree) + ".", *tree_lines(tree, most=most)])
+
+
+def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
+    """The rows of the table and the notes below it."""
+    folded = tree.fold(operations=True)
+    total = folded.root.total
+    shown = [key for key, (_, read, _) in _MEASURES.items() if read(total)]
+    rows = list(_rows(folded, shown))
+    kept = sorted((row.weight for row in rows), reverse=True)[:most]
+    least = max(kept[-1] if kept else 0.0, _WORTH)
+    chosen = [row for row in rows if row.weight >= least][:most]
+    lines = ["  " + "".join(f"{_MEASURES[key][0]:>13}" for key in shown)] if shown else []
+    for row in chosen:
+        shares = "".join(f"{_share(_MEASURES[key][1](row.figures), _MEASURES[key][1](total)):>13}" for key in shown)
+        lines.append(f"  {shares}  {'  ' * row.depth}{row.label}")
+    left = len(rows) - len(chosen)
+    lines += [f"  … and {count_text(left)} smaller nodes"] if left > 0 else []
+    return lines
+
+
+def collective_lines(tree: CallTreeRecord) -> list[str]:
+    """One line per place that communicates: how often what, over which mesh axes, from which line and module."""
+    found: dict[tuple, list[CallCollectiveRecord]] = {}
+    for node in tree.nodes:
+        if node.own.collectives:
+            place = _place(tree, node)
+            for collective in node.own.collectives:
+                found.setdefault((collective.kind, collective.axes, place), []).append(collective)
+    lines = []
+    for (kind, axes, place), together in found.items():
+        count, executions = sum(c.count for c in together), sum(c.executions for c in together)
+        payload, sent = sum(c.payload_bytes for c in together), sum(c.sent_bytes for c in together)
+        over = " × ".join(axes) if axes else "a group that is no mesh axis"
+        if abs(count - round(count)) < 1e-6:
+            each = bytes_text(payload / executions) if executions else "0 B"
+            said = f"{count_text(round(executions))} × {kind} over {over}: {each} each, {bytes_text(sent)} sent"
+        else:  # the compiler combined it with others
+            said = f"{count:.2g} of a combined {kind} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
+        lines.append((sent, f"  {said}, {place}"))
+    return [line for _, line in sorted(lines, key=lambda item: -item[0])]
+
+
+def render_call_tree_svg(
+    tree: CallTreeRecord, *, figure: Figure | None = None, width: float = 880.0, dark: bool | None = None
+) -> Markup:
+    """The tree as an icicle: a node below its caller, as wide as its share of one figure.
+
+    Args:
+        tree: A call tree.
+        figure: What widths mean. Default: FLOPs, or the first figure that the program has.
+        width: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+
+    Returns:
+        One `<svg>` element. Every node is a group with `data-node`, its number in the tree, and a title in full words.
+    """
+    key = figure or next((key for key, (_, read, _) in _MEASURES.items() if read(tree.root.total)), "flops")
+    folded = tree.fold(operations=True)
+    title, read, write = _MEASURES[key]
+    whole = read(folded.root.total)
+    boxes: list[Markup] = []
+    lowest = 0
+
+    def place(node: CallNodeRecord, x: float, room: float, level: int) -> None:
+        nonlocal lowest
+        if room < 1.5:
+            return
+        lowest = max(lowest, level)
+        boxes.append(_box(node, x, _HEAD + level * _ROW, room, f"{title} {write(read(node.total))}", level))
+        for child in sorted(below[node.id], key=lambda child: -read(child.total)):
+            if amount := read(child.total):
+                place(child, x, (span := (width - 2 * _MARGIN) * amount / whole), level + 1)
+                x += span
+
+    below = _below(folded)
+    if whole:
+        place(folded.root, _MARGIN, width - 2 * _MARGIN, 0)
+    head = text(_MARGIN, 22, f"{title} of {tree.root.name}: {write(whole)}", size=13, class_="wb-fill-fg wb-strong")
+    height = _HEAD + (lowest + 1) * _ROW + _MARGIN
+    ground = rect(0, 0, width, height, class_="wb-fill-bg")
+    return svg(width, height, ground, head, join(boxes), label=describe_call_tree(tree), style=svg_style(dark))
+
+
+def node_label(node: CallNodeRecord) -> str:
+    """What a node is called in one line."""
+    if node.kind == "loop":
+        return f"{node.name} × {count_text(node.trip_count)}" if node.trip_count is not None else node.name
+    if node.kind in ("line", "call") and node.file and node.line is not None:
+        return source_text(node.file, node.line)
+    return node.name
+
+
+def _box(node: CallNodeRecord, x: float, y: float, room: float, amount: str, level: int) -> Markup:
+    label = node_label(node)
+    hue = "muted" if node.kind == "unattributed" else _HUES[level % len(_HUES)]
+    fill = "wb-fill-raised" if hue == "muted" else f"wb-fill-{hue}-soft"
+    caption = fit_text(label, room - 8, 11) if room > 24 else ""
+    return group(
+        element("title", f"{label}: {amount}" + (f" ({node.scope})" if node.scope else "")),
+        rect(x, y, max(room - 1, 0.5), _ROW - 2, rx=2, class_=f"{fill} wb-stroke-{hue}", stroke_width=0.6),
+        text(x + 4, y + 13, caption, size=11, class_="wb-fill-fg") if caption else None,
+        data_node=node.id,
+    )
+
+
+def _below(tree: CallTreeRecord) -> dict[int, list[CallNodeRecord]]:
+    below: dict[int, list[CallNodeRecord]] = {node.id: [] for node in tree.nodes}
+    for node in tree.nodes:
+        if node.parent is not None:
+            below[node.parent].append(node)
+    return below
+
+
+def _rows(tree: CallTreeRecord, shown: list[str]) -> Iterator[_Row]:
+    below, total = _below(tree), tree.root.total
+    reads = [_MEASURES[key][1] for key in shown]
+    wholes = [read(total) for read in reads]
+    pending = [(tree.root, 0)]
+    while pending:
+        node, depth = pending.pop()
+        labels = [node_label(node)]
+        while len(inner := [child for child in below[node.id] if _weight(child, reads, wholes) > 0]) == 1:
+            if not node.own.is_zero:  # work of its own would be hidden in the row of what it calls
+                break
+            node = inner[0]
+            if not (node.kind == "function" and node.name == labels[-1]):
+                labels.append(node_label(node))
+        yield _Row(depth, " › ".join(labels), node.total, _weight(node, reads, wholes))
+        ordered = sorted(inner, key=functools.partial(_weight, reads=reads, wholes=wholes))
+        pending += [(child, depth + 1) for child in ordered]
+
+
+def _weight(node: CallNodeRecord, reads: list[Callable[[CallFiguresRecord], float]], wholes: list[float]) -> float:
+    return max((read(node.total) / whole for read, whole in zip(reads, wholes, strict=True)), default=0.0)
+
+
+def _share(part: float, whole: float) -> str:
+    return "·" if part <= 0 else f"{100 * part / whole:.1f} %"
+
+
+def _place(tree: CallTreeRecord, node: CallNodeRecord) -> str:
+    """The innermost line of the user's code above a node, its function and its module."""
+    path = [each for each in tree.path(node) if not each.hidden]
+    line = next((each for each in reversed(path) if each.kind in ("line", "call") and each.line is not None), None)
+    function = next((each.name for each in reversed(path) if each.kind == "function"), None)
+    if line is None or line.file is None or line.line is None:
+        return "at no known line" + (f", in {node.scope}" if node.scope else "")
+    inside = [part for part in (function, node.scope) if part]
+    return f"{source_text(line.file, line.line)}" + (f" in {', '.join(inside)}" if inside else "")
