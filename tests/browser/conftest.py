@@ -23,6 +23,8 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 @pytest.fixture
 def harness(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
     monkeypatch.setattr(comm, "create_comm", lambda *args, **keys: PageComm(*args, **keys))
+    # A page of the synchronous Playwright may be used from the test's own thread only.
+    monkeypatch.setattr("workbench_widgets._base._in_background", lambda work: work())
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     made = Harness(page)
     yield made

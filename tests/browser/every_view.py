@@ -31,7 +31,9 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "sharding": lambda: workbench_widgets.ShardingView(parts.sharding_record()),
     "hlo": lambda: workbench_widgets.HloView(examples.fedavg_record()),
     "hlo-graph": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "graph"}),
-    "hlo-memory": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "memory"}),
+    "hlo-source": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "source"}),
+    "hlo-instructions": lambda: workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "instructions"}),
+    "memory": lambda: workbench_widgets.MemoryView(examples.fedavg_record()),
     "cost": lambda: workbench_widgets.CostView(examples.fedavg_record()),
     "devices": lambda: workbench_widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
     "run": lambda: workbench_widgets.RunView(finished_run()),
@@ -44,8 +46,8 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
 
 def act_on(view: Locator, name: str) -> None:
     """Brings up what is hidden at first: the panel of something chosen, whatever is folded."""
-    if name.startswith("hlo"):
-        view.get_by_role("button", name="all-reduce.1").click()
+    if name == "hlo":
+        view.locator('[data-collective="all-reduce.1"]').click()
     if name == "program":
         view.locator('[data-stage="1"]').first.click()
     for folded in view.locator("details").all():

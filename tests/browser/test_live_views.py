@@ -173,12 +173,12 @@ def test_clients_of_a_run_are_measures_of_their_own_and_can_be_looked_back_at(ha
     for number in range(3):
         run.finish(loss=tuple(float(number + client % 7) for client in range(4096)))
     view.get_by_label("Measure", exact=True).select_option(label="loss, by round")
-    summary = view.locator(".wb-wide > .wb-note").first
-    expect(summary).to_contain_text("loss in round 2 (measured): mean 4.999, most 8")
+    summary = view.locator(".wb-summary")
+    expect(summary).to_contain_text("loss in round 2 (measured): mean 5, most 8")
     run.finish(loss=tuple(float(3 + client % 7) for client in range(4096)))
-    expect(summary).to_contain_text("loss in round 3 (measured): mean 5.999, most 9")
+    expect(summary).to_contain_text("loss in round 3 (measured): mean 6, most 9")
     view.get_by_label("Round", exact=True).fill("0")
-    expect(summary).to_contain_text("loss in round 0 (measured): mean 2.999, most 6")
+    expect(summary).to_contain_text("loss in round 0 (measured): mean 3, most 6")
     run.finish(loss=tuple(0.0 for _ in range(4096)))
     expect(summary).to_contain_text("loss in round 0")  # who looks back is left alone
 

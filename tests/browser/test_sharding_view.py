@@ -134,11 +134,12 @@ def test_more_slices_than_fit_are_chosen_with_sliders(harness: Harness):
 def test_sizes_of_another_spec_are_seen_at_once(harness: Harness):
     made = workbench_widgets.ShardingView(parts.sharding_record())
     view = harness.mount(made)
-    view.locator('[data-leaf="2"] button').click()
+    view.locator('[data-leaf="2"]').click()
     # [64, 128, 64] cut 4 × 2 ways: shards of [16, 128, 32] floats are 256 KiB.
     view.get_by_label("mesh axes of dimension 2").select_option(label="model")
     expect(view.locator(".wb-trial")).to_contain_text("[16,128,32]")
     expect(view.locator(".wb-trial")).to_contain_text("512 KiB → 256 KiB")
+    expect(view.locator('[data-leaf="2"]')).to_contain_text('→ P("clients", None, "model")')
     view.get_by_label("mesh axes of dimension 1").select_option(label="model")
     expect(view.locator(".wb-trial")).to_contain_text("Mesh axis model is used twice")
     expect(view.locator(".wb-desk")).to_contain_text("open this view with the program")
@@ -148,6 +149,7 @@ def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harnes
     trying = Trying()
     made = workbench_widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
     view = harness.mount(made)
+    view.locator('[data-leaf="0"]').click()
     view.get_by_label("mesh axes of dimension 1").select_option(label="not cut")
     view.get_by_label("mesh axes of dimension 0").select_option(label="clients × model")
     view.get_by_role("button", name="Compile and compare").click()

@@ -57,8 +57,8 @@ def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
     view = harness.mount(made)
     expect(view.get_by_role("img")).to_be_visible()
     view.get_by_label("Show clients as").select_option("table")
-    view.get_by_role("button", name="time (measured)", exact=True).click()
-    rows = view.locator(".wb-tablebox tr[data-client]")
+    view.get_by_role("treegrid").get_by_role("button", name="time (measured)", exact=True).click()
+    rows = view.locator("[role=row][data-client]")
     # 1 + 7c mod 13 is largest, 13, where 7c mod 13 = 12: c = 11 first.
     expect(rows.first).to_have_attribute("data-client", "11")
     assert rows.count() < 60
@@ -66,8 +66,8 @@ def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
     view.get_by_label("Filter comparison").select_option("≤")
     view.get_by_label("Filter bound").fill("0.0011")
     # One of thirteen clients takes 1 ms: 316 of 4,096 (0, 13, 26, …, 4,095).
-    expect(view.locator("p.wb-note").first).to_contain_text("316 of 4,096 clients")
-    rows.first.get_by_role("button").click()
+    expect(view.locator(".wb-summary")).to_contain_text("316 of 4,096 clients")
+    rows.first.click()
     view.get_by_role("button", name="Pin to compare").click()
     expect(view.get_by_label("Pinned clients").locator("tbody tr")).to_have_count(1)
     assert made.settings == {"pinned": [0]}
@@ -77,7 +77,7 @@ def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
     made = workbench_widgets.ClientsView(examples.fedavg_record(4096))
     view = harness.mount(made)
     view.get_by_role("img").focus()
-    for _ in range(3):
+    for _ in range(4):  # the first press goes to the first client
         harness.page.keyboard.press("ArrowRight")
     harness.page.keyboard.press("Enter")
     expect(view.locator(".wb-panel h3")).to_have_text("Client 3")
@@ -85,16 +85,18 @@ def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
 
 
 def test_instruction_line_and_stage_are_linked(harness: Harness):
-    made = workbench_widgets.HloView(examples.fedavg_record())
+    made = workbench_widgets.HloView(examples.fedavg_record(), settings={"face": "instructions"})
     view = harness.mount(made)
     view.get_by_label("Only collectives over axis").select_option("clients")
     items = view.locator("[data-instruction]")
     expect(items).to_have_count(1)
     items.first.click()
     assert made.selection == {"instruction": "all-reduce.1", "line": "fedavg.py:12", "stage": "2"}
-    marked = view.get_by_label("StableHLO listing").locator(".wb-selected")
-    expect(marked).to_contain_text("stablehlo.reduce")
     expect(view.locator(".wb-panel")).to_contain_text("2.54 KiB per device")
+    view.get_by_role("button", name="Source and listings").click()
+    view.get_by_label("Listing", exact=True).select_option("stable")
+    marked = view.get_by_role("region", name="StableHLO").locator(".wb-cm-linked")
+    expect(marked).to_contain_text("stablehlo.reduce")
 
 
 def test_line_shows_everything_that_it_became(harness: Harness):
@@ -102,18 +104,22 @@ def test_line_shows_everything_that_it_became(harness: Harness):
     view = harness.mount(made)
     made.select(line="fedavg.py:12")
     expect(view.locator(".wb-panel h3")).to_have_text("fedavg.py:12")
-    expect(view.locator(".wb-panel")).to_contain_text("all-reduce.1")
+    expect(view.get_by_role("table", name="Collectives")).to_contain_text("all-reduce")
 
 
 def test_ten_thousand_instructions_are_searched_folded_and_drawn(harness: Harness):
-    view = harness.mount(workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    made = workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000))
+    view = harness.mount(made)
+    view.get_by_role("button", name="Instructions", exact=True).click()
     listing = view.get_by_label("Instructions of the compiled module")
     assert listing.locator("[data-row]").count() < 80
     view.get_by_label("Search instructions").fill("dot.9992")
     expect(listing.locator("[data-instruction]")).to_have_count(1)
     view.get_by_label("Search instructions").fill("")
-    listing.locator("[aria-expanded]").first.click()
-    expect(listing.locator("[data-row]").nth(1)).to_contain_text("stage 1")
+    expect(listing.locator("[data-row]")).to_have_count(5)  # one for each stage, closed
+    listing.focus()
+    harness.page.keyboard.press("ArrowRight")
+    expect(listing.locator("[data-instruction]").first).to_contain_text("dot")  # what computes most is first
     view.get_by_role("button", name="Graph", exact=True).click()
     canvas = view.get_by_label("Data flow of 10,002 instructions")
     canvas.focus()
@@ -157,7 +163,7 @@ def test_tabs_are_walked_by_keyboard_and_opened_from_python(harness: Harness):
     expect(tab).to_have_attribute("aria-selected", "true")
     tab.focus()
     harness.page.keyboard.press("ArrowRight")
-    expect(view.get_by_role("tab", name="Sharding")).to_have_attribute("aria-selected", "true")
+    expect(view.get_by_role("tab", name="Clients")).to_have_attribute("aria-selected", "true")
     made.settings = {"view": "hlo"}
     expect(view.get_by_role("tab", name="HLO")).to_have_attribute("aria-selected", "true")
 

@@ -2,6 +2,7 @@ import base64
 import gc
 import json
 import re
+import time
 import weakref
 import xml.etree.ElementTree as ET
 
@@ -11,11 +12,11 @@ import workbench_widgets
 from workbench_widgets import _module
 
 
-def test_module_holds_its_siblings_and_imports_nothing():
+def test_widget_carries_what_finds_the_bundle_and_no_address_of_a_network():
     text = workbench_widgets.ProgramView._esm
     assert isinstance(text, str)
-    assert not re.search(r"^\s*import\b|\bimport\s*\(|https?://(?!www\.w3\.org)", text, re.MULTILINE)
-    assert text.count("export default") == 1
+    assert 'const VIEW = "program"' in text
+    assert "http" not in text
 
 
 def test_modules_that_import_each_other_are_refused(monkeypatch):
@@ -98,3 +99,30 @@ def test_exported_page_is_self_contained_and_cannot_be_broken_out_of():
 def test_exported_page_can_be_written_to_a_file(tmp_path):
     view = workbench_widgets.ProgramView(examples.fedavg_record())
     assert view.to_html(tmp_path / "view.html") == (tmp_path / "view.html").read_text(encoding="utf-8")
+
+
+class Slow(workbench_widgets.ProgramView):
+    requests = {"count": "count"}  # noqa: RUF012
+    background = frozenset({"count"})
+
+    def count(self, report):
+        for step in range(1_000_000):
+            report(f"step {step}")
+            self.steps = step
+            time.sleep(0.001)
+
+
+def test_long_request_reports_its_phases_and_is_stopped():
+    view = Slow(examples.fedavg_record())
+    sent = []
+    view.send = sent.append
+    view._receive(view, {"kind": "request", "id": "7", "name": "count", "args": {}}, [])
+    until = time.monotonic() + 10
+    while len(sent) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    view._receive(view, {"kind": "cancel", "id": "7"}, [])
+    while sent[-1]["kind"] != "response" and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (sent[0]["kind"], sent[0]["progress"]["phase"]) == ("progress", "step 0")
+    assert "was stopped" in sent[-1]["error"]["message"]
+    view.close()

@@ -164,7 +164,8 @@ def ask(view, name, **arguments):
     sent = []
     view.send = sent.append
     view._receive(view, {"kind": "request", "id": 1, "name": name, "args": arguments}, [])
-    return sent[0]
+    wait_until(lambda: any(each["kind"] == "response" for each in sent))
+    return next(each for each in sent if each["kind"] == "response")
 
 
 def wait_until(holds, seconds=10.0):

@@ -75,7 +75,7 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
     const wanted = context.setting("view", made.present);
     if (wanted === made.present) return;
     made.open(wanted);
-    made.focus(wanted);
+    if (made.bar.contains(document.activeElement)) made.focus(wanted);
   });
   context.onState(() => replace(figures, headline(context)));
   const first = context.setting("view", "");

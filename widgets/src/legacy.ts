@@ -5,7 +5,7 @@ import type { RenderView, SelectionPatch, ViewContext } from "./lib/view";
 type Callback = () => void;
 
 /** What `static/common.js` calls a context. */
-function legacyContext(context: ViewContext, root: HTMLElement) {
+export function legacyContext(context: ViewContext, root: HTMLElement) {
   const listen = (events: string, callback: Callback) => {
     for (const event of events.split(" ")) {
       if (event === "change:settings") context.onSettings(callback);

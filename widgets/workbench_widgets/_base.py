@@ -1,5 +1,6 @@
 """What every live view has: a static picture for where nothing runs, requests with answers, errors that are seen."""
 
+import contextvars
 import threading
 import time
 import traceback
@@ -166,7 +167,7 @@ class WorkbenchWidget(anywidget.AnyWidget):
             if (stop := self._stops.get(str(content.get("id")))) is not None:
                 stop.set()
         elif kind == "request" and content.get("name") in self.background:
-            threading.Thread(target=self._answer, args=(content,), name="workbench-view", daemon=True).start()
+            _in_background(lambda: self._answer(content))
         elif kind == "request":
             self._answer(content)
 
@@ -201,6 +202,11 @@ class WorkbenchWidget(anywidget.AnyWidget):
             self.send({"kind": "progress", "id": request, "progress": progress})
 
         return report
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    run = contextvars.copy_context().run  # placements and meshes of the cell that opened the view
+    threading.Thread(target=run, args=(work,), name="workbench-view", daemon=True).start()
 
 
 class StoppedError(Exception):

@@ -23,7 +23,7 @@ class ClientsView(ClientsDesk, RunDesk):
         tap: Evaluates the program and returns the values of a client; the view can then open clients.
     """
 
-    module_name = "clients.js"
+    view_name = "clients"
     requests: ClassVar[dict[str, str]] = ClientsDesk.requests
 
     def __init__(

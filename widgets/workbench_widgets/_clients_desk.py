@@ -30,6 +30,7 @@ class ClientsDesk(WorkbenchWidget):
         "client_course": "client_course",
         "clients_in_round": "clients_in_round",
     }
+    background: ClassVar[frozenset[str]] = frozenset({"open_client"})
     _clients_place = ""  # of the clients view in a widget of several views: "clients/"
 
     def __init__(self, *, tap: Tap | None = None, **values: Any) -> None:
@@ -37,7 +38,7 @@ class ClientsDesk(WorkbenchWidget):
         self.courses = ClientCourses(0)
         super().__init__(**values)
 
-    def open_client(self, client: int) -> dict[str, str]:
+    def open_client(self, client: int, report: Callable[[str], None] | None = None) -> dict[str, str]:
         """Every value that a client computes, as a page of its own and as text.
 
         Raises:
@@ -49,7 +50,10 @@ class ClientsDesk(WorkbenchWidget):
                 "is nothing to evaluate. Open it with the program: `explore(fn, *args)`."
             )
             raise RuntimeError(message)
+        tell = report or (lambda phase: None)
+        tell("Evaluating the program, this client operation by operation")
         tapped = self._tap(client)
+        tell("Drawing its values")
         return {"html": render_tap_html(tapped), "text": render_tap_text(tapped)[:LONGEST_TEXT]}
 
     def client_course(self, client: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """What the views know about clients: columns of numbers, the devices that hold them, each one's share of the data."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +15,28 @@ Arrays = dict[str, bytes]
 def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     """The clients of the outermost placement, and their numbers as binary columns."""
     stage = client_stage(record)
-    count = stage.clients if stage is not None else 0
     placement = stage.placement or "" if stage is not None else ""
-    columns, arrays = _columns(record, stage, count)
+    outer = [] if stage is None else _around(record.plan.stages, stage)
+    copies = math.prod(each.clients for each in outer)
+    count = stage.clients * copies if stage is not None else 0
+    columns, arrays = _columns(record, stage, count, nested=bool(outer))
+    around = " × ".join(f"{each.clients:,} {each.placement}" for each in outer)
     state = {
         "count": count,
-        "placement": f"{count:,} {placement}" if placement else "",
+        "placement": f"{around} × {stage.clients:,} {placement}"
+        if stage and outer
+        else f"{count:,} {placement}".strip(),
+        "groups": {
+            "outer": " × ".join(each.placement or "" for each in outer),
+            "inner": placement,
+            "size": stage.clients,
+        }
+        if stage and outer
+        else None,
         "columns": columns,
-        "ranges": _ranges(record, placement, count),
+        "ranges": _nested_ranges(record, outer, placement, stage.clients)
+        if stage and outer
+        else _ranges(record, placement, count),
         "neighbours": record.mesh is not None,
         "shares": _shares(stage),
         "stage": stage.path if stage is not None else None,
@@ -32,14 +47,48 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
 
 def client_stage(record: ProgramRecord) -> StageRecord | None:
     """The stage in which clients work most."""
-    stages = [stage for stage in record.plan.walk() if stage.kind == "clients"]
+    # A stage of pods holds the stages of their clients: what is counted are those that hold no others.
+    stages = [
+        stage
+        for stage in record.plan.walk()
+        if stage.kind == "clients" and not any(inner.kind == "clients" for inner in stage.walk() if inner is not stage)
+    ]
     return max(stages, key=lambda stage: (stage.clients, stage.flops_per_client or 0), default=None)
 
 
-def _columns(record: ProgramRecord, stage: StageRecord | None, count: int) -> tuple[list[dict[str, str]], Arrays]:
+def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRecord]:
+    """The stages of other clients that `wanted` is inside of, from the outside in."""
+    for stage in stages:
+        if stage is wanted:
+            return []
+        if any(inner is wanted for inner in stage.walk()):
+            own = [stage] if stage.kind == "clients" else []
+            return [*own, *_around(stage.body, wanted)]
+    return []
+
+
+def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[list[Any]]:
+    """Which devices hold which clients, those of the first group before those of the second."""
+    inner = _ranges(record, placement, size)
+    groups = math.prod(each.clients for each in outer)
+    around = _ranges(record, outer[-1].placement or "", outer[-1].clients) if len(outer) == 1 else []
+    found = []
+    for group in range(groups):
+        held = next((set(devices) for start, stop, devices, _ in around if start <= group < stop), None)
+        for start, stop, devices, names in inner:
+            both = [(d, n) for d, n in zip(devices, names, strict=True) if held is None or d in held]
+            if both:
+                place = group * size
+                found.append([place + start, place + stop, [d for d, _ in both], [n for _, n in both]])
+    return found
+
+
+def _columns(
+    record: ProgramRecord, stage: StageRecord | None, count: int, *, nested: bool = False
+) -> tuple[list[dict[str, str]], Arrays]:
     found: list[tuple[str, str, str, str, Sequence[float | None]]] = []
     costs = record.cost.clients if record.cost is not None else ()
-    if costs and len(costs) <= count:
+    if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: the costs may be of the groups
         by_client = {each.client: each for each in costs}
         held = [by_client.get(client) for client in range(count)]
         found = [

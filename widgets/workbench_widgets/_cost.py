@@ -18,7 +18,7 @@ class CostView(CostDesk):
         compile_for: Compiles the program for a target that is chosen in the view.
     """
 
-    module_name = "cost.js"
+    view_name = "cost"
 
     def __init__(
         self,

@@ -12,8 +12,11 @@ from workbench_widgets._clients_state import Arrays
 from workbench_widgets._cost_desk import CompileFor, CostDesk
 from workbench_widgets._cost_state import cost_state
 from workbench_widgets._devices import Monitor, devices_state
+from workbench_widgets._headline import headline
 from workbench_widgets._hlo import hlo_state
+from workbench_widgets._memory import memory_state
 from workbench_widgets._mesh import mesh_state
+from workbench_widgets._operations import operations_state
 from workbench_widgets._picture import for_both_widths
 from workbench_widgets._program import program_state
 from workbench_widgets._run import RunDigest, run_state
@@ -23,11 +26,13 @@ from workbench_widgets._trial_desk import TriesSpecs
 
 TITLES = {
     "program": ("Program", "Stages as data flowing between a server and its clients"),
-    "clients": ("Clients", "Every client: examples, FLOPs, bytes, seconds"),
+    "operations": ("Operations", "Every figure on your functions, modules and lines, as a tree"),
+    "hlo": ("Source and HLO", "Collectives by line; your source, StableHLO and the compiled module, linked by line"),
+    "sharding": ("Sharding", "How every input is cut over the devices, and what another spec would change"),
+    "memory": ("Memory", "Bytes alive over the schedule, what is alive at the peak, whether it fits"),
+    "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets"),
     "mesh": ("Mesh", "Devices, mesh axes, and which clients live where"),
-    "sharding": ("Sharding", "How every input is cut over the devices"),
-    "hlo": ("HLO", "Your source, StableHLO and the compiled module, linked by line"),
-    "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis, memory"),
+    "clients": ("Clients", "Every client: examples, FLOPs, bytes, seconds"),
     "devices": ("Devices", "What the devices do now"),
     "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
 }
@@ -50,7 +55,7 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
     """
 
-    module_name = "explorer.js"
+    view_name = "explorer"
     requests: ClassVar[dict[str, str]] = (
         CostDesk.requests | ClientsDesk.requests | RunDesk.requests | ShardingDesk.requests
     )
@@ -95,7 +100,8 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
             raise ValueError(message)
         views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in TITLES if key in parts]
         settings = {} if view is None else {"view": view}
-        data = {**parts, "views": views, "glossary": GLOSSARY}
+        figures = headline(record, [each["key"] for each in views])
+        data = {**parts, "views": views, "title": record.name, "headline": figures, "glossary": GLOSSARY}
         label = describe_program(record)
         super().__init__(
             programs=(record, *others),
@@ -191,6 +197,10 @@ def _parts(
         add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))
     if record.module is not None or record.stablehlo:
         add("hlo", hlo_state(record))
+    if record.call_tree is not None:
+        add("operations", operations_state(record.call_tree))
+    if record.module is not None and (record.module.memory.timeline or record.module.memory.peak_bytes is not None):
+        add("memory", memory_state(record))
     if record.cost is not None or record.module is not None:
         parts["cost"] = cost_state(record, others, can_compile=can_compile)
     return parts, arrays

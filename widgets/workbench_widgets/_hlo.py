@@ -1,5 +1,6 @@
 """The HLO view: the user's source, StableHLO and the compiled module, linked by line."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from workbench.records import (
     ProgramRecord,
     SourceLine,
     read_source_line,
+    read_source_lines,
 )
 from workbench.render import (
     GLOSSARY,
@@ -20,19 +22,21 @@ from workbench.render import (
     axes_text,
     bytes_text,
     count_text,
-    describe_memory,
     flops_text,
     render_hlo_svg,
     source_text,
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by
 from workbench_widgets._scopes import kind_of, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
 HIDDEN = (f"{Path(workbench.__file__).parent}/", "/site-packages/", "/dist-packages/")  # not the user's own code
+MOST_FILE_LINES = 3_000
+_METADATA = re.compile(r",? ?(?:metadata|backend_config|origin)=(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\"[^\"]*\")")
 AROUND = 2  # lines of source shown around one that became an instruction
 
 
@@ -43,7 +47,7 @@ class HloView(WorkbenchWidget):
         record: The program; it needs a compiled module or StableHLO text to have something to show.
     """
 
-    module_name = "hlo.js"
+    view_name = "hlo"
 
     def __init__(self, record: ProgramRecord, **values: Any) -> None:
         self.record = record
@@ -77,7 +81,8 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     )
     opcodes = sorted({each.opcode for each in found})
     computations = list(dict.fromkeys(each.computation for each in found))
-    collectives = {each.name: i for i, each in enumerate(module.collectives)} if module is not None else {}
+    joint = module.collectives if module is not None else ()
+    collectives = {each.name: i for i, each in enumerate(joint)}
     order = [{name: i for i, name in enumerate(names)} for names in (stages, opcodes, computations)]
     arrays = {
         "hlo.opcode": floats([order[1][each.opcode] for each in found]),
@@ -92,7 +97,6 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
     graph, graph_arrays = _graph(found, collectives, record.plan)
-    memory, memory_arrays = _memory(module, found)
     state = {
         "count": len(found),
         "names": "\n".join(each.name for each in found),
@@ -103,17 +107,18 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "stages": stages,
         "computations": computations,
         "sources": [[file, line, source_text(file, line)] for file, line in sources],
-        "collectives": [_collective(each) for each in (module.collectives if module is not None else ())],
-        "axes": sorted({axis for each in (module.collectives if module is not None else ()) for axis in each.axes}),
-        "stable": [line for line, _ in listing],
+        "collectives": [_collective(each) for each in joint],
+        "groups": [_group(each, collectives) for each in group_collectives(joint)],
+        "axes": sorted({axis for each in joint for axis in each.axes}),
+        "stable": "\n".join(line for line, _ in listing),
+        "compiled": _listing(module),
         "code": _code(sources),
         "graph": graph,
-        "memory": memory,
         "sentence": _sentence(module, record.name),
         "facts": _facts(module),
         "missing": "This record holds neither a compiled module nor StableHLO: inspect the program to compile it.",
     }
-    return state, arrays | graph_arrays | memory_arrays
+    return state, arrays | graph_arrays
 
 
 def _sentence(module: ModuleRecord | None, name: str) -> str:
@@ -129,12 +134,11 @@ def _sentence(module: ModuleRecord | None, name: str) -> str:
 def _facts(module: ModuleRecord | None) -> str:
     if module is None:
         return ""
-    known = f"{module.attributed_instructions:.0%} of the instructions know their stage"
-    return f"{flops_text(module.flops)} per device; {known}"
+    return f"{flops_text(module.flops)} per device"
 
 
 def _collective(each: CollectiveRecord) -> dict[str, Any]:
-    """What is said of a collective, and its rank: the bytes that one device sends for it in one call."""
+    """What is said of a collective."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
         ["devices", f"{count_text(each.groups)} groups of {count_text(each.group_size)}"],
@@ -146,15 +150,29 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
     ]
     return {
         "name": each.name,
-        "kind": each.kind,
-        "axes": axes_text(each.axes),
         "axis_names": list(each.axes),
-        "payload": bytes_text(each.payload_bytes),
-        "executions": "unknown" if each.executions is None else count_text(each.executions),
-        "sent": (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.executions or 1),
+        "axes": axes_text(each.axes),
+        "payload": each.payload_bytes,
+        "times": each.executions,
+        "sent": sent_by(each),
         "stages": list(each.stages),
-        "lines": [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in each.sources],
         "rows": rows,
+    }
+
+
+def _group(group: CollectiveGroup, number: dict[str, int]) -> dict[str, Any]:
+    """Collectives that a reader counts as one: of one kind, over the same axes, from the same lines."""
+    return {
+        "kind": group.kind,
+        "axes": axes_text(group.axes),
+        "axis_names": list(group.axes),
+        "places": group.places,
+        "lines": [[f"{s.file}:{s.line}", source_text(s.file, s.line), _code_at(s)] for s in group.sources],
+        "payload": group.payload_bytes,
+        "sent": group.sent_bytes,
+        "times": group.executions,
+        "members": [number[each.name] for each in group.members],
+        "stages": sorted({stage for each in group.members for stage in each.stages}),
     }
 
 
@@ -172,17 +190,37 @@ def _key(source: SourceLine | None) -> tuple[str, int] | None:
 
 
 def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
-    """The lines around every place that became an instruction, file by file."""
+    """Every file of the user's own that became instructions: its name, and all of its lines where they can be read.
+
+    Of long files and of libraries only the lines around the ones that became instructions.
+    """
     wanted: dict[str, set[int]] = {}
     for file, line in sources:
-        wanted.setdefault(file, set()).update(range(max(1, line - AROUND), line + AROUND + 1))
-    code = []
-    for file, numbers in wanted.items():
-        lines = [[number, read_source_line(file, number)] for number in sorted(numbers)]
-        known = [[number, text] for number, text in lines if text or number in numbers]
-        if any(text for _, text in known):
-            code.append([file, known])
-    return code
+        wanted.setdefault(file, set()).add(line)
+    return [made for file, numbers in wanted.items() if (made := _file(file, numbers)) is not None]
+
+
+def _file(file: str, used: set[int]) -> list[Any] | None:
+    whole = read_source_lines(file)
+    title = source_text(file, min(used)).rpartition(":")[0]
+    if whole and len(whole) <= MOST_FILE_LINES and not any(part in file for part in HIDDEN):
+        return [file, title, [[number, text] for number, text in enumerate(whole, 1)]]
+    around = sorted({near for line in used for near in range(max(1, line - AROUND), line + AROUND + 1)})
+    lines = [[number, read_source_line(file, number)] for number in around]
+    return [file, title, lines] if any(text for _, text in lines) else None
+
+
+def _listing(module: ModuleRecord | None) -> str:
+    """The compiled module as text, without the places and notes that the view shows elsewhere."""
+    if module is None:
+        return ""
+    shown, tables = [], False
+    for line in module.text.splitlines():
+        tables = (tables or line == "FileNames") and not line.startswith(("%", "ENTRY"))  # of files, lines and frames
+        if not tables:
+            shown.append(_METADATA.sub("", line))
+    lines = shown[:MOST_LINES]
+    return "\n".join(lines)
 
 
 def _graph(
@@ -201,26 +239,6 @@ def _graph(
         "hlo.kind": floats([KINDS.index(kind if kind in KINDS else "") for kind in kinds]),
     }
     return {"groups": [[group.title, group.instruction] for group in tree.groups], "kinds": KINDS}, arrays
-
-
-def _memory(module: ModuleRecord | None, found: Sequence[InstructionRecord]) -> tuple[dict[str, Any] | None, Arrays]:
-    """Live bytes over the schedule, and the buffers alive at the peak."""
-    if module is None or len(module.memory.timeline) < 2:
-        return None, {}
-    number = {each.name: i for i, each in enumerate(found)}
-    arrays = {
-        "hlo.live": floats([size for _, size in module.memory.timeline]),
-        "hlo.moment": floats([number.get(name, -1) for name, _ in module.memory.timeline]),
-    }
-    buffers = [
-        [each.name, bytes_text(each.size_bytes), each.shape, _place_text(each.source), each.op_name]
-        for each in module.memory.largest
-    ]
-    return {"sentence": describe_memory(module.memory), "buffers": buffers, "notes": list(module.memory.notes)}, arrays
-
-
-def _place_text(source: SourceLine | None) -> str:
-    return "" if source is None else source_text(source.file, source.line)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -24,7 +24,7 @@ class MeshView(WorkbenchWidget):
         names: What to call these arrays; by default their paths in the tree.
     """
 
-    module_name = "mesh.js"
+    view_name = "mesh"
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class ProgramView(WorkbenchWidget):
         gradient: A second program to show beside it, for example the same one after `jax.grad`.
     """
 
-    module_name = "program.js"
+    view_name = "program"
 
     def __init__(self, record: ProgramRecord, gradient: ProgramRecord | None = None, **values: Any) -> None:
         self.record, self.gradient = record, gradient

@@ -60,7 +60,7 @@ class ShardingView(ShardingDesk):
         names: What to call the arrays; by default their paths in the tree.
     """
 
-    module_name = "sharding.js"
+    view_name = "sharding"
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.records import (
+    ComparisonRecord,
     LaunchedRecord,
     LeafShardingRecord,
     MeshRecord,
@@ -20,11 +21,13 @@ from workbench.records import (
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients import ClientsView
 from workbench_widgets._clients_desk import Tap
+from workbench_widgets._compare import CompareView
 from workbench_widgets._cost import CostView
 from workbench_widgets._cost_desk import CompileFor
 from workbench_widgets._explorer import Explorer
 from workbench_widgets._hlo import HloView
 from workbench_widgets._launch import LaunchView
+from workbench_widgets._memory import MemoryView
 from workbench_widgets._mesh import MeshView
 from workbench_widgets._picture import PictureView
 from workbench_widgets._program import ProgramView
@@ -39,6 +42,7 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "clients": ClientsView,
     "hlo": HloView,
     "cost": CostView,
+    "memory": MemoryView,
     "mesh": lambda record: MeshView(
         _part(record, "mesh"), record.cost, sharding=record.inputs, names=[value.name for value in record.plan.inputs]
     ),
@@ -66,8 +70,8 @@ def show_record(
 
     Args:
         record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
-        view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo` or
-            `cost`.
+        view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo`,
+            `cost` or `memory`.
         compile_for: Compiles the program for a target that is chosen in the view.
         what_if: Tries other shardings of the program's arguments that are chosen in the view.
         tap: Evaluates the program and returns the values of a client that is opened in the view.
@@ -104,6 +108,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
     """What a record can be shown as, and what it is shown as by default."""
     if isinstance(record, ProgramRecord):
         return _PROGRAM, "explorer"
+    if isinstance(record, ComparisonRecord):
+        return {"compare": CompareView}, "compare"
     if isinstance(record, MeshRecord):
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
@@ -120,8 +126,9 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return {"run": PictureView}, "run"
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
-        "PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, WhatIfRecord, RunRecord, "
-        "TimelineRecord, ProgramGraphRecord or LaunchedRecord; `workbench.render` draws the others."
+        "ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, "
+        "WhatIfRecord, RunRecord, TimelineRecord, ProgramGraphRecord or LaunchedRecord; "
+        "`workbench.render` draws the others."
     )
     raise TypeError(message)
 

@@ -29,6 +29,7 @@ export function installTips(root: HTMLElement, signal: AbortSignal): void {
     if (found === owner) return;
     hide();
     if (!found || !root.contains(found)) return;
+    if (event.type === "focusin" && !found.matches(":focus-visible")) return;
     owner = found;
     tip.textContent = found.getAttribute("data-tip");
     tip.showPopover?.();

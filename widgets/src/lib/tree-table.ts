@@ -52,8 +52,8 @@ export interface TreeTableOptions {
 
 export interface TreeTable {
   readonly node: HTMLElement;
-  /** Shows what passes, with its ancestors; null shows all. Returns how many pass. */
-  filter(passes: ((node: number) => boolean) | null): number;
+  /** Shows what passes, with its ancestors, which are opened for it unless `fold`; null shows all. Returns how many pass. */
+  filter(passes: ((node: number) => boolean) | null, fold?: boolean): number;
   /** Marks a node; opens what it stands in and scrolls to it. */
   select(node: number | null): void;
   setColumns(columns: readonly Column[]): void;
@@ -63,6 +63,7 @@ export interface TreeTable {
 }
 
 const DEFAULT_ROW_HEIGHT = 26;
+const NAME_WIDTH = 220;
 
 class Table implements TreeTable {
   readonly node: HTMLElement;
@@ -76,6 +77,7 @@ class Table implements TreeTable {
   private open: Set<number>;
   private order: { key: string; descending: boolean } | undefined;
   private kept: Uint8Array | undefined;
+  private fold = false;
   private rows: Row[] = [];
   private active = 0;
   private chosen: number | null = null;
@@ -106,13 +108,16 @@ class Table implements TreeTable {
   setColumns(columns: readonly Column[]): void {
     this.columns = columns;
     const widths = columns.map((column) => column.width ?? "108px");
-    this.node.style.setProperty("--wb-tt-columns", ["minmax(230px, 1fr)", ...widths].join(" "));
+    this.node.style.setProperty("--wb-tt-columns", [`minmax(${NAME_WIDTH}px, 1fr)`, ...widths].join(" "));
+    const least = widths.reduce((sum, width) => sum + Number(/\d+(?=px)/.exec(width)?.[0] ?? 100), NAME_WIDTH);
+    this.node.style.setProperty("--wb-tt-least", `${least}px`);
     this.node.setAttribute("aria-colcount", String(columns.length + 1));
     this.drawHead();
     this.flatten();
   }
 
-  filter(passes: ((node: number) => boolean) | null): number {
+  filter(passes: ((node: number) => boolean) | null, fold = false): number {
+    this.fold = fold;
     this.kept = passes ? keepWithContext(this.tree, passes) : undefined;
     this.flatten();
     let count = 0;
@@ -161,7 +166,7 @@ class Table implements TreeTable {
 
   private flatten(): void {
     const focused = this.rows[this.active]?.node;
-    this.rows = visibleRows(this.tree, this.open, this.compare(), this.kept);
+    this.rows = visibleRows(this.tree, this.open, this.compare(), this.kept, !this.fold);
     this.active = Math.max(
       0,
       this.rows.findIndex((row) => row.node === focused),
@@ -313,7 +318,7 @@ class Table implements TreeTable {
     if (step !== undefined) this.moveTo(this.active + step);
     else if (event.key === "ArrowRight" && row.expanded) this.moveTo(this.active + 1);
     else if (event.key === "ArrowRight") this.toggle(row, true);
-    else if (event.key === "ArrowLeft" && row.expanded && !this.kept) this.toggle(row, false);
+    else if (event.key === "ArrowLeft" && row.expanded && (!this.kept || this.fold)) this.toggle(row, false);
     else if (event.key === "ArrowLeft")
       this.moveTo(this.rows.findIndex(({ node }) => node === this.tree.parent[row.node]));
     else if (event.key === "Enter" || event.key === " ") this.choose(row);

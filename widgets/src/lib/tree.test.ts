@@ -64,6 +64,11 @@ it("the inside of a match is kept but not opened", () => {
   expect(nodes(visibleRows(tree, new Set([3]), undefined, kept))).toEqual([0, 3, 4]);
 });
 
+it("a filter can leave open what was open", () => {
+  const kept = keepWithContext(tree, (node) => node === 4);
+  expect(nodes(visibleRows(tree, new Set([0]), undefined, kept, false))).toEqual([0, 3]);
+});
+
 it("the largest are opened first, up to a number of rows", () => {
   const size = [10, 2, 2, 8, 8, 1];
   expect([...openLargest(tree, (i) => size[i], 5)]).toEqual([0, 3]);

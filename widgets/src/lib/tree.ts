@@ -43,15 +43,21 @@ export function keepWithContext(tree: Tree, passes: (node: number) => boolean): 
   return kept;
 }
 
-/** The rows that are on show; a node above a match is open, whatever `open` says. */
-export function visibleRows(tree: Tree, open: ReadonlySet<number>, order?: Order, kept?: Uint8Array): Row[] {
+/** The rows that are on show; a node above a match is open, whatever `open` says, unless `openMatches` is false. */
+export function visibleRows(
+  tree: Tree,
+  open: ReadonlySet<number>,
+  order?: Order,
+  kept?: Uint8Array,
+  openMatches = true,
+): Row[] {
   const rows: Row[] = [];
   const add = (nodes: readonly number[], depth: number) => {
     const shown = kept ? nodes.filter((node) => kept[node]) : [...nodes];
     if (order) shown.sort(order);
     shown.forEach((node, i) => {
       const expandable = tree.children[node].length > 0;
-      const expanded = expandable && (open.has(node) || kept?.[node] === 2);
+      const expanded = expandable && (open.has(node) || (openMatches && kept?.[node] === 2));
       rows.push({ node, depth, expandable, expanded, place: i + 1, siblings: shown.length });
       if (expanded) add(tree.children[node], depth + 1);
     });

@@ -1,9 +1,30 @@
 // Every view by the name that Python gives it. To add one: see ../README.md.
+
+import { cost } from "../../workbench_widgets/static/cost.js";
+import { mesh } from "../../workbench_widgets/static/mesh.js";
+
+import { fromLegacy } from "../legacy";
 import type { RenderView } from "../lib/view";
+import { clients } from "./clients";
+import { compare } from "./compare";
+import { hlo } from "./hlo";
 import { lazy } from "./lazy";
+import { memory } from "./memory";
+import { operations } from "./operations";
+import { program } from "./program";
+import { sharding } from "./sharding";
 
 export const VIEWS: Record<string, RenderView> = {
   timeline: lazy("runs", "timeline"),
   run: lazy("runs", "run"),
   devices: lazy("runs", "devices"),
+  program,
+  operations,
+  clients,
+  mesh: fromLegacy(mesh),
+  sharding,
+  hlo,
+  memory,
+  compare,
+  cost: fromLegacy(cost),
 };

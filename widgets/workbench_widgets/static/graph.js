@@ -30,7 +30,7 @@ export function graphPane(ctx, place, { names, opcodes, opcode, flops, bytes, ti
   const cardWidth = (node) => Math.min(260, Math.max(150, 7 * Math.max(lines(node)[0].length + 3, lines(node)[1].length) + 14, tree.inside[node].joints.length ? 6.4 * jointText(tree.inside[node].joints).length + 20 : 0));
 
   const canvas = h("canvas", { tabindex: 0, role: "application", class: "wb-graph", "aria-label": `Data flow of ${plural(names.length, "instruction")} in ${plural(G, "group")}. ${HELP}` });
-  const tip = h("p", { class: "wb-note wb-graphtip", role: "status" }, "Click a group to open it, its title to close it; drag to move, wheel to zoom.");
+  const tip = h("p", { class: "wb-note wb-graphtip", role: "status" }, "Click a group to open it, its title to close it; drag to move, Ctrl and wheel to zoom.");
   const tool = (label, text, act) => h("button", { type: "button", "aria-label": label, onclick: act }, text);
   place.append(h("div", { class: "wb-tools" }, tool("Zoom in", "+", () => zoom(1.5)), tool("Zoom out", "−", () => zoom(1 / 1.5)), tool("Whole graph", "Whole graph", () => fit()), tool("Open all groups", "Open all", () => openAll()), tool("Close all groups", "Close all", () => { open.clear(); relayout(); fit(); })), canvas, tip);
 
@@ -254,7 +254,7 @@ export function graphPane(ctx, place, { names, opcodes, opcode, flops, bytes, ti
     tell(best);
   }
 
-  canvas.addEventListener("wheel", (event) => { event.preventDefault(); const box = canvas.getBoundingClientRect(); zoom(Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top); }, { passive: false });
+  canvas.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.metaKey) return; event.preventDefault(); const box = canvas.getBoundingClientRect(); zoom(Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top); }, { passive: false });
   canvas.addEventListener("pointerdown", (event) => { drag = { x: event.clientX, y: event.clientY, moved: 0 }; canvas.setPointerCapture(event.pointerId); });
   canvas.addEventListener("pointermove", (event) => {
     if (!drag) { const { node } = at(event); canvas.style.cursor = node < 0 ? "grab" : "pointer"; if (node >= 0) tell(node); return; }

@@ -1,0 +1,132 @@
+// What is known of single clients: columns of numbers, where each one lives, and what makes one late.
+import type { Details, FactsBlock, NoteBlock, TableBlock } from "../lib/details";
+import { formatAs, formatCount, plural } from "../lib/format";
+import { correlation, mean } from "../lib/scale";
+
+export interface ClientColumn {
+  key: string;
+  label: string;
+  unit: string;
+  kind: string;
+  name?: string;
+}
+/** First client, last + 1, ids and names of the devices that hold them. */
+export type DeviceRange = readonly [number, number, readonly number[], readonly string[]];
+
+export interface Clients {
+  count: number;
+  placement: string;
+  columns: readonly ClientColumn[];
+  ranges: readonly DeviceRange[];
+  neighbours: boolean;
+  shares: readonly (readonly string[])[];
+  stage: string | null;
+  sentence: string;
+  /** Clients of a placement inside another: one row per outer group. */
+  groups: { outer: string; inner: string; size: number } | null;
+}
+export type Values = readonly ArrayLike<number>[];
+
+const FAST_ENOUGH = 1.05;
+const CLEAR = 0.5; // correlation from which a column is named as what goes with time
+
+const single = (noun: string) => noun.replace(/s$/, "");
+
+/** What to call a client: by its group where clients are nested. */
+export function clientName(clients: Pick<Clients, "groups">, client: number): string {
+  if (!clients.groups) return `client ${client}`;
+  const { outer, inner, size } = clients.groups;
+  return `${single(outer)} ${Math.floor(client / size)}, ${single(inner)} ${client % size}`;
+}
+
+/** The column that says how long clients take: measured if there is one, else simulated, else estimated; -1: none. */
+export function timeColumn(columns: readonly ClientColumn[]): number {
+  const rank = ({ kind }: ClientColumn) => ["measured", "simulated"].indexOf(kind) + 1 || 3;
+  const known = columns.map((_, i) => i).filter((i) => columns[i].unit === "seconds");
+  return known.sort((a, b) => rank(columns[a]) - rank(columns[b]) || a - b)[0] ?? -1;
+}
+
+interface Companion {
+  label: string;
+  ratio: number;
+  correlation: number;
+}
+
+/** The columns that could explain a time: work, not other times. */
+function companions(columns: readonly ClientColumn[], values: Values, times: number, client: number): Companion[] {
+  return columns
+    .map((column, i) => ({
+      column,
+      label: column.label,
+      ratio: values[i][client] / mean(values[i]),
+      correlation: correlation(values[times], values[i]),
+    }))
+    .filter(({ column }) => column.unit !== "seconds" && column.unit !== "times");
+}
+
+/** Whether a client is late, and whether anything that was counted goes with time over all clients. */
+export function explainTime(columns: readonly ClientColumn[], values: Values, client: number): string | null {
+  const times = timeColumn(columns);
+  if (times < 0 || !Number.isFinite(values[times][client])) return null;
+  const own = values[times][client];
+  const known = Array.from(values[times]).filter(Number.isFinite);
+  const slower = known.filter((value) => value > own).length;
+  const ratio = own / mean(known);
+  const { kind } = columns[times];
+  const place =
+    slower === 0
+      ? `The slowest of ${formatCount(known.length)}`
+      : `${plural(slower, "client")} of ${formatCount(known.length)} ${slower === 1 ? "is" : "are"} slower`;
+  const first = `${place}: ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean time (${kind || "predicted"}).`;
+  if (ratio <= FAST_ENOUGH) return first;
+  const all = companions(columns, values, times, client);
+  const clear = all.filter((each) => each.correlation >= CLEAR && each.ratio > FAST_ENOUGH);
+  if (clear.length) {
+    const words = clear.map(
+      (each) =>
+        `${each.label} (${each.ratio.toFixed(2)} × the mean, correlation with time ${each.correlation.toFixed(2)})`,
+    );
+    return `${first} It has more of what goes with time over all clients: ${words.join(", ")}.`;
+  }
+  const strongest = all
+    .filter((each) => Number.isFinite(each.correlation))
+    .sort((a, b) => b.correlation - a.correlation)[0];
+  const once =
+    kind === "measured"
+      ? " One measurement holds the noise of scheduling: measure several rounds before acting on it."
+      : "";
+  if (!strongest) return `${first} No pattern: all clients have the same counted work.${once}`;
+  return `${first} No pattern: nothing that was counted goes with time over all clients (at most ${strongest.label}, correlation ${strongest.correlation.toFixed(2)}).${once}`;
+}
+
+export const rangeOf = (clients: Clients, client: number): DeviceRange | undefined =>
+  clients.ranges.find(([start, stop]) => client >= start && client < stop);
+
+/** The detail pane of one client. */
+export function clientDetails(clients: Clients, values: Values, client: number): Details {
+  const held = rangeOf(clients, client);
+  const devices = held && held[2].length > 1 ? "devices" : "device";
+  const rows: [string, string][] = [["client", `${formatCount(client)} of 0 to ${formatCount(clients.count - 1)}`]];
+  if (held) rows.push([devices, held[3].join(", ")]);
+  clients.columns.forEach((column, i) => {
+    const value = values[i]?.[client];
+    if (Number.isFinite(value) && value !== 0)
+      rows.push([column.label, `${formatAs(column.unit, value)}${column.kind ? ` (${column.kind})` : ""}`]);
+  });
+  const blocks: (FactsBlock | TableBlock | NoteBlock)[] = [{ form: "facts", title: "", rows }];
+  const late = explainTime(clients.columns, values, client);
+  if (late) blocks.push({ form: "note", title: "straggler", text: late });
+  if (clients.shares.length)
+    blocks.push({
+      form: "table",
+      title: "Its share of the data",
+      columns: ["name", "type", "bytes"],
+      rows: clients.shares,
+    });
+  if (clients.neighbours && held) {
+    const text = `${clientName(clients, held[0])} to ${clientName(clients, held[1] - 1)} on the same ${devices}`;
+    blocks.push({ form: "note", title: "Lives with", text });
+  }
+  const name = clientName(clients, client);
+  return { title: name[0].toUpperCase() + name.slice(1), kind: "clients", subtitle: clients.placement, blocks };
+}

@@ -1,0 +1,212 @@
+// Several programs side by side: what differs first, each figure with its change.
+import { type Block, showDetails } from "../lib/details";
+import { h, menu } from "../lib/dom";
+import { formatAs, formatCount } from "../lib/format";
+import { split } from "../lib/split";
+import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
+import type { RenderView, ViewContext } from "../lib/view";
+
+type Status = "same" | "changed" | "added" | "removed" | "unknown";
+export interface ComparedRow {
+  group: string;
+  name: string;
+  values: (number | string | null)[];
+  unit: string;
+  status: Status;
+}
+
+const SIGNS: Record<Status, string> = { same: "=", changed: "≠", added: "+", removed: "−", unknown: "?" };
+
+/** The last value as a multiple of the first; null where that means nothing. */
+export function ratioOf(row: ComparedRow): number | null {
+  const first = row.values[0];
+  const last = row.values[row.values.length - 1];
+  return typeof first === "number" && typeof last === "number" && first !== 0 ? last / first : null;
+}
+
+/** How much more or less, in words that are read at a glance. */
+export function changeText(row: ComparedRow): string {
+  const ratio = ratioOf(row);
+  if (row.status === "same") return "same";
+  if (ratio === null) return row.status;
+  if (ratio >= 2 || ratio <= 0.5) return `× ${Number(ratio.toPrecision(3))}`;
+  const percent = 100 * (ratio - 1);
+  return `${percent > 0 ? "+" : "−"}${Math.abs(percent).toFixed(Math.abs(percent) < 10 ? 1 : 0)} %`;
+}
+
+/** Rows below a row for each group; a group comes before its rows. */
+export function groupRows(rows: readonly ComparedRow[]): { parent: number[]; groups: string[]; at: number[] } {
+  const groups = [...new Set(rows.map(({ group }) => group))];
+  const parent = groups.map(() => -1);
+  const at = groups.map(() => -1);
+  groups.forEach((group, g) =>
+    rows.forEach((row, i) => {
+      if (row.group !== group) return;
+      parent.push(g);
+      at.push(i);
+    }),
+  );
+  return { parent, groups, at };
+}
+
+const amount = (value: number | string | null, unit: string): string =>
+  value === null ? "–" : typeof value === "string" ? value : formatAs(unit, value);
+
+class Comparison {
+  private readonly rows: ComparedRow[];
+  private readonly names: string[];
+  private readonly at: number[];
+  private readonly groups: string[];
+  private readonly table: TreeTable;
+  private readonly detail: HTMLElement;
+  private readonly status = h("span", { class: "wb-note", role: "status" });
+  private words: string[] = [];
+  private shown = "different";
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.rows = context.state("rows");
+    this.names = context.state("names");
+    const { parent, groups, at } = groupRows(this.rows);
+    this.at = at;
+    this.groups = groups;
+    const { node, main, detail } = split(context, "Details of the chosen figure", 0.7);
+    this.detail = detail;
+    this.table = this.makeTable(parent);
+    main.append(this.tools(), this.table.node);
+    host.append(node);
+    this.filter();
+    this.overview();
+  }
+
+  private rowOf(node: number): ComparedRow | null {
+    return this.at[node] >= 0 ? this.rows[this.at[node]] : null;
+  }
+
+  private makeTable(parent: number[]): TreeTable {
+    const targets = this.context.state<string[]>("targets");
+    const values = this.names.map(
+      (name, i): Column => ({
+        key: `value${i}`,
+        title: name,
+        tip: `${name} on ${targets[i]}`,
+        text: (node) => amount(this.rowOf(node)?.values[i] ?? null, this.rowOf(node)?.unit ?? ""),
+        cell: (node) =>
+          this.rowOf(node) ? amount(this.rowOf(node)?.values[i] ?? null, this.rowOf(node)?.unit ?? "") : "",
+        width: "minmax(130px, 0.6fr)",
+      }),
+    );
+    const change: Column = {
+      key: "change",
+      title: "change",
+      tip: "The last program against the first.",
+      value: (node) => {
+        const row = this.rowOf(node);
+        const ratio = row && ratioOf(row);
+        return ratio ? Math.abs(Math.log(ratio)) : null;
+      },
+      cell: (node) => {
+        const row = this.rowOf(node);
+        return row
+          ? h(
+              "span",
+              { class: `wb-compared wb-compared-${row.status}` },
+              h("span", { "aria-hidden": "true" }, `${SIGNS[row.status]} `),
+              changeText(row),
+            )
+          : "";
+      },
+      width: "118px",
+    };
+    return treeTable({
+      label: "Figures of the compared programs",
+      parent,
+      title: "figure",
+      name: (node) => this.rowOf(node)?.name ?? this.groups[node],
+      columns: [...values, change],
+      open: new Set(this.groups.map((_, g) => g)),
+      rowClass: (node) => (this.rowOf(node)?.status === "same" ? "wb-dim" : ""),
+      rowAttributes: (node): Record<string, string> => {
+        const row = this.rowOf(node);
+        return row ? { "data-status": row.status } : {};
+      },
+      choose: (node) => this.choose(node),
+      empty: "Nothing differs.",
+      signal: this.context.signal,
+    });
+  }
+
+  private tools(): HTMLElement {
+    const search = h("input", {
+      type: "search",
+      class: "wb-search",
+      placeholder: "figure",
+      "aria-label": "Search figures",
+    });
+    search.addEventListener("input", () => {
+      this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.filter();
+    });
+    const which = menu<string>(
+      "Show figures",
+      [
+        ["different", "what differs"],
+        ["all", "all figures"],
+      ],
+      this.shown,
+      (value) => {
+        this.shown = value;
+        this.filter();
+      },
+    );
+    return h("div", { class: "wb-tools" }, search, which, this.status);
+  }
+
+  private filter(): void {
+    const passes = (node: number) => {
+      const row = this.rowOf(node);
+      if (!row || (this.shown === "different" && row.status === "same")) return false;
+      const text = `${row.group} ${row.name}`.toLowerCase();
+      return this.words.every((word) => text.includes(word));
+    };
+    this.table.filter(passes);
+    const different = this.rows.filter(({ status }) => status !== "same").length;
+    this.status.textContent = `${formatCount(different)} of ${formatCount(this.rows.length)} figures differ`;
+  }
+
+  private choose(node: number): void {
+    const row = this.rowOf(node);
+    if (!row) return;
+    const rows = row.values.map((value, i): [string, string] => [
+      `${this.names[i]} on ${this.context.state<string[]>("targets")[i]}`,
+      amount(value, row.unit),
+    ]);
+    const blocks: Block[] = [{ form: "facts", title: "", rows: [...rows, ["change", changeText(row)]] }];
+    showDetails(this.context, this.detail, { title: row.name, kind: "broadcast", subtitle: row.group, blocks });
+  }
+
+  private overview(): void {
+    const targets = this.context.state<string[]>("targets");
+    const blocks: Block[] = [
+      {
+        form: "table",
+        title: "Programs",
+        columns: ["name", "target"],
+        rows: this.names.map((name, i) => [name, targets[i]]),
+      },
+    ];
+    for (const text of this.context.state<string[]>("notes")) blocks.push({ form: "note", title: "", text });
+    showDetails(this.context, this.detail, {
+      title: "Comparison",
+      kind: "broadcast",
+      subtitle: this.context.state("sentence"),
+      blocks,
+    });
+  }
+}
+
+export const compare: RenderView = (host, context) => {
+  new Comparison(host, context);
+};

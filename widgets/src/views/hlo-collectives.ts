@@ -1,0 +1,111 @@
+// Collectives, largest first: by kind, mesh axes and the lines that ask for them; inside, the single instructions.
+import { h } from "../lib/dom";
+import { formatBytes, formatCount } from "../lib/format";
+import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
+import type { ViewContext } from "../lib/view";
+import type { CollectiveGroup, Module } from "./hlo-data";
+
+export interface CollectivesTable {
+  node: HTMLElement;
+  table: TreeTable | null;
+  /** Marks the row of an instruction, or of a line. */
+  select(instruction: string | undefined, line: string | undefined): void;
+}
+
+export function collectivesTable(
+  context: ViewContext,
+  module: Module,
+  choose: (instruction: string, line: string | null) => void,
+): CollectivesTable {
+  const groups = context.state<CollectiveGroup[]>("groups");
+  if (!groups.length) {
+    const text = module.count ? "No collectives: the devices do not communicate." : context.state<string>("missing");
+    return {
+      node: h("div", { class: "wb-scrolls" }, h("p", { class: "wb-note" }, text)),
+      table: null,
+      select: () => {},
+    };
+  }
+  const parent = groups.map(() => -1);
+  const single: number[] = [];
+  groups.forEach((group, g) => {
+    if (group.members.length < 2) return;
+    for (const member of group.members) {
+      parent.push(g);
+      single.push(member);
+    }
+  });
+  const isGroup = (node: number) => node < groups.length;
+  const member = (node: number) => module.collectives[single[node - groups.length]];
+  const figure = (node: number) => (isGroup(node) ? groups[node] : member(node));
+  const first = (node: number) => (isGroup(node) ? module.collectives[groups[node].members[0]] : member(node));
+  const groupOf = (node: number) => groups[isGroup(node) ? node : parent[node]];
+  const payload = (node: number) =>
+    isGroup(node) ? groups[node].payload : member(node).payload * (member(node).times ?? 1);
+  const most = (value: (group: CollectiveGroup) => number) => Math.max(...groups.map(value), 1);
+  const code = (node: number) => {
+    const { lines, places } = groupOf(node);
+    return [h("span", {}, places), lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null];
+  };
+  const columns: Column[] = [
+    { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px" },
+    {
+      key: "sent",
+      title: "sent",
+      unit: "bytes",
+      tip: "Bytes that one device sends in one call.",
+      value: (node) => figure(node).sent,
+      full: most(({ sent }) => sent),
+      width: "98px",
+    },
+    {
+      key: "payload",
+      title: "payload",
+      unit: "bytes",
+      tip: "What one device puts in, all executions together.",
+      value: payload,
+      full: most((group) => group.payload),
+      width: "98px",
+    },
+    {
+      key: "times",
+      title: "times",
+      tip: "Executions in one call.",
+      value: (node) => figure(node).times,
+      width: "70px",
+    },
+    { key: "stage", title: "stage", text: (node) => figure(node).stages.join(", "), width: "80px" },
+    { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 1.2fr)" },
+  ];
+  const name = (node: number) => {
+    if (!isGroup(node)) return member(node).name;
+    const { kind, members } = groups[node];
+    return members.length === 1 ? first(node).name : `${formatCount(members.length)} × ${kind}`;
+  };
+  const table = treeTable({
+    label: "Collectives, largest first",
+    parent,
+    title: "collective",
+    name,
+    columns,
+    sort: { key: "sent", descending: true },
+    rowAttributes: (node) => ({ "data-collective": first(node).name }),
+    choose: (node) => choose(first(node).name, groupOf(node).lines[0]?.[0] ?? null),
+    signal: context.signal,
+  });
+  const total = groups.reduce((sum, { sent }) => sum + sent, 0);
+  const sentence = `${formatCount(module.collectives.length)} collectives from ${formatCount(groups.length)} places: one device sends ${formatBytes(total)} in one call.`;
+  return {
+    node: h("div", { class: "wb-pane" }, h("p", { class: "wb-note wb-tools" }, sentence), table.node),
+    table,
+    select(instruction, line) {
+      const at = single.findIndex((each) => module.collectives[each].name === instruction);
+      const alone = groups.findIndex(
+        ({ members }) => members.length === 1 && module.collectives[members[0]].name === instruction,
+      );
+      const ofLine = instruction ? -1 : groups.findIndex(({ lines }) => lines.some(([key]) => key === line));
+      const found = at >= 0 ? groups.length + at : alone >= 0 ? alone : ofLine;
+      table.select(found >= 0 ? found : null);
+    },
+  };
+}

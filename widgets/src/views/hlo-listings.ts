@@ -1,0 +1,202 @@
+// Source, StableHLO and compiled HLO beside one another, linked by line, with what every line costs in its gutter.
+import type { EditorChunk, EditorHandle, GutterColumn } from "../editor/types";
+import { h, menu, replace } from "../lib/dom";
+import { formatBytes, formatFlops } from "../lib/format";
+import type { ViewContext } from "../lib/view";
+import { definedName, type LineCost, type Module, type SourceFile } from "./hlo-data";
+
+type Mark = readonly [number, string];
+const CHOSEN = "wb-cm-chosen";
+const LINKED = "wb-cm-linked";
+
+interface Listing {
+  node: HTMLElement;
+  editor?: EditorHandle;
+}
+
+function pane(title: string, tools: Node | null = null): Listing & { place: HTMLElement } {
+  const place = h("div", { class: "wb-editor" });
+  const node = h(
+    "section",
+    { "aria-label": title },
+    h("div", { class: "wb-editorhead" }, h("span", {}, title), tools),
+    place,
+  );
+  return { node, place };
+}
+
+export class Listings {
+  readonly node = h("div", { class: "wb-editors" });
+  private readonly files: readonly SourceFile[];
+  private readonly stableSource: Float32Array;
+  private readonly stable: string;
+  private readonly compiled: string;
+  private readonly costs: Map<string, LineCost>;
+  private lineOfInstruction: Map<string, number> | undefined;
+  private file = 0;
+  private language: "stable" | "compiled";
+  private mine: Listing = { node: h("div") };
+  private theirs: Listing = { node: h("div") };
+  private chunk: EditorChunk | undefined;
+
+  constructor(
+    private readonly context: ViewContext,
+    private readonly module: Module,
+  ) {
+    this.files = context.state("code");
+    this.stableSource = context.array("hlo.stable");
+    this.stable = context.state("stable");
+    this.compiled = context.state("compiled");
+    this.costs = module.costOfLines();
+    this.language = this.compiled ? "compiled" : "stable";
+    context.signal.addEventListener("abort", () => {
+      this.mine.editor?.destroy();
+      this.theirs.editor?.destroy();
+    });
+  }
+
+  /** Loads the editor when the listings are first looked at. */
+  async open(): Promise<void> {
+    if (this.chunk) return this.follow();
+    replace(this.node, h("p", { class: "wb-note wb-empty", role: "status" }, "Loading the editor …"));
+    this.chunk = await this.context.chunk<EditorChunk>("editor");
+    if (this.context.signal.aborted) return;
+    const { line } = this.context.selection;
+    this.file = Math.max(
+      0,
+      this.files.findIndex(([file]) => line?.startsWith(`${file}:`)),
+    );
+    this.draw();
+  }
+
+  private draw(): void {
+    this.drawMine();
+    this.drawTheirs();
+    replace(this.node, this.mine.node, this.theirs.node);
+    this.follow();
+  }
+
+  private gutters(file: string): GutterColumn[] {
+    const figures: [keyof LineCost, string, (value: number) => string][] = [
+      ["flops", "FLOPs of one device in one call", formatFlops],
+      ["sent", "bytes that one device sends", formatBytes],
+      ["traffic", "memory traffic of one device", formatBytes],
+    ];
+    return figures.flatMap(([key, tip, format]) => {
+      const most = Math.max(0, ...[...this.costs.values()].map((cost) => cost[key]));
+      if (!most) return [];
+      const cell = (line: number) => {
+        const value = this.costs.get(`${file}:${line}`)?.[key] ?? 0;
+        return value > 0 ? { text: format(value), share: value / most } : null;
+      };
+      return [{ tip, widest: "999 MFLOP", cell }];
+    });
+  }
+
+  private drawMine(): void {
+    this.mine.editor?.destroy();
+    const shown = this.files[this.file];
+    const choose =
+      this.files.length > 1
+        ? menu(
+            "File",
+            this.files.map(([, title], i) => [i, title] as const),
+            this.file,
+            (i) => {
+              this.file = i;
+              this.draw();
+            },
+          )
+        : null;
+    const made = pane(shown && this.files.length === 1 ? `Your source: ${shown[1]}` : "Your source", choose);
+    this.mine = made;
+    if (!shown || !this.chunk)
+      return made.place.append(h("p", { class: "wb-note wb-empty" }, "The source is not readable from here."));
+    const [file, title, lines] = shown;
+    made.editor = this.chunk.createEditor({
+      parent: made.place,
+      label: `Your source, ${title}`,
+      text: lines.map(([, text]) => text).join("\n"),
+      numbers: lines.map(([number]) => number),
+      language: "python",
+      gutters: this.gutters(file),
+      onLine: (line) => this.context.select({ line: `${file}:${line}`, instruction: null }),
+    });
+  }
+
+  private drawTheirs(): void {
+    this.theirs.editor?.destroy();
+    const both = this.stable && this.compiled;
+    const choose = both
+      ? menu(
+          "Listing",
+          [
+            ["compiled", "compiled HLO"],
+            ["stable", "StableHLO"],
+          ],
+          this.language,
+          (value) => {
+            this.language = value;
+            this.draw();
+          },
+        )
+      : null;
+    const stable = this.language === "stable";
+    const made = pane(stable ? "StableHLO" : "Compiled HLO", choose);
+    this.theirs = made;
+    const text = stable ? this.stable : this.compiled;
+    if (!text || !this.chunk)
+      return made.place.append(h("p", { class: "wb-note wb-empty" }, "No listing is in this record."));
+    made.editor = this.chunk.createEditor({
+      parent: made.place,
+      label: stable ? "StableHLO listing" : "Compiled HLO listing",
+      text,
+      language: "hlo",
+      onLine: (line) => (stable ? this.chooseStable(line) : this.chooseCompiled(text, line)),
+    });
+  }
+
+  private chooseStable(line: number): void {
+    const key = this.module.keyAt(this.stableSource[line - 1] ?? -1);
+    if (key) this.context.select({ line: key, instruction: null });
+  }
+
+  private chooseCompiled(text: string, line: number): void {
+    const i = this.module.find(definedName(text.split("\n")[line - 1] ?? "") ?? undefined);
+    if (i >= 0) this.context.select({ instruction: this.module.names[i], line: this.module.lineOf(i) || null });
+  }
+
+  private lineDefining(name: string): number {
+    if (!this.lineOfInstruction) {
+      const named = this.compiled.split("\n").map((text, i) => [definedName(text), i + 1] as const);
+      this.lineOfInstruction = new Map(named.filter((pair): pair is [string, number] => pair[0] !== null));
+    }
+    return this.lineOfInstruction.get(name) ?? 0;
+  }
+
+  /** Marks the chosen line on both sides. */
+  follow(): void {
+    const { line, instruction } = this.context.selection;
+    const [file] = this.files[this.file] ?? [];
+    const here = line?.startsWith(`${file}:`) ? Number(line.split(":").pop()) : 0;
+    this.mine.editor?.mark(here ? [[here, CHOSEN]] : [], here || undefined);
+    const marks = this.language === "stable" ? this.stableMarks(line) : this.compiledMarks(line, instruction);
+    this.theirs.editor?.mark(marks, marks.find(([, look]) => look === CHOSEN)?.[0] ?? marks[0]?.[0]);
+  }
+
+  private stableMarks(line: string | undefined): Mark[] {
+    if (!line) return [];
+    return Array.from(this.stableSource, (source, i): [number, number] => [source, i + 1])
+      .filter(([source]) => this.module.keyAt(source) === line)
+      .map(([, number]) => [number, LINKED]);
+  }
+
+  private compiledMarks(line: string | undefined, instruction: string | undefined): Mark[] {
+    const linked = line
+      ? this.module.ofLine(line).map((i): Mark => [this.lineDefining(this.module.names[i]), LINKED])
+      : [];
+    const at = instruction ? this.lineDefining(instruction) : 0;
+    const others = linked.filter(([number]) => number > 0 && number !== at);
+    return at ? [...others, [at, CHOSEN]] : others;
+  }
+}

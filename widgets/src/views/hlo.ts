@@ -1,0 +1,245 @@
+// The compiled program: its collectives by line, its source beside the listings, its instructions, their graph.
+import { graphPane } from "../../workbench_widgets/static/graph.js";
+import { legacyContext } from "../legacy";
+import { type Block, showDetails } from "../lib/details";
+import { button, h } from "../lib/dom";
+import { formatBytes, formatCount, formatFlops } from "../lib/format";
+import { split } from "../lib/split";
+import type { RenderView, ViewContext } from "../lib/view";
+import { type CollectivesTable, collectivesTable } from "./hlo-collectives";
+import { type CollectiveGroup, Module } from "./hlo-data";
+import { Instructions } from "./hlo-instructions";
+import { Listings } from "./hlo-listings";
+
+type Face = "collectives" | "source" | "instructions" | "graph";
+interface Graph {
+  open(): void;
+  mark(all: number[], chosen: number): void;
+  keep(kept: number[] | null): void;
+}
+
+class Hlo {
+  private readonly module: Module;
+  private readonly collectives: CollectivesTable;
+  private readonly instructions: Instructions;
+  private readonly listings: Listings;
+  private readonly graphPlace = h("div", { class: "wb-scrolls" });
+  private readonly detail: HTMLElement;
+  private readonly faces: Map<Face, { button: HTMLElement; node: HTMLElement }>;
+  private graph: Graph | null = null;
+  private kept: number[] | null = null;
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.module = new Module(context);
+    const { node, main, detail } = split(context, "Details of the chosen instruction or line", 0.68);
+    this.detail = detail;
+    this.collectives = collectivesTable(context, this.module, (name, line) =>
+      this.choose(this.module.find(name), line),
+    );
+    this.instructions = new Instructions(
+      context,
+      this.module,
+      (i) => this.choose(i),
+      (kept) => {
+        this.kept = kept;
+        this.graph?.keep(kept);
+      },
+    );
+    this.listings = new Listings(context, this.module);
+    const made: [Face, string, HTMLElement][] = [
+      ["collectives", "Collectives", this.collectives.node],
+      ["source", "Source and listings", this.listings.node],
+      ["instructions", "Instructions", this.instructions.node],
+    ];
+    if (context.state("graph")) made.push(["graph", "Graph", this.graphPlace]);
+    this.faces = new Map(
+      made.map(([key, title, pane]) => [key, { button: button(title, () => context.set("face", key)), node: pane }]),
+    );
+    const bar = h(
+      "div",
+      { class: "wb-faces", role: "group", "aria-label": "Show as" },
+      [...this.faces.values()].map((each) => each.button),
+    );
+    main.append(
+      h("div", { class: "wb-tools" }, bar, h("span", { class: "wb-note" }, context.state<string>("facts"))),
+      ...made.map(([, , pane]) => pane),
+    );
+    host.append(node);
+    context.onSettings(() => this.show());
+    context.onSelection(() => this.follow());
+    this.show();
+  }
+
+  /** The open face; kept in the settings, so that Python can open one. */
+  private show(): void {
+    const wanted = this.context.setting<Face>(
+      "face",
+      this.context.state<unknown[]>("groups").length ? "collectives" : "source",
+    );
+    const face = this.faces.has(wanted) ? wanted : "source";
+    for (const [key, { button: made, node }] of this.faces) {
+      made.setAttribute("aria-pressed", String(key === face));
+      node.hidden = key !== face;
+    }
+    if (face === "source") this.listings.open().catch((error) => this.context.fail(error));
+    if (face === "graph") this.openGraph();
+    this.follow();
+  }
+
+  private openGraph(): void {
+    const { module, context } = this;
+    this.graph ??= graphPane(legacyContext(context, this.graphPlace), this.graphPlace, {
+      names: module.names,
+      opcodes: module.opcodes,
+      opcode: module.opcode,
+      flops: module.flops,
+      bytes: module.traffic,
+      times: module.times,
+      joint: (i: number) => module.jointOf(i),
+      choose: (i: number) => this.choose(i),
+      sourceOf: (i: number) => module.placeOf(i),
+    }) as Graph;
+    this.graph.keep(this.kept);
+    this.graph.open();
+  }
+
+  private choose(i: number, line?: string | null): void {
+    if (i < 0) return this.context.select({ line: line ?? null, instruction: null, node: null });
+    const { module } = this;
+    this.context.select({
+      instruction: module.names[i],
+      line: (line ?? module.lineOf(i)) || null,
+      stage: module.stages[module.stage[i]] || null,
+      node: null,
+    });
+  }
+
+  private follow(): void {
+    const { instruction, line } = this.context.selection;
+    const i = this.module.find(instruction);
+    this.collectives.select(instruction, line);
+    this.instructions.select(i);
+    if (!this.listings.node.hidden) this.listings.follow();
+    this.graph?.mark(i >= 0 ? [i] : this.marks(), i);
+    if (i >= 0) this.describe(i);
+    else if (line) this.describeLine(line);
+    else this.overview();
+  }
+
+  /** What a chosen line, axis or stage means in instructions. */
+  private marks(): number[] {
+    const { module } = this;
+    const { line, axis, stage } = this.context.selection;
+    if (line) return module.ofLine(line);
+    const all = module.names.map((_, i) => i);
+    if (axis) return all.filter((i) => module.jointOf(i)?.axis_names.includes(axis));
+    return stage ? all.filter((i) => module.stages[module.stage[i]] === stage) : [];
+  }
+
+  private overview(): void {
+    const { module } = this;
+    const sum = (values: ArrayLike<number>) =>
+      module.names.reduce((total, _, i) => total + (values[i] * module.runs(i) || 0), 0);
+    const rows: [string, string][] = [
+      ["instructions", formatCount(module.count)],
+      ["collectives", formatCount(module.collectives.length)],
+      ["FLOPs", formatFlops(sum(module.flops))],
+      ["memory traffic", formatBytes(sum(module.traffic))],
+    ];
+    const text = "Choose a collective, a line of your source or an instruction: every view follows.";
+    const blocks: Block[] = [
+      { form: "facts", title: "", rows },
+      { form: "note", title: "Look closer", text },
+    ];
+    const [title, ...rest] = this.context.state<string>("sentence").split(": ");
+    showDetails(this.context, this.detail, { title, kind: "server", subtitle: rest.join(": "), blocks });
+  }
+
+  private describe(i: number): void {
+    const { module } = this;
+    const joint = module.jointOf(i);
+    const rows: [string, string][] = [
+      ["source", module.placeOf(i) || "unknown"],
+      ["opcode", module.opcodes[module.opcode[i]]],
+      ["shape", module.shapes[i]],
+      ["stage", module.stages[module.stage[i]] || "none"],
+      ["FLOPs", formatFlops(module.flops[i])],
+      ["memory traffic", formatBytes(module.traffic[i])],
+      ["size", formatBytes(module.size[i])],
+      ["times", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
+      ["computation", module.computations[module.computation[i]]],
+      ["operands", module.operands[i] || "none"],
+      ["op_name", module.opNames[i] || "none"],
+    ];
+    const blocks: Block[] = [
+      { form: "facts", title: "", rows: rows.filter(([, text]) => text !== "0 FLOP" && text !== "none") },
+    ];
+    if (joint) blocks.unshift({ form: "facts", title: "collective", rows: joint.rows });
+    const group = joint
+      ? this.context
+          .state<CollectiveGroup[]>("groups")
+          .find(({ members }) => members.some((m) => module.collectives[m] === joint))
+      : undefined;
+    if (group) blocks.push(...linesOf(group));
+    const kind = joint ? "reduce" : "server";
+    showDetails(this.context, this.detail, {
+      title: module.names[i],
+      kind,
+      subtitle: "instruction of one device",
+      blocks,
+    });
+  }
+
+  private describeLine(line: string): void {
+    const { module } = this;
+    const all = module.ofLine(line);
+    const cost = module.costOfLines().get(line);
+    const rows: [string, string][] = [
+      ["instructions", formatCount(all.length)],
+      ["FLOPs", formatFlops(cost?.flops ?? 0)],
+      ["memory traffic", formatBytes(cost?.traffic ?? 0)],
+      ["sent", formatBytes(cost?.sent ?? 0)],
+    ];
+    const blocks: Block[] = [{ form: "facts", title: "", rows }];
+    const groups = this.context
+      .state<CollectiveGroup[]>("groups")
+      .filter(({ lines }) => lines.some(([key]) => key === line));
+    const joint = groups.map((group) => [group.kind, group.axes, formatBytes(group.payload), formatBytes(group.sent)]);
+    if (joint.length)
+      blocks.push({
+        form: "table",
+        title: "Collectives",
+        columns: ["collective", "mesh axis", "payload", "sent"],
+        rows: joint,
+      });
+    showDetails(this.context, this.detail, {
+      title: module.placeOfKey(line),
+      kind: "server",
+      subtitle: "what this line became",
+      blocks,
+    });
+  }
+}
+
+/** The code of every line that a collective serves. */
+function linesOf(group: CollectiveGroup): Block[] {
+  const rows = group.lines.map(([, place, code]) => [place, code]);
+  return rows.length
+    ? [
+        {
+          form: "table",
+          title: rows.length > 1 ? "The compiler combined these lines" : "Line",
+          columns: ["source", "code"],
+          rows,
+        },
+      ]
+    : [];
+}
+
+export const hlo: RenderView = (host, context) => {
+  if (context.state<number>("count") || context.state<string>("stable")) new Hlo(host, context);
+  else host.append(h("p", { class: "wb-note wb-scrolls" }, context.state<string>("missing")));
+};

@@ -1,0 +1,256 @@
+// Bytes alive over the schedule, the buffers at the peak, and whether it fits.
+import { liveCanvas } from "../lib/canvas";
+import { type Block, showDetails } from "../lib/details";
+import { button, h } from "../lib/dom";
+import { formatBytes, formatCount } from "../lib/format";
+import { clamp, consume } from "../lib/keyboard";
+import { split } from "../lib/split";
+import { treeTable } from "../lib/tree-table";
+import type { RenderView, ViewContext } from "../lib/view";
+
+interface Buffer {
+  name: string;
+  bytes: number;
+  padding: number;
+  shape: string;
+  key: string;
+  place: string;
+  op_name: string;
+}
+
+const EDGE = { left: 70, right: 16, top: 24, bottom: 26 };
+
+/** Index of the largest value. */
+export function peakOf(live: ArrayLike<number>): number {
+  let peak = 0;
+  for (let i = 1; i < live.length; i++) if (live[i] > live[peak]) peak = i;
+  return peak;
+}
+
+/** How much of a device the program needs, as a bar. */
+function fitBar(peak: number | null, capacity: number | null, of: string): HTMLElement | null {
+  if (peak === null || capacity === null) return null;
+  const fits = peak <= capacity;
+  const share = clamp(peak / capacity, 0, 1);
+  const words = fits
+    ? `${formatBytes(peak)} of ${formatBytes(capacity)} on ${of}: fits (${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %)`
+    : `${formatBytes(peak)} needed, ${formatBytes(capacity)} on ${of}: does not fit, ${formatBytes(peak - capacity)} too much`;
+  const bar = h("span", { class: `wb-fit ${fits ? "" : "wb-fit-bad"}`, "aria-hidden": "true" });
+  bar.style.setProperty("--share", `${100 * share}%`);
+  return h("div", { class: "wb-row" }, bar, h("b", { class: fits ? "" : "wb-wrong" }, words));
+}
+
+class Memory {
+  private readonly live: Float32Array;
+  private readonly moments: string[];
+  private readonly keys: string[];
+  private readonly places: string[];
+  private readonly buffers: Buffer[];
+  private readonly peak: number;
+  private at: number;
+  private marked = new Set<number>();
+  private readonly canvas: HTMLCanvasElement;
+  private readonly status = h("p", { class: "wb-note", role: "status" });
+  private readonly detail: HTMLElement;
+  private readonly redraw: () => void;
+  private readonly table;
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.live = context.array("memory.live");
+    this.moments = context.state("moments");
+    this.keys = context.state("keys");
+    this.places = context.state("places");
+    this.buffers = context.state("buffers");
+    this.peak = this.at = peakOf(this.live);
+    const { node, main, detail } = split(context, "Memory of one device", 0.66);
+    this.detail = detail;
+    this.canvas = h("canvas", {
+      class: "wb-memory",
+      tabindex: 0,
+      role: "slider",
+      "aria-label": "Memory over the schedule; arrow keys go from instruction to instruction, Enter chooses",
+      "aria-valuemin": 1,
+      "aria-valuemax": this.live.length,
+    });
+    this.redraw = liveCanvas(context, this.canvas, (pen, width, height) => this.draw(pen, width, height));
+    const fit = fitBar(context.state("peak"), context.state("capacity"), context.state("capacity_of"));
+    const curve = this.live.length > 1;
+    main.append(
+      h("div", { class: "wb-tools" }, fit, curve ? button("Go to the peak", () => this.go(this.peak)) : null),
+    );
+    if (curve) main.append(h("div", { class: "wb-memoryplace" }, this.canvas, this.status));
+    this.table = this.bufferTable();
+    if (this.buffers.length)
+      main.append(h("div", { class: "wb-editorhead" }, "Alive at the peak, largest first"), this.table.node);
+    host.append(node);
+    this.listen();
+    context.onSelection(() => this.follow());
+    this.tell();
+    this.follow();
+  }
+
+  private bufferTable() {
+    const { buffers } = this;
+    const total = buffers.reduce((sum, { bytes }) => sum + bytes, 0) || 1;
+    return treeTable({
+      label: "Buffers alive at the peak",
+      parent: buffers.map(() => -1),
+      title: "buffer",
+      name: (i) => buffers[i].name,
+      columns: [
+        {
+          key: "bytes",
+          title: "bytes",
+          unit: "bytes",
+          tip: "The bar is its share of the buffers listed here.",
+          value: (i) => buffers[i].bytes,
+          full: total,
+        },
+        { key: "padding", title: "padding", unit: "bytes", value: (i) => buffers[i].padding, width: "86px" },
+        { key: "shape", title: "shape", text: (i) => buffers[i].shape, width: "170px" },
+        { key: "source", title: "source", text: (i) => buffers[i].place, width: "140px" },
+        { key: "op", title: "op_name", text: (i) => buffers[i].op_name, width: "260px" },
+      ],
+      sort: { key: "bytes", descending: true },
+      choose: (i) => this.context.select({ line: buffers[i].key || null, instruction: null, node: null }),
+      rowClass: (i) => (buffers[i].key && buffers[i].key === this.context.selection.line ? "wb-kin" : ""),
+      signal: this.context.signal,
+    });
+  }
+
+  private listen(): void {
+    const pointed = (event: MouseEvent) => {
+      const box = this.canvas.getBoundingClientRect();
+      return Math.round(
+        ((event.clientX - box.left - EDGE.left) / (box.width - EDGE.left - EDGE.right)) * (this.live.length - 1),
+      );
+    };
+    this.canvas.addEventListener("pointermove", (event) => this.go(pointed(event)));
+    this.canvas.addEventListener("click", (event) => {
+      this.go(pointed(event));
+      this.choose();
+    });
+    this.canvas.addEventListener("keydown", (event) => {
+      const page = Math.max(1, Math.round(this.live.length / 20));
+      const steps: Record<string, number> = {
+        ArrowRight: 1,
+        ArrowUp: 1,
+        ArrowLeft: -1,
+        ArrowDown: -1,
+        PageUp: page,
+        PageDown: -page,
+        Home: -this.live.length,
+        End: this.live.length,
+      };
+      if (steps[event.key]) this.go(this.at + steps[event.key]);
+      else if (event.key === "Enter" || event.key === " ") this.choose();
+      else return;
+      consume(event);
+    });
+  }
+
+  private choose(): void {
+    const instruction = this.moments[this.at];
+    if (instruction) this.context.select({ instruction, line: this.keys[this.at] || null, node: null });
+  }
+
+  private go(to: number): void {
+    this.at = clamp(to, 0, this.live.length - 1);
+    this.tell();
+    this.redraw();
+  }
+
+  private tell(): void {
+    if (!this.live.length) return;
+    const from = this.places[this.at] ? `, from ${this.places[this.at]}` : "";
+    const name = this.moments[this.at] || "an instruction that is not listed";
+    const peak = this.at === this.peak ? " · this is the peak" : "";
+    this.status.textContent = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}: ${formatBytes(this.live[this.at])} alive while ${name} runs${from}${peak}`;
+    this.canvas.setAttribute("aria-valuenow", String(this.at + 1));
+    this.canvas.setAttribute("aria-valuetext", this.status.textContent);
+  }
+
+  private follow(): void {
+    const { instruction, line } = this.context.selection;
+    const chosen = (i: number) =>
+      instruction ? this.moments[i] === instruction : Boolean(line) && this.keys[i] === line;
+    this.marked = new Set(this.moments.map((_, i) => i).filter(chosen));
+    if (instruction && this.marked.size) this.go([...this.marked][0]);
+    this.table.draw();
+    this.redraw();
+    const blocks: Block[] = [{ form: "facts", title: "", rows: this.context.state("facts") }];
+    const here = this.buffers.filter(({ key }) => key && key === line);
+    if (here.length) {
+      const rows = here.map((each) => [each.name, formatBytes(each.bytes), each.shape]);
+      blocks.unshift({
+        form: "table",
+        title: "Buffers of the chosen line at the peak",
+        columns: ["buffer", "bytes", "shape"],
+        rows,
+      });
+    }
+    for (const text of this.context.state<string[]>("notes")) blocks.push({ form: "note", title: "", text });
+    showDetails(this.context, this.detail, {
+      title: "Memory of one device",
+      kind: "broadcast",
+      subtitle: "as the compiler planned it",
+      blocks,
+    });
+  }
+
+  private draw(pen: CanvasRenderingContext2D, width: number, height: number): void {
+    const { live, peak, context } = this;
+    const hue = (name: string) => context.theme.colour(name);
+    const wide = width - EDGE.left - EDGE.right;
+    const high = height - EDGE.top - EDGE.bottom;
+    const most = live[peak] || 1;
+    const base = EDGE.top + high;
+    const x = (i: number) => EDGE.left + (wide * i) / Math.max(live.length - 1, 1);
+    const y = (value: number) => EDGE.top + high * (1 - value / most);
+    const outline = () => {
+      pen.beginPath();
+      pen.moveTo(x(0), y(live[0]));
+      for (let i = 1; i < live.length; i++) {
+        pen.lineTo(x(i), y(live[i - 1]));
+        pen.lineTo(x(i), y(live[i]));
+      }
+    };
+    outline();
+    pen.lineTo(x(live.length - 1), base);
+    pen.lineTo(x(0), base);
+    pen.fillStyle = hue("broadcast-soft");
+    pen.fill();
+    pen.strokeStyle = hue("broadcast");
+    pen.lineWidth = 1.5;
+    outline();
+    pen.stroke();
+    pen.fillStyle = hue("collective");
+    for (const i of this.marked) pen.fillRect(x(i) - 1, base, 2, 7);
+    pen.font = "11px system-ui, sans-serif";
+    pen.fillStyle = hue("muted");
+    pen.textAlign = "right";
+    for (const share of [0, 0.5, 1]) pen.fillText(formatBytes(share * most), EDGE.left - 7, y(share * most) + 4);
+    pen.textAlign = "center";
+    pen.fillText("instructions in the order in which they run", EDGE.left + wide / 2, height - 7);
+    pen.fillStyle = hue("bad");
+    pen.beginPath();
+    pen.arc(x(peak), y(most), 4, 0, 7);
+    pen.fill();
+    const right = x(peak) > width / 2;
+    pen.fillStyle = hue("fg");
+    pen.textAlign = right ? "right" : "left";
+    pen.fillText(`most alive: ${formatBytes(most)}`, x(peak) + (right ? -8 : 8), EDGE.top - 9);
+    pen.strokeStyle = hue("accent");
+    pen.beginPath();
+    pen.moveTo(x(this.at), EDGE.top);
+    pen.lineTo(x(this.at), base);
+    pen.stroke();
+  }
+}
+
+export const memory: RenderView = (host, context) => {
+  new Memory(host, context);
+};

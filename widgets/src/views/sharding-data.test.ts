@@ -1,0 +1,76 @@
+import { expect, it } from "vitest";
+import {
+  axisChoices,
+  bytesPerDevice,
+  candidates,
+  copies,
+  faults,
+  type Leaf,
+  pathParts,
+  pathTree,
+  shardShape,
+  written,
+} from "./sharding-data";
+
+const sizes = { data: 4, model: 2 };
+const leaf: Leaf = {
+  path: "w",
+  shape: [64, 10],
+  shard_shape: [64, 10],
+  blocks: [1, 1],
+  spec: [[], []],
+  itemsize: 4,
+  type: "f32[64,10]",
+  spec_text: "P()",
+  devices: [],
+  rows: [],
+  notes: [],
+  left_out: 0,
+  sentence: "",
+};
+
+it("a path is split into its keys, indices and attributes", () => {
+  expect(pathParts("params['layers'][0]['q']")).toEqual(["params", "layers", "0", "q"]);
+  expect(pathParts("opt_state[0].mu['blocks']")).toEqual(["opt_state", "0", "mu", "blocks"]);
+  expect(pathParts("data.x")).toEqual(["data", "x"]);
+  expect(pathParts("x")).toEqual(["x"]);
+});
+
+it("leaves become a tree", () => {
+  expect(pathTree(["p['a']['w']", "p['a']['b']", "x"])).toEqual({
+    names: ["p", "a", "w", "b", "x"],
+    parent: [-1, 0, 1, 1, -1],
+    leaf: [-1, -1, 0, 1, 2],
+  });
+});
+
+it("a spec cuts an array into shards, and what is not cut is copied", () => {
+  const spec = [["data"], ["model"]];
+  expect(shardShape(leaf, spec, sizes)).toEqual([16, 5]);
+  expect(bytesPerDevice(leaf, spec, sizes)).toBe(320);
+  expect(copies(spec, sizes)).toBe(1);
+  expect(copies([["data"], []], sizes)).toBe(2);
+});
+
+it("a spec that JAX would refuse says why", () => {
+  expect(faults(leaf, [["model"], ["model"]], sizes)).toEqual([
+    "Mesh axis model is used twice; one array can use each axis once.",
+  ]);
+  expect(faults(leaf, [[], ["data"]], sizes)[0]).toContain("4 does not divide dimension 1 (10)");
+  expect(faults(leaf, [["data"], ["model"]], sizes)).toEqual([]);
+});
+
+it("candidates are those that JAX takes, and the one that saves most is first", () => {
+  const found = candidates(leaf, leaf.spec, sizes);
+  expect(found.map(({ spec }) => written(spec))).toEqual(['P("data")', 'P(None, "model")', 'P("model")']);
+  expect(found[0].saved).toBe(64 * 10 * 4 * 0.75);
+});
+
+it("a spec is written as Python reads it", () => {
+  expect(written([[], ["model", "data"], []])).toBe('P(None, ("model", "data"))');
+  expect(written([[], []])).toBe("P()");
+});
+
+it("one dimension can be cut by several axes, in either order", () => {
+  expect(axisChoices(["a", "b"])).toEqual([[], ["a"], ["b"], ["a", "b"], ["b", "a"]]);
+});

@@ -1,0 +1,139 @@
+// Arithmetic of shardings: pytrees of arrays, sizes under another spec, what could be tried.
+
+export type Spec = readonly (readonly string[])[];
+export type Sizes = Readonly<Record<string, number>>;
+
+export interface Leaf {
+  path: string;
+  shape: readonly number[];
+  shard_shape: readonly number[];
+  blocks: readonly number[];
+  spec: Spec;
+  itemsize: number;
+  type: string;
+  spec_text: string;
+  devices: readonly number[];
+  rows: readonly (readonly [string, string])[];
+  notes: readonly string[];
+  left_out: number;
+  sentence: string;
+}
+
+const product = (values: readonly number[]) => values.reduce((a, b) => a * b, 1);
+export const sameSpec = (a: Spec, b: Spec): boolean => JSON.stringify(a) === JSON.stringify(b);
+
+/** The parts of a leaf's path: `params['layers'][0]['q']` is params, layers, 0, q. */
+export function pathParts(path: string): string[] {
+  const found = path.match(/\[(?:'[^']*'|"[^"]*"|[^\]]*)\]|[^.[\]]+/g) ?? [path];
+  return found.map((part) => part.replace(/^\[['"]?|['"]?\]$/g, ""));
+}
+
+export interface PathTree {
+  names: string[];
+  parent: number[];
+  /** Index of the leaf that a node is, or -1 for what holds others. */
+  leaf: number[];
+}
+
+/** Leaves as a tree; parents come before their children. */
+export function pathTree(paths: readonly string[]): PathTree {
+  const tree: PathTree = { names: [], parent: [], leaf: [] };
+  const known = new Map<string, number>();
+  const add = (name: string, parent: number, leaf: number) => {
+    tree.names.push(name);
+    tree.parent.push(parent);
+    tree.leaf.push(leaf);
+    return tree.names.length - 1;
+  };
+  paths.forEach((path, index) => {
+    const parts = pathParts(path);
+    let parent = -1;
+    let key = "";
+    for (const part of parts.slice(0, -1)) {
+      key += `/${part}`;
+      const found = known.get(key) ?? add(part, parent, -1);
+      known.set(key, found);
+      parent = found;
+    }
+    add(parts[parts.length - 1] ?? path, parent, index);
+  });
+  return tree;
+}
+
+/** Pieces per dimension. */
+export const parts = (spec: Spec, sizes: Sizes): number[] =>
+  spec.map((axes) => product(axes.map((axis) => sizes[axis] ?? 1)));
+
+export function shardShape(leaf: Pick<Leaf, "shape">, spec: Spec, sizes: Sizes): number[] {
+  const cut = parts(spec, sizes);
+  return leaf.shape.map((size, d) => Math.ceil(size / (cut[d] ?? 1)));
+}
+
+export const bytesPerDevice = (leaf: Pick<Leaf, "shape" | "itemsize">, spec: Spec, sizes: Sizes): number =>
+  product(shardShape(leaf, spec, sizes)) * leaf.itemsize;
+
+/** How many devices hold the same shard. */
+export const copies = (spec: Spec, sizes: Sizes): number =>
+  Math.max(1, product(Object.values(sizes)) / product(parts(spec, sizes)));
+
+/** What keeps JAX from taking such a spec, in words. */
+export function faults(leaf: Pick<Leaf, "shape">, spec: Spec, sizes: Sizes): string[] {
+  const used = spec.flat();
+  const twice = used.find((axis, i) => used.indexOf(axis) !== i);
+  if (twice) return [`Mesh axis ${twice} is used twice; one array can use each axis once.`];
+  const cut = parts(spec, sizes);
+  return leaf.shape.flatMap((size, d) => {
+    if (size % cut[d] === 0) return [];
+    const padded = Math.ceil(size / cut[d]) * cut[d];
+    return [
+      `${cut[d]} does not divide dimension ${d} (${size}): JAX refuses this spec for an input; pad to ${padded}.`,
+    ];
+  });
+}
+
+export interface Candidate {
+  spec: Spec;
+  axis: string;
+  dimension: number;
+  saved: number;
+}
+
+/** Every way to cut one more dimension over one more axis that JAX would take, those that save most first. */
+export function candidates(leaf: Leaf, spec: Spec, sizes: Sizes): Candidate[] {
+  const used = new Set(spec.flat());
+  const now = bytesPerDevice(leaf, spec, sizes);
+  const found: Candidate[] = [];
+  for (const [axis, size] of Object.entries(sizes)) {
+    if (used.has(axis) || size < 2) continue;
+    leaf.shape.forEach((_, dimension) => {
+      const next = spec.map((axes, d) => (d === dimension ? [...axes, axis] : axes));
+      if (faults(leaf, next, sizes).length) return;
+      found.push({ spec: next, axis, dimension, saved: now - bytesPerDevice(leaf, next, sizes) });
+    });
+  }
+  return found.sort((a, b) => b.saved - a.saved || b.dimension - a.dimension);
+}
+
+/** A spec as a line of Python. */
+export function written(spec: Spec): string {
+  const part = (axes: readonly string[]) =>
+    axes.length === 0 ? "None" : axes.length === 1 ? `"${axes[0]}"` : `(${axes.map((axis) => `"${axis}"`).join(", ")})`;
+  let last = spec.length;
+  while (last > 0 && spec[last - 1].length === 0) last -= 1;
+  return `P(${spec.slice(0, last).map(part).join(", ")})`;
+}
+
+/** Every ordered choice of up to three mesh axes, so that one dimension can be cut by several. */
+export function axisChoices(axes: readonly string[], most = 60): string[][] {
+  const found: string[][] = [[]];
+  const grow = (chosen: string[]) => {
+    if (chosen.length >= 3) return;
+    for (const axis of axes) {
+      if (chosen.includes(axis)) continue;
+      found.push([...chosen, axis]);
+      grow([...chosen, axis]);
+    }
+  };
+  grow([]);
+  return found.sort((a, b) => a.length - b.length).slice(0, most);
+}

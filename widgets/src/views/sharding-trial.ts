@@ -1,0 +1,321 @@
+// What if arrays were sharded differently? Menus and sizes at once, collectives once the kernel has compiled it.
+
+import { facts } from "../lib/details";
+import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
+import { formatBytes, formatSeconds, plural } from "../lib/format";
+import { term } from "../lib/glossary";
+import type { ViewContext } from "../lib/view";
+import {
+  axisChoices,
+  bytesPerDevice,
+  candidates,
+  copies,
+  faults,
+  type Leaf,
+  type Sizes,
+  type Spec,
+  sameSpec,
+  shardShape,
+  written,
+} from "./sharding-data";
+
+interface TrialRow {
+  change: "added" | "removed" | "more" | "less" | "same";
+  sign: string;
+  kind: string;
+  axes: string[];
+  stage: string | null;
+  stage_name: string;
+  runs: [string, string];
+  bytes: [string, string];
+  source: string;
+  line: string | null;
+}
+interface TrialState {
+  status?: "planning" | "compiling" | "done" | "failed" | "stopped";
+  phase?: string;
+  seconds?: number;
+  sentence?: string;
+  how?: string;
+  rows?: TrialRow[];
+  amounts?: [string, string, string][];
+  notes?: string[];
+  error?: { message: string };
+  number?: number;
+}
+type Specs = Record<string, Spec>;
+
+const WORDS = { added: "added", removed: "removed", more: "more bytes", less: "fewer bytes", same: "the same" };
+const OFFERED = 4;
+const change = (before: string, after: string) => (before === after ? after : `${before} → ${after}`);
+
+export class Trial {
+  readonly menus = h("div", { class: "wb-trial" });
+  readonly desk = h("div", { class: "wb-desk wb-trialbox", role: "group", "aria-label": "What if: other shardings" });
+  private readonly top = h("div", {});
+  private readonly sentence = h("p", { class: "wb-strong", role: "status" }); // what is spoken must stay the same element
+  private readonly bottom = h("div", {});
+  private readonly leaves: readonly Leaf[];
+  readonly sizes: Sizes;
+  private leaf: Leaf | null = null;
+
+  constructor(private readonly context: ViewContext) {
+    this.leaves = context.state("leaves");
+    this.sizes = Object.fromEntries(context.state<[string, number][]>("axes"));
+    this.desk.append(this.top, this.sentence, this.bottom);
+    this.desk.hidden = !Object.keys(this.sizes).length;
+    context.onSettings(() => this.draw());
+    context.onLive(() => this.drawDesk());
+    context.onSelection(() => this.drawDesk());
+    this.drawDesk();
+  }
+
+  get specs(): Specs {
+    return this.context.setting<Specs>("specs", {});
+  }
+
+  specOf(leaf: Leaf): Spec {
+    return this.specs[leaf.path] ?? leaf.spec;
+  }
+
+  bytesOf(leaf: Leaf): number {
+    return bytesPerDevice(leaf, this.specOf(leaf), this.sizes);
+  }
+
+  get state(): TrialState {
+    return this.context.live<TrialState>("trial") ?? {};
+  }
+
+  show(leaf: Leaf): void {
+    this.leaf = leaf;
+    this.drawMenus();
+  }
+
+  private put(leaf: Leaf, spec: Spec): void {
+    const { [leaf.path]: _, ...others } = this.specs;
+    this.context.set("specs", sameSpec(spec, leaf.spec) ? others : { ...others, [leaf.path]: spec });
+  }
+
+  private draw(): void {
+    this.drawMenus();
+    this.drawDesk();
+  }
+
+  private drawMenus(): void {
+    const { leaf, sizes } = this;
+    const axes = Object.keys(sizes);
+    if (!axes.length || !leaf?.shape.length) return replace(this.menus);
+    const spec = this.specOf(leaf);
+    const options = axisChoices(axes);
+    const menus = leaf.shape.map((size, d) => {
+      const words = options.map((chosen, i): Option<number> => [i, chosen.length ? chosen.join(" × ") : "not cut"]);
+      const present = options.findIndex((each) => JSON.stringify(each) === JSON.stringify(spec[d] ?? []));
+      const choose = menu(`mesh axes of dimension ${d}`, words, present, (i) =>
+        this.put(
+          leaf,
+          leaf.shape.map((_, at) => (at === d ? options[i] : (spec[at] ?? []))),
+        ),
+      );
+      choose.dataset.dimension = String(d);
+      return h("label", {}, `dimension ${d} (${size})`, choose);
+    });
+    const focused = (document.activeElement as HTMLElement | null)?.dataset?.dimension;
+    const inside = this.menus.contains(document.activeElement);
+    const moved = !sameSpec(spec, leaf.spec);
+    replace(
+      this.menus,
+      h("h4", {}, "What if it were cut differently?"),
+      h("div", { class: "wb-menu" }, menus),
+      this.effect(leaf, spec, moved),
+      this.offers(leaf, spec),
+      moved ? button("Back to what it is", () => this.put(leaf, leaf.spec), { class: "wb-link" }) : null,
+    );
+    if (inside && focused !== undefined)
+      this.menus.querySelector<HTMLElement>(`[data-dimension="${focused}"]`)?.focus();
+  }
+
+  private effect(leaf: Leaf, spec: Spec, moved: boolean): Child {
+    const { sizes } = this;
+    const wrong = moved ? faults(leaf, spec, sizes) : [];
+    if (wrong.length) return wrong.map((text) => h("p", { class: "wb-note wb-wrong" }, text));
+    const shape = (of: Spec) => `[${shardShape(leaf, of, sizes).join(",")}]`;
+    const bytes = (of: Spec) => formatBytes(bytesPerDevice(leaf, of, sizes));
+    const held = (of: Spec) => `${plural(copies(of, sizes), "device")} per shard`;
+    return facts(this.context, [
+      ["shard", change(shape(leaf.spec), shape(spec))],
+      ["bytes per device", change(bytes(leaf.spec), bytes(spec))],
+      ["replication", change(held(leaf.spec), held(spec))],
+    ]);
+  }
+
+  /** What one more axis would save, each tried with one click. */
+  private offers(leaf: Leaf, spec: Spec): Child {
+    const found = candidates(leaf, spec, this.sizes).filter(({ saved }) => saved > 0);
+    if (!found.length) return null;
+    const item = (each: (typeof found)[number]) =>
+      h(
+        "li",
+        {},
+        button("Try", () => this.put(leaf, each.spec), { "aria-label": `Try ${written(each.spec)}` }),
+        h("code", {}, written(each.spec)),
+        `saves ${formatBytes(each.saved)} on every device`,
+      );
+    return [
+      h(
+        "p",
+        { class: "wb-note" },
+        copies(spec, this.sizes) > 1
+          ? `Held by ${plural(copies(spec, this.sizes), "device")} each: nothing cuts it further. One more axis:`
+          : "One more axis:",
+      ),
+      h("ul", { class: "wb-candidates" }, found.slice(0, OFFERED).map(item)),
+    ];
+  }
+
+  private drawDesk(): void {
+    const { state, specs } = this;
+    const changed = this.leaves.filter(({ path }) => specs[path]);
+    const wrong = changed.flatMap((leaf) =>
+      faults(leaf, specs[leaf.path], this.sizes).map((text) => `${leaf.path}: ${text}`),
+    );
+    const focused = document.activeElement;
+    const label = this.desk.contains(focused) ? focused?.textContent : null;
+    const busy = state.status === "planning" || state.status === "compiling";
+    const failed =
+      state.status === "failed"
+        ? h("p", { class: "wb-note wb-wrong", role: "alert" }, state.error?.message ?? "It failed.")
+        : null;
+    const stopped = state.status === "stopped" ? h("p", { class: "wb-note" }, "Stopped.") : null;
+    replace(
+      this.top,
+      h("h4", {}, "Tried together"),
+      this.basket(changed),
+      wrong.map((text) => h("p", { class: "wb-note wb-wrong" }, text)),
+      changed.length || state.status ? this.actions(changed, wrong.length > 0) : null,
+      busy ? this.progress(state) : null,
+      failed,
+      stopped,
+    );
+    if (this.sentence.textContent !== (state.sentence ?? "")) this.sentence.textContent = state.sentence ?? "";
+    replace(this.bottom, this.outcome(state));
+    if (label)
+      [...this.desk.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")]
+        .find((each) => each.textContent === label)
+        ?.focus();
+    this.desk.setAttribute("aria-busy", String(busy));
+  }
+
+  private basket(changed: Leaf[]): Child {
+    if (!changed.length)
+      return h(
+        "p",
+        { class: "wb-note" },
+        "Nothing yet: choose other mesh axes for an array above; what that costs shows here, before anything runs.",
+      );
+    const before = this.leaves.reduce((sum, leaf) => sum + bytesPerDevice(leaf, leaf.spec, this.sizes), 0);
+    const after = this.leaves.reduce((sum, leaf) => sum + this.bytesOf(leaf), 0);
+    const item = (leaf: Leaf) =>
+      h(
+        "li",
+        {},
+        h("code", {}, leaf.path),
+        ` ${leaf.spec_text} → ${written(this.specs[leaf.path])} `,
+        button("undo", () => this.put(leaf, leaf.spec), { class: "wb-link", "aria-label": `Undo ${leaf.path}` }),
+      );
+    return [
+      h("ul", { class: "wb-basket" }, changed.map(item)),
+      h("p", { class: "wb-note" }, `All arguments: ${change(formatBytes(before), formatBytes(after))} on a device.`),
+    ];
+  }
+
+  private actions(changed: Leaf[], wrong: boolean): HTMLElement {
+    if (!this.context.state<boolean>("can_try"))
+      return h(
+        "p",
+        { class: "wb-note" },
+        'To see collectives too, open this view with the program: wb.show(fn, view="sharding")(*args). Sizes need no program.',
+      );
+    const off = !changed.length || wrong;
+    const attempt = (compiled: boolean) => () => {
+      const specs = Object.fromEntries(changed.map(({ path }) => [path, this.specs[path]]));
+      this.context.request("try_specs", { specs, compiled }).catch(() => {});
+    };
+    return h(
+      "div",
+      { class: "wb-row" },
+      button("Compile and compare", attempt(true), { class: "wb-primary", disabled: off }),
+      button("Plan only", attempt(false), { disabled: off }),
+      h("span", { class: "wb-note" }, "Nothing runs; the kernel stays free."),
+    );
+  }
+
+  private progress(state: TrialState): HTMLElement {
+    const stop = () => this.context.request("stop_trial").catch(() => {});
+    return h(
+      "div",
+      { class: "wb-row" },
+      h("span", { class: "wb-busy", "aria-hidden": "true" }),
+      h("span", {}, `${state.phase} … ${formatSeconds(state.seconds ?? 0)}`),
+      button("Stop", stop),
+    );
+  }
+
+  private outcome(state: TrialState): Child {
+    if (!state.status) return null;
+    const how =
+      state.how === "compiled"
+        ? "what the compiler made of it"
+        : "as Shardy plans it: sites in the program, a loop's counted once";
+    const pairs = state.amounts?.map(([name, before, after]) => [
+      h("dt", {}, name),
+      h("dd", {}, before === after ? `${after}, the same` : `${before} → ${after}`),
+    ]);
+    return [
+      state.rows ? h("p", { class: "wb-note" }, `Collectives of one call, ${how}.`) : null,
+      state.rows ? this.table(state.rows) : null,
+      pairs?.length ? h("dl", { class: "wb-facts wb-amounts" }, pairs) : null,
+      state.notes?.length ? h("p", { class: "wb-note" }, state.notes.join(" ")) : null,
+    ];
+  }
+
+  private table(rows: TrialRow[]): HTMLElement {
+    if (!rows.length) return h("p", { class: "wb-note" }, "No collectives, before or after.");
+    const titles = ["", "collective", "bytes per device", "mesh axis", "runs", "line", "stage"];
+    const head = titles.map((title) =>
+      h("th", { scope: "col" }, title ? term(this.context, title) : h("span", { class: "wb-hidden" }, "change")),
+    );
+    const line = (row: TrialRow) => {
+      const choose = () => this.context.select({ stage: row.stage, axis: row.axes[0] ?? null, line: row.line });
+      const sign = h(
+        "span",
+        { class: `wb-change wb-change-${row.change}` },
+        h("span", { "aria-hidden": "true" }, row.sign),
+        " ",
+        WORDS[row.change],
+      );
+      const cells = [
+        sign,
+        button(row.kind, choose, { class: "wb-link" }),
+        change(...row.bytes),
+        row.axes.join(" × ") || "no mesh axis",
+        change(...row.runs),
+        row.source,
+        row.stage ? `${row.stage} ${row.stage_name}` : "not in a stage",
+      ];
+      const chosen = row.stage && row.stage === this.context.selection.stage;
+      return h(
+        "tr",
+        { "data-change": row.change, class: chosen ? "wb-selected" : "" },
+        cells.map((cell) => h("td", {}, cell)),
+      );
+    };
+    const label = "Collectives before and after";
+    const table = h(
+      "table",
+      { "aria-label": label },
+      h("thead", {}, h("tr", {}, head)),
+      h("tbody", {}, rows.map(line)),
+    );
+    return h("div", { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": `${label}, table` }, table);
+  }
+}

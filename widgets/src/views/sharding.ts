@@ -1,0 +1,338 @@
+// Arrays cut over devices as a tree; one array as a picture; what another spec would cost; why values are cut as they are.
+import { propagation } from "../../workbench_widgets/static/propagation.js";
+import { legacyContext } from "../legacy";
+import { type Block, showDetails } from "../lib/details";
+import { button, h, menu, type Option, replace, s } from "../lib/dom";
+import { formatBytes, formatCount, plural } from "../lib/format";
+import { split } from "../lib/split";
+import { type TreeTable, treeTable } from "../lib/tree-table";
+import type { RenderView, ViewContext } from "../lib/view";
+import { bytesPerDevice, copies, type Leaf, type PathTree, pathTree, type Spec, written } from "./sharding-data";
+import { ShardPicture } from "./sharding-picture";
+import { Trial } from "./sharding-trial";
+
+type Mode = "arrays" | "why";
+const GLYPH = 4; // lines at most in the small picture of a row
+
+/** How an array is cut, as small as a letter: lines where rows and columns are cut. */
+function glyph(leaf: Leaf): SVGSVGElement {
+  const cut = leaf.blocks.filter((count) => count > 1);
+  const [rows, columns] =
+    cut.length > 1 ? cut : leaf.blocks.length > 1 && leaf.blocks[0] === 1 ? [1, cut[0] ?? 1] : [cut[0] ?? 1, 1];
+  const line = (vertical: boolean, share: number) => {
+    const at = 1 + 14 * share;
+    const ends = vertical ? { x1: at, x2: at, y1: 1, y2: 15 } : { x1: 1, x2: 15, y1: at, y2: at };
+    return s("line", { ...ends, class: "wb-stroke-accent", "stroke-width": 1 });
+  };
+  const lines = (count: number, vertical: boolean) =>
+    Array.from({ length: Math.min(count, GLYPH) - 1 }, (_, i) => line(vertical, (i + 1) / Math.min(count, GLYPH)));
+  const whole = cut.length === 0;
+  const box = s("rect", {
+    x: 1,
+    y: 1,
+    width: 14,
+    height: 14,
+    rx: 2,
+    class: `wb-stroke-muted ${whole ? "wb-fill-reduce-soft" : "wb-fill-broadcast-soft"}`,
+    "stroke-width": 1,
+  });
+  return s(
+    "svg",
+    { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" },
+    box,
+    lines(rows, false),
+    lines(columns, true),
+  );
+}
+
+class Sharding {
+  private readonly leaves: readonly Leaf[];
+  private readonly tree: PathTree;
+  private readonly trial: Trial;
+  private readonly picture: ShardPicture;
+  private readonly table: TreeTable;
+  private readonly facts = h("div", {});
+  private readonly status = h("span", { class: "wb-note", role: "status" });
+  private words: string[] = [];
+  private only = "";
+  private chosen = 0;
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.leaves = context.state("leaves");
+    this.tree = pathTree(this.leaves.map(({ path }) => path));
+    this.trial = new Trial(context);
+    this.picture = new ShardPicture(context);
+    const { node, main, detail } = split(context, "Details of the chosen array", 0.54);
+    this.table = this.makeTable();
+    main.append(this.tools(), this.table.node);
+    replace(detail, this.facts, this.picture.menus, this.picture.node, this.trial.menus, this.trial.desk);
+    host.append(node);
+    this.table.expandTo(40, (i) => this.sum(i, (leaf) => this.trial.bytesOf(leaf)));
+    const wanted = this.leaves.findIndex(({ path }) => path === context.selection.leaf);
+    this.show(Math.max(0, wanted));
+    context.onSelection(() => this.follow());
+    context.onSettings(() => this.table.draw());
+    context.theme.onChange(() => this.picture.draw());
+  }
+
+  /** The sum of a figure over the arrays in a node. */
+  private sum(node: number, value: (leaf: Leaf) => number): number {
+    if (this.tree.leaf[node] >= 0) return value(this.leaves[this.tree.leaf[node]]);
+    let total = 0;
+    for (let i = node + 1; i < this.tree.parent.length && this.tree.parent[i] >= node; i++)
+      if (this.tree.leaf[i] >= 0) total += value(this.leaves[this.tree.leaf[i]]);
+    return total;
+  }
+
+  private leafOf(node: number): Leaf | null {
+    return this.tree.leaf[node] >= 0 ? this.leaves[this.tree.leaf[node]] : null;
+  }
+
+  private makeTable(): TreeTable {
+    const { tree, trial } = this;
+    const all = (value: (leaf: Leaf) => number) => this.leaves.reduce((sum, leaf) => sum + value(leaf), 0);
+    const whole = (leaf: Leaf) => bytesPerDevice(leaf, leaf.spec, {});
+    const held = (node: number) => {
+      const leaf = this.leafOf(node);
+      return leaf ? copies(trial.specOf(leaf), trial.sizes) : null;
+    };
+    const most = Math.max(1, ...(Object.values(trial.sizes).length ? [copies([], trial.sizes)] : [1]));
+    return treeTable({
+      label: "Arrays and their shardings",
+      parent: tree.parent,
+      title: "array",
+      name: (node) => tree.names[node],
+      columns: [
+        {
+          key: "bytes",
+          title: "per device",
+          unit: "bytes",
+          tip: "Bytes that one device holds of it.",
+          value: (node) => this.sum(node, (leaf) => trial.bytesOf(leaf)),
+          full: all((leaf) => trial.bytesOf(leaf)),
+          width: "104px",
+        },
+        {
+          key: "copies",
+          title: "copies",
+          tip: "Devices that hold the same shard: 1 where nothing is repeated.",
+          value: held,
+          cell: (node) => (held(node) === null ? "" : formatCount(held(node))),
+          full: most,
+          width: "72px",
+        },
+        {
+          key: "spec",
+          title: "spec",
+          text: (node) => this.specText(node),
+          cell: (node) => this.specCell(node),
+          width: "minmax(140px, 0.8fr)",
+        },
+        { key: "type", title: "type", text: (node) => this.leafOf(node)?.type ?? "", width: "126px" },
+        {
+          key: "whole",
+          title: "in all",
+          unit: "bytes",
+          value: (node) => this.sum(node, whole),
+          full: all(whole),
+          width: "92px",
+        },
+      ],
+      sort: { key: "bytes", descending: true },
+      rowClass: (node) => (this.isChanged(node) ? "wb-changedrow" : ""),
+      rowAttributes: (node): Record<string, string> =>
+        tree.leaf[node] >= 0 ? { "data-leaf": String(tree.leaf[node]) } : {},
+      choose: (node) => this.choose(node),
+      rowHeight: 27,
+      signal: this.context.signal,
+    });
+  }
+
+  private isChanged(node: number): boolean {
+    const leaf = this.leafOf(node);
+    return Boolean(leaf && this.trial.specs[leaf.path]);
+  }
+
+  private specText(node: number): string {
+    const leaf = this.leafOf(node);
+    if (!leaf) return "";
+    const tried: Spec | undefined = this.trial.specs[leaf.path];
+    return tried ? `${leaf.spec_text} → ${written(tried)}` : leaf.spec_text;
+  }
+
+  private specCell(node: number) {
+    const leaf = this.leafOf(node);
+    return leaf ? [glyph(leaf), h("span", { class: "wb-mono wb-tt-text" }, this.specText(node))] : "";
+  }
+
+  private tools(): HTMLElement {
+    const search = h("input", {
+      type: "search",
+      class: "wb-search",
+      placeholder: "name, type, axis",
+      "aria-label": "Search arrays",
+    });
+    search.addEventListener("input", () => {
+      this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.filter();
+    });
+    const axes = Object.keys(this.trial.sizes).map((axis): Option<string> => [axis, `cut over ${axis}`]);
+    const only = menu<string>(
+      "Only arrays",
+      [["", "all arrays"], ["*", "copied on several devices"], ["?", "tried differently"], ...axes],
+      "",
+      (value) => {
+        this.only = value;
+        this.filter();
+      },
+    );
+    const text = `${plural(this.leaves.length, "array")}, ${this.context.state<string>("total")} in all, ${this.context.state<string>("fullest")} on the fullest device`;
+    this.status.textContent = text;
+    return h("div", { class: "wb-tools" }, search, only, this.status);
+  }
+
+  private filter(): void {
+    const passes = (node: number) => {
+      const leaf = this.leafOf(node);
+      if (!leaf) return false;
+      const spec = this.trial.specOf(leaf);
+      if (this.only === "*" && copies(spec, this.trial.sizes) < 2) return false;
+      if (this.only === "?" && !this.trial.specs[leaf.path]) return false;
+      if (this.only && !"*?".includes(this.only) && !spec.flat().includes(this.only)) return false;
+      const words = `${leaf.path} ${leaf.type} ${spec.flat().join(" ")}`.toLowerCase();
+      return this.words.every((word) => words.includes(word));
+    };
+    const count = this.table.filter(this.words.length || this.only ? passes : null);
+    this.status.textContent =
+      this.words.length || this.only
+        ? `${formatCount(count)} of ${plural(this.leaves.length, "array")}`
+        : plural(this.leaves.length, "array");
+  }
+
+  private choose(node: number): void {
+    const leaf = this.tree.leaf[node];
+    if (leaf < 0) return this.describeNode(node);
+    this.context.select({ leaf: this.leaves[leaf].path });
+    this.show(leaf);
+  }
+
+  private describeNode(node: number): void {
+    const inside = this.sum(node, () => 1);
+    const rows: [string, string][] = [
+      ["arrays", formatCount(inside)],
+      ["bytes per device", formatBytes(this.sum(node, (leaf) => this.trial.bytesOf(leaf)))],
+      ["bytes in all", formatBytes(this.sum(node, (leaf) => bytesPerDevice(leaf, leaf.spec, {})))],
+    ];
+    showDetails(this.context, this.facts, {
+      title: this.tree.names[node],
+      kind: "server",
+      subtitle: "all arrays in it",
+      blocks: [{ form: "facts", title: "", rows }],
+    });
+  }
+
+  private show(index: number): void {
+    this.chosen = index;
+    const leaf = this.leaves[index];
+    this.picture.show(leaf, this.context.array(`sharding.${index}`));
+    this.trial.show(leaf);
+    const notes = [...leaf.notes, ...(leaf.left_out ? [`${leaf.left_out} shards are not drawn.`] : [])];
+    const blocks: Block[] = [{ form: "facts", title: "", rows: leaf.rows }];
+    if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.join(" ") });
+    showDetails(this.context, this.facts, { title: leaf.path, kind: "clients", subtitle: leaf.type, blocks });
+    this.table.select(this.tree.leaf.indexOf(index));
+  }
+
+  private follow(): void {
+    const wanted = this.leaves.findIndex(({ path }) => path === this.context.selection.leaf);
+    if (wanted >= 0 && wanted !== this.chosen) this.show(wanted);
+    else this.picture.draw();
+  }
+}
+
+/** Why values are cut as they are, of the program as it is or as it was tried last; built when it is first looked at. */
+class Why {
+  private tried: unknown = null;
+  private number = 0;
+  private built = false;
+  private again: (() => void) | undefined;
+
+  constructor(
+    private readonly host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    context.onLive(() => {
+      if (!host.hidden) this.ask();
+    });
+  }
+
+  open(): void {
+    this.ask();
+    if (this.built) return;
+    const shown = () => this.tried ?? this.context.state<unknown>("propagation");
+    if (!shown())
+      return replace(
+        this.host,
+        h("p", { class: "wb-note" }, "Nothing is known of the propagation of this program yet: try other specs first."),
+      );
+    this.built = true;
+    replace(this.host);
+    const legacy = legacyContext(this.context, this.host);
+    const onData = (callback: () => void) => {
+      legacy.onData(callback);
+      this.again = callback;
+    };
+    propagation(Object.create(legacy, { data: { get: shown }, onData: { value: onData } }));
+  }
+
+  /** The propagation of what was tried last takes the place of the present one; only who looks at it asks for it. */
+  private ask(): void {
+    const trial = this.context.live<{ status?: string; number?: number }>("trial");
+    if (trial?.status !== "done" || !trial.number || trial.number === this.number) return;
+    this.number = trial.number;
+    this.context.request<unknown>("tried_propagation").then(
+      (value) => {
+        this.tried = value ?? this.tried;
+        if (this.built) this.again?.();
+        else this.open();
+      },
+      () => {},
+    );
+  }
+}
+
+export const sharding: RenderView = (host, context) => {
+  if (!context.state<Leaf[]>("leaves").length)
+    return host.append(h("p", { class: "wb-note wb-scrolls" }, "This tree holds no arrays."));
+  const arrays = h("div", { class: "wb-pane" });
+  const place = h("div", { class: "wb-scrolls", hidden: true });
+  const why = new Why(place, context);
+  const modes: [Mode, string][] = [
+    ["arrays", "Arrays and what if"],
+    ["why", "Why: propagation step by step"],
+  ];
+  const buttons = modes.map(([mode, title]) => button(title, () => context.set("mode", mode), { "data-mode": mode }));
+  const known = Boolean(context.state<boolean>("can_try") || context.state<unknown>("propagation"));
+  const show = () => {
+    const mode = known ? context.setting<Mode>("mode", "arrays") : "arrays";
+    for (const each of buttons) each.setAttribute("aria-pressed", String(each.dataset.mode === mode));
+    arrays.hidden = mode === "why";
+    place.hidden = mode !== "why";
+    if (mode === "why") why.open();
+  };
+  if (known)
+    host.append(
+      h(
+        "div",
+        { class: "wb-tools" },
+        h("div", { class: "wb-faces", role: "group", "aria-label": "What to show" }, buttons),
+      ),
+    );
+  host.append(arrays, place);
+  new Sharding(arrays, context);
+  context.onSettings(show);
+  show();
+};

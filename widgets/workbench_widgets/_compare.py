@@ -1,0 +1,41 @@
+"""The comparison view: several programs side by side, what differs first."""
+
+from typing import Any
+
+from workbench.records import ComparisonRecord
+from workbench.render import GLOSSARY, render_comparison_html, render_comparison_text
+from workbench_widgets._base import WorkbenchWidget
+
+
+class CompareView(WorkbenchWidget):
+    """Several programs side by side, live: figures in groups, searched, sorted by how much they change.
+
+    Args:
+        record: The comparison.
+    """
+
+    view_name = "compare"
+
+    def __init__(self, record: ComparisonRecord, **values: Any) -> None:
+        self.record = record
+        sentence = f"{len(record.differences)} of {len(record.rows)} figures differ"
+        programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
+        data = {**compare_state(record), "sentence": sentence, "glossary": GLOSSARY}
+        super().__init__(data=data, label=f"{programs}: {sentence}", **values)
+
+    def text(self) -> str:
+        """Every difference, one per line."""
+        return render_comparison_text(self.record)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        return {**data, "text/html": str(render_comparison_html(self.record))}, metadata
+
+
+def compare_state(record: ComparisonRecord) -> dict[str, Any]:
+    """What the comparison view draws."""
+    rows = [
+        {"group": row.group, "name": row.name, "values": list(row.values), "unit": row.unit, "status": row.status}
+        for row in record.rows
+    ]
+    return {"names": list(record.names), "targets": list(record.targets), "rows": rows, "notes": list(record.notes)}

@@ -1,0 +1,102 @@
+"""The memory view: bytes alive over the schedule, what is alive at the peak, and whether it fits."""
+
+from typing import Any
+
+from workbench.records import MemoryRecord, ProgramRecord
+from workbench.render import (
+    GLOSSARY,
+    Markup,
+    bytes_text,
+    describe_memory,
+    render_memory_text,
+    render_schedule_memory_svg,
+    source_text,
+)
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import Arrays, floats
+
+SAME = 0.005  # two peaks closer than this share are one
+
+
+class MemoryView(WorkbenchWidget):
+    """Memory of one device, live: bytes alive over the schedule, and the buffers at the peak.
+
+    Args:
+        record: The program; it needs a compiled module to have something to show.
+    """
+
+    view_name = "memory"
+
+    def __init__(self, record: ProgramRecord, **values: Any) -> None:
+        self.record = record
+        data, arrays = memory_state(record)
+        label = f"{record.name}: {data['sentence']}"
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=label, **values)
+
+    def static_svg(self) -> Markup | None:
+        """Bytes alive over the schedule."""
+        return None if self.record.module is None else render_schedule_memory_svg(self.record.module.memory)
+
+    def text(self) -> str:
+        """Peak, parts and the largest buffers."""
+        return self.label if self.record.module is None else render_memory_text(self.record.module.memory)
+
+
+def memory_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
+    """What the memory view draws."""
+    memory = MemoryRecord() if record.module is None else record.module.memory
+    instructions = {each.name: each for each in record.module.instructions} if record.module is not None else {}
+    places = [instructions[name].source if name in instructions else None for name, _ in memory.timeline]
+    chip = record.cost.chip if record.cost is not None else None
+    capacity = memory.available_bytes if memory.available_bytes is not None or chip is None else chip.hbm_bytes
+    state = {
+        "facts": _facts(memory),
+        "peak": memory.peak_bytes,
+        "capacity": capacity,
+        "capacity_of": "the device" if memory.available_bytes is not None or chip is None else chip.name,
+        "moments": [name if name in instructions else "" for name, _ in memory.timeline],
+        "keys": ["" if each is None else f"{each.file}:{each.line}" for each in places],
+        "places": ["" if each is None else source_text(each.file, each.line) for each in places],
+        "buffers": [
+            {
+                "name": each.name,
+                "bytes": each.size_bytes,
+                "padding": each.padding_bytes,
+                "shape": each.shape,
+                "key": "" if each.source is None else f"{each.source.file}:{each.source.line}",
+                "place": "" if each.source is None else source_text(each.source.file, each.source.line),
+                "op_name": each.op_name,
+            }
+            for each in memory.largest
+        ],
+        "notes": [*_two_peaks(memory), *memory.notes],
+        "sentence": describe_memory(memory),
+    }
+    return state, {"memory.live": floats([size for _, size in memory.timeline])}
+
+
+def _facts(memory: MemoryRecord) -> list[list[str]]:
+    rows = [
+        ["peak memory", memory.peak_bytes],
+        ["arguments", memory.argument_bytes],
+        ["outputs", memory.output_bytes],
+        ["temporaries", memory.temporary_bytes],
+        ["shared by inputs and outputs", memory.alias_bytes or None],
+        ["available", memory.available_bytes],
+    ]
+    shown = [[str(name), bytes_text(value)] for name, value in rows if isinstance(value, int)]
+    if memory.padding_bytes:
+        shown.append(["layout padding", f"{bytes_text(memory.padding_bytes)} of the buffers alive at the peak"])
+    return shown
+
+
+def _two_peaks(memory: MemoryRecord) -> list[str]:
+    """Why the curve's peak is another number than the compiler's, where it is."""
+    alive = max((size for _, size in memory.timeline), default=0)
+    if not alive or not memory.peak_bytes or abs(alive / memory.peak_bytes - 1) < SAME:
+        return []
+    return [
+        f"Two peaks: the compiler reports {bytes_text(memory.peak_bytes)}, the memory that it assigns; the values "
+        f"alive at one moment of the schedule add up to at most {bytes_text(alive)}. They differ because buffers are "
+        "shared, rounded up, or counted in only one of them. Whether the program fits is decided by the first."
+    ]

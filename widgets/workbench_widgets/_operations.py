@@ -1,0 +1,128 @@
+"""The operations view: every figure of a program on the user's functions, modules and lines, as a tree."""
+
+from typing import Any
+
+import numpy as np
+
+from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.render import axes_text, bytes_text, count_text, source_text
+from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._source import read_lines
+
+KINDS = ("root", "function", "call", "line", "scope", "loop", "operation", "unattributed")
+PASSES = ("forward", "transpose", "remat", "mixed")
+AROUND = 2  # lines of code shown before and after the one of a node
+MOST_SOURCES = 4_000  # different lines whose code is sent
+
+
+def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
+    """What the operations view draws: names and places as lists, figures as columns, library frames folded away."""
+    kept = [node for node in tree.nodes if not node.hidden or node.parent is None]
+    number = {node.id: at for at, node in enumerate(kept)}
+    parents = [_visible_parent(tree, node, number) for node in kept]
+    columns, arrays = _columns(kept)
+    arrays |= {
+        "tree.parent": floats(parents),
+        "tree.kind": floats([KINDS.index(node.kind) for node in kept]),
+        "tree.pass": floats([PASSES.index(node.pass_name) for node in kept]),
+    }
+    state = {
+        "names": [node.name for node in kept],
+        "keys": [_key(node) for node in kept],
+        "places": [_place(node) for node in kept],
+        "scopes": [node.scope for node in kept],
+        "turns": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
+        "instructions": {str(number[node.id]): list(node.instructions) for node in kept if node.instructions},
+        "collectives": {str(number[node.id]): _collectives(node.total) for node in kept if node.total.collectives},
+        "shared": [number[node.id] for node in kept if node.split],
+        "at_least": [number[node.id] for node in kept if node.at_least],
+        "kinds": list(KINDS),
+        "passes": list(PASSES),
+        "columns": columns,
+        "code": _code(kept),
+        "made_from": tree.made_from,
+        "attributed": tree.attributed_to_line,
+        "notes": list(tree.notes),
+    }
+    return state, arrays
+
+
+def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int, int]) -> int:
+    at = node.parent
+    while at is not None and at not in number:
+        at = tree.nodes[at].parent
+    return -1 if at is None else number[at]
+
+
+def _columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]:
+    """Every figure that is not zero everywhere, of a node with all that is in it (`total`) and without (`own`)."""
+    axes = sorted({axis for node in nodes for axis in node.total.sent_bytes})
+    devices = sorted({device for node in nodes for device in node.total.measured_seconds})
+    columns: list[dict[str, Any]] = []
+    arrays: Arrays = {}
+
+    def add(key: str, title: str, unit: str, tip: str, value: Any) -> None:
+        total = [value(node.total) for node in nodes]
+        if not any(total):
+            return
+        columns.append({"key": key, "title": title, "unit": unit, "tip": tip})
+        arrays[f"tree.{key}"] = _column(total)
+        arrays[f"tree.{key}.own"] = _column([value(node.own) for node in nodes])
+
+    def longest(figures: CallFiguresRecord) -> float | None:
+        return max((figures.measured_seconds.get(device, 0.0) for device in devices), default=None)
+
+    add("measured", "measured", "seconds", "Seconds per call on the device that took longest, measured.", longest)
+    add("predicted", "predicted", "seconds", "Seconds per call on the named chip, predicted.",
+        lambda f: f.predicted_seconds)  # fmt: skip
+    add("flops", "FLOPs", "flops", "Matrix products, convolutions and elementwise operations.", lambda f: f.flops)
+    add("matmul", "matmul", "flops", "FLOPs of matrix products and convolutions alone.", lambda f: f.flops_matmul)
+    add("traffic", "memory traffic", "bytes", "Bytes read from and written to main memory.", lambda f: f.traffic_bytes)
+    for axis in axes:
+        tip = f"Bytes that one device sends over mesh axis {axis} in one call."
+        add(f"sent/{axis}", f"sent over {axis}", "bytes", tip, lambda f, axis=axis: f.sent_bytes.get(axis, 0.0))
+    add(
+        "peak", "at the peak", "bytes", "Bytes alive at the peak of memory that were made here.", lambda f: f.peak_bytes
+    )
+    add("constants", "constants", "bytes", "Bytes of compile-time constants.", lambda f: f.constant_bytes)
+    return columns, arrays
+
+
+def _column(values: list[float | None]) -> bytes:
+    return floats([np.nan if value is None else value for value in values])
+
+
+def _collectives(figures: CallFiguresRecord) -> list[list[Any]]:
+    ranked = sorted(figures.collectives, key=lambda each: -each.sent_bytes)
+    return [
+        [
+            each.kind,
+            axes_text(each.axes),
+            f"{each.count:.3g}",
+            count_text(each.executions),
+            bytes_text(each.payload_bytes),
+            bytes_text(each.sent_bytes),
+        ]
+        for each in ranked
+    ]
+
+
+def _key(node: CallNodeRecord) -> str:
+    return f"{node.file}:{node.line}" if node.file and node.line else ""
+
+
+def _place(node: CallNodeRecord) -> str:
+    if not node.file or not node.line:
+        return ""
+    return f"{node.file}:{node.line}" if node.file.startswith("In [") else source_text(node.file, node.line)
+
+
+def _code(nodes: list[CallNodeRecord]) -> dict[str, list[list[Any]]]:
+    """The lines around every place of the tree, by its key."""
+    places = {_key(node): (node.file, node.line) for node in nodes if node.file and node.line}
+    found = {}
+    for key, (file, line) in list(places.items())[:MOST_SOURCES]:
+        lines = read_lines(file, line, AROUND)
+        if lines:
+            found[key] = [[number, text, number == line] for number, text in lines]
+    return found
