@@ -142,3 +142,18 @@ def test_environment_says_where_and_how_large(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBENCH_CACHE_BYTES", "12345")
     cache = CompilationCache()
     assert (cache.directory, cache.limit_bytes) == (tmp_path / "targets", 12345)
+
+
+def test_small_entry_that_unpacks_to_gigabytes_is_no_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.aot._cache._MOST_UNPACKED", 1000)
+    cache = CompilationCache(tmp_path)
+    assert cache.store("a", {"hlo": "x" * 5000}) == ""
+    assert cache.load("a") is None
+
+
+def test_directory_that_others_may_write_in_is_not_believed(tmp_path):
+    cache = CompilationCache(tmp_path)
+    cache.store("a", {"hlo": "x"})
+    tmp_path.chmod(0o777)
+    assert cache.load("a") is None
+    assert "other users of this machine may write" in cache.store("b", {"hlo": "x"})

@@ -84,3 +84,12 @@ def test_target_record_is_json_able():
     record = parse_target("tpu7x:2x2x1")
     assert isinstance(record, TargetRecord)
     assert record.to_dict()["devices"] == 8
+
+
+@pytest.mark.parametrize(
+    "target", ["v5e:" + "9" * 5000, "v5e:4x4*" + "9" * 5000, "9" * 5000, "v5e:" + "4x" * 5000 + "4"]
+)
+def test_target_of_thousands_of_digits_is_refused_in_one_short_message(target: str):
+    with pytest.raises(MeshError, match="not of the form chip:topology") as caught:
+        parse_target(target)
+    assert len(str(caught.value)) < 1000

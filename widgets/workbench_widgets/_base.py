@@ -13,6 +13,7 @@ import anywidget
 import traitlets
 from ipywidgets import widget_serialization
 
+from workbench.records import write_whole
 from workbench.render import Markup, figure
 from workbench_widgets._bundle import chunk, chunk_models, loader, stylesheet
 from workbench_widgets._export import to_html
@@ -136,7 +137,7 @@ class WorkbenchWidget(anywidget.AnyWidget):
         """
         made = to_html([self], title=title or self.describe())
         if file is not None:
-            Path(file).write_text(made, encoding="utf-8")
+            write_whole(file, made)
         return made
 
     def close(self) -> None:

@@ -5,8 +5,10 @@ import gzip
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ _FORMAT = 1
 _ENDING = ".json.gz"
 _STALE_SECONDS = 3600.0
 LIMIT_BYTES = 512 * 2**20
+_MOST_UNPACKED = 2**30
 
 
 class CompilationCache:
@@ -34,13 +37,17 @@ class CompilationCache:
         """What was stored under `key`; None where there is nothing, or nothing that can be read."""
         path = self._path(key)
         try:
-            entry = json.loads(gzip.decompress(path.read_bytes()))
+            if self._foreign():
+                return None
+            entry = json.loads(_unpacked(path.read_bytes()))
             if entry["format"] != _FORMAT or entry["key"] != key:
                 return None
             value = entry["value"]
+            if not isinstance(value, dict):
+                raise TypeError(type(value))
         except FileNotFoundError:
             return None
-        except (OSError, EOFError, ValueError, KeyError, TypeError, gzip.zlib.error):  # type: ignore[attr-defined]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, zlib.error):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             return None
@@ -64,6 +71,12 @@ class CompilationCache:
             with tempfile.NamedTemporaryFile(dir=self.directory, suffix=".part", delete=False) as file:
                 temporary = Path(file.name)
                 file.write(data)
+            if self._foreign():
+                temporary.unlink()
+                return (
+                    f"not cached: other users of this machine may write in {self.directory}, and what they put there "
+                    "would be believed. Set WORKBENCH_CACHE to a directory of your own"
+                )
             temporary.replace(self._path(key))
         except OSError as error:
             if temporary is not None:
@@ -87,6 +100,13 @@ class CompilationCache:
     def size_bytes(self) -> int:
         """How much the entries take together."""
         return sum(size for _, size, _ in self._entries())
+
+    def _foreign(self) -> bool:
+        """Whether somebody else can put entries into the directory."""
+        if not hasattr(os, "getuid") or not self.directory.exists():
+            return False
+        status = self.directory.stat()
+        return status.st_uid != os.getuid() or bool(status.st_mode & stat.S_IWOTH)
 
     def _path(self, key: str) -> Path:
         return self.directory / f"{key}{_ENDING}"
@@ -113,6 +133,16 @@ class CompilationCache:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink(missing_ok=True)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """What gzip packed, up to a size that no compilation reaches: a small file can unpack to any number of bytes."""
+    unpacking = zlib.decompressobj(wbits=31)
+    whole = unpacking.decompress(data, _MOST_UNPACKED)
+    if not unpacking.eof:
+        message = "the entry is cut off, or larger than any compilation"
+        raise ValueError(message)
+    return whole
 
 
 def cache_key(request: dict[str, Any], *, compiler: str) -> str:

@@ -1,5 +1,6 @@
 """Compiles StableHLO for hardware that is not here, in a worker process, with a cache."""
 
+import contextlib
 import importlib.metadata
 import math
 import threading
@@ -75,21 +76,28 @@ def compile_for_target(
     cache = cache or CompilationCache()
     key = cache_key(request, compiler=f"{compiler}, jaxlib {importlib.metadata.version('jaxlib')}")
     dumps = "xla_dump_to" in (options or {})  # wanted for its files, which a cached answer would not write
-    reply = None if dumps else cache.load(key)
-    cached = reply is not None
-    notes: tuple[str, ...] = ()
-    if reply is None:
-        reply = (worker or shared_worker(target.platform)).ask(
-            request,
-            what=f"Compiling for target {target.name!r}",
-            timeout_seconds=timeout_seconds,
-            progress=progress,
-            cancel=cancel,
-        )
-        note = "" if dumps else cache.store(key, reply)
-        notes = (note,) if note else ()
+    stored = None if dumps else cache.load(key)
+    if stored is not None:
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # written in another form
+            return _compilation(stored, cell, target, axes, compiler).replace(cached=True)
+    reply = (worker or shared_worker(target.platform)).ask(
+        request,
+        what=f"Compiling for target {target.name!r}",
+        timeout_seconds=timeout_seconds,
+        progress=progress,
+        cancel=cancel,
+    )
+    note = "" if dumps else cache.store(key, reply)
+    compilation = _compilation(reply, cell, target, axes, compiler)
+    return compilation.replace(notes=compilation.notes + ((note,) if note else ()))
+
+
+def _compilation(
+    reply: dict[str, Any], cell: str, target: TargetRecord, axes: dict[str, int], compiler: str
+) -> TargetCompilation:
+    """The record of a reply, whether it has just come or was stored."""
     reply = {**reply, "hlo": show_cells(reply["hlo"], cell)}
-    return _record(reply, target, axes, compiler).replace(cached=cached, notes=_notes(reply, target) + notes)
+    return _record(reply, target, axes, compiler).replace(notes=_notes(reply, target))
 
 
 def _check_axes(axes: dict[str, int], target: TargetRecord) -> None:

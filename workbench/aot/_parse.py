@@ -8,7 +8,8 @@ from workbench.aot._chips import ALIASES, FAMILIES, ChipFamily
 from workbench.errors import MeshError
 from workbench.records import TargetRecord
 
-_SHAPE = re.compile(r"(?P<chip>[^:]+):(?P<topology>\d+(?:x\d+)*)(?:\*(?P<slices>\d+))?")
+_SHAPE = re.compile(r"(?P<chip>[^:]+):(?P<topology>\d{1,6}(?:x\d{1,6})*)(?:\*(?P<slices>\d{1,6}))?")
+_LONGEST = 100
 _SLICES_SEEN = 8
 _DEVICES_SEEN = 8192
 _CHIPS_PER_HOST = 4
@@ -71,11 +72,11 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
 
 def _split(target: str) -> tuple[str, str, int]:
     text = target.strip().lower().replace(" ", "") if isinstance(target, str) else ""
-    match = _SHAPE.fullmatch(text)
+    match = _SHAPE.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         message = (
-            f"`parse_target` was given {target!r}, which is not of the form chip:topology. A target names a chip and "
-            f"its topology, with *slices where there are several: {_near_form(text)}."
+            f"`parse_target` was given {target!r:.120}, which is not of the form chip:topology. A target names a chip "
+            f"and its topology, with *slices where there are several: {_near_form(text[:_LONGEST])}."
         )
         raise MeshError(message)
     return match["chip"], match["topology"], int(match["slices"] or 1)

@@ -11,6 +11,7 @@ from workbench.engines import pack, read_header, unpack
 from workbench.errors import InspectionError
 from workbench.inspection import Call, current_mesh
 from workbench.plan import ChunkSize
+from workbench.records import write_whole
 
 
 class ExportedProgram(bytes):
@@ -26,7 +27,7 @@ class ExportedProgram(bytes):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the bytes to a file."""
-        Path(path).write_bytes(self)
+        write_whole(path, self)
 
     def __repr__(self) -> str:
         header = self.header

@@ -25,7 +25,7 @@ from workbench.errors import InspectionError
 from workbench.inspection import Call, LoweredCall, function_name, inspect_call, plan_call, trace_call, trace_call_tree
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
-from workbench.plan import ChunkSize
+from workbench.plan import ChunkSize, check_call
 from workbench.records import (
     CallTreeRecord,
     PlanRecord,
@@ -350,6 +350,8 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
 
     Raises:
         InspectionError: if `fn` is not a function.
+        ProgramError: of the call, for arguments that cannot be traced: too few or too many, deleted arrays, containers
+            inside of themselves.
 
     Example:
         >>> @program(clients=8)
@@ -370,6 +372,7 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Traced:
+        check_call("`trace`", fn, args, kwargs)
         return Traced(fn, args, kwargs, mesh=mesh)
 
     return call

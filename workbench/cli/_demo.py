@@ -14,6 +14,7 @@ from workbench.errors import CommandError
 from workbench.federated.data import describe
 from workbench.inspection import inspect_program, inspect_sharding
 from workbench.mesh import make_mesh, simulate_devices
+from workbench.records import write_whole
 from workbench.render._report import ReportSection, render_report
 
 DEVICES = 8
@@ -51,7 +52,7 @@ def write_demo(out: Path, *, rounds: int) -> int:
         trained = _training.train(mesh, rounds, tell)
     seconds = time.perf_counter() - began
     print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; looking at the program …", flush=True)
-    out.write_text(render_report(TITLE, LEAD, look(mesh, trained, seconds)), encoding="utf-8")
+    write_whole(out, render_report(TITLE, LEAD, look(mesh, trained, seconds)))
     print(f"wrote {out.resolve().as_uri()}")
     return 0
 

@@ -17,7 +17,7 @@ from workbench.engines._remote_rows import at_hand
 from workbench.engines._run_recorder import Ledger, Progress
 from workbench.engines._stage import is_key
 from workbench.errors import EngineError, ProgramError
-from workbench.plan import Jitted, Plan, Traced
+from workbench.plan import Jitted, Plan, Traced, check_call
 from workbench.plan._jit import trace_listening
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
@@ -64,6 +64,7 @@ class Engine(abc.ABC):
             )
             raise ProgramError(message)
         fn = fn.fn if isinstance(fn, Jitted) else fn
+        check_call(f"`{type(self).__name__}.run`", fn, args, {})
         ledger = Ledger(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         # Engines put clients elsewhere than on the mesh of this process, so the program is traced without it.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):

@@ -6,7 +6,6 @@ import collections
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from workbench.plan._jit import trace_listening
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.primitives import max_p, mean_p, min_p, sum_p
+from workbench.records import write_whole
 
 
 class FederatedComputation:
@@ -65,7 +65,7 @@ class FederatedComputation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the protocol buffer to a file."""
-        Path(path).write_bytes(self.proto)
+        write_whole(path, self.proto)
 
     def __repr__(self) -> str:
         return f"<federated computation {self.name} : {self.type_signature}>"

@@ -1,13 +1,20 @@
 """States of finished rounds on disk, through orbax."""
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from workbench.errors import DataError
+from workbench.errors import DataError, MeasureError
 from workbench.measurement._history import History
+from workbench.measurement._history_file import HistoryFile
+from workbench.measurement._state_check import changed_leaves, describe_state, misfits
+from workbench.records import RoundRecord
+
+_LOCK = "run.lock"
 
 
 def load_checkpoint(directory: str | Path, like: Any, *, round: int | None = None) -> tuple[int, Any, History]:
@@ -37,6 +44,9 @@ class Checkpoints:
         self._keep = keep
         self._read_only = read_only  # does not tidy away what another process may be writing
         self._manager: Any = None
+        self._lock: int | None = None
+        self._history = HistoryFile(self.directory)
+        self.program = ""  # of the checkpoint that was read last
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -46,6 +56,10 @@ class Checkpoints:
 
     def close(self) -> None:
         """Lets go of the folder."""
+        if self._lock is not None:
+            descriptor, self._lock = self._lock, None
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
         if self._manager is not None:
             manager, self._manager = self._manager, None
             manager.close()
@@ -54,36 +68,36 @@ class Checkpoints:
         """The numbers of finished rounds that there are checkpoints of."""
         return sorted(self._open().all_steps()) if self.directory.is_dir() else []
 
-    def save(self, finished: int, state: Any, history: History) -> None:
-        """Writes the state after `finished` rounds; what was there stays readable when this fails."""
+    def save(self, finished: int, state: Any, rounds: Sequence[RoundRecord], *, program: str = "") -> None:
+        """Writes the state after `finished` rounds; what was there stays readable when this fails.
+
+        Costs one copy of the state to the host for its digest, and the new rounds: earlier ones are on disk already.
+        """
         import orbax.checkpoint as ocp  # half a second that only runs with checkpoints pay
 
-        arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(_rooted(state)), history=ocp.args.JsonSave({"rounds": history.to_json()})
-        )
+        manager = self._open()
+        about = {"leaves": describe_state(_rooted(state)), "program": program}
+        about["history"] = self._history.append(rounds, finished)
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(_rooted(state)), history=ocp.args.JsonSave(about))
         try:
-            self._open().save(finished, args=arguments, force=True)
+            if finished in manager.all_steps():  # it could not be read, or it would have been resumed from
+                manager.delete(finished)
+            manager.save(finished, args=arguments, force=True)
         except BaseException:
             self._manager = None  # a manager that failed half-way may take the unfinished checkpoint for a finished one
             raise
 
     def load(self, like: Any, *, round: int | None = None) -> tuple[int, Any, History]:
         """The number of finished rounds, the state and the history; see `load_checkpoint`."""
-        import orbax.checkpoint as ocp
-
         known = self.rounds()
         wanted = known[::-1] if round is None else [step for step in known if step == round]
         problems = []
         for finished in wanted:
-            arguments = ocp.args.Composite(
-                state=ocp.args.StandardRestore(jax.tree.map(_template, _rooted(like))), history=ocp.args.JsonRestore()
-            )
             try:
-                restored = self._open().restore(finished, args=arguments)
+                return finished, *self._read(finished, like)
             except Exception as error:  # whatever a damaged checkpoint makes orbax raise, an older one may be whole
-                problems.append(f"{finished} ({type(error).__name__}: {str(error).splitlines()[0][:200]})")
-                continue
-            return finished, restored["state"]["state"], History.from_json(restored["history"]["rounds"])
+                text = (str(error).splitlines() or [""])[0][:200]
+                problems.append(f"{finished} ({type(error).__name__}: {text})")
         msg = (
             f"`load_checkpoint` was asked for {'the newest round' if round is None else f'round {round}'} in "
             f"{str(self.directory)!r}, which holds rounds {known or 'none'}"
@@ -92,6 +106,55 @@ class Checkpoints:
             "`like=` the initial state of that run, or another folder or round."
         )
         raise DataError(msg)
+
+    def lock(self) -> None:
+        """Keeps other runs out of the folder until `close`, or until this process ends in whatever way.
+
+        Raises:
+            MeasureError: if another run is writing there.
+        """
+        if self._lock is not None or os.name != "posix":
+            return
+        import fcntl
+
+        self.directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if not isinstance(error, BlockingIOError):
+                return  # a file system without locks
+            msg = (
+                f"`Run` was given checkpoint_dir={str(self.directory)!r}, where another run is writing. Two runs in "
+                "one folder would replace each other's states: wait for the other one, or pass another folder."
+            )
+            raise MeasureError(msg) from error
+        self._lock = descriptor
+        if self._manager is not None:
+            self._manager.reload()  # another run may have written since it looked
+
+    def _read(self, finished: int, like: Any) -> tuple[Any, History]:
+        import orbax.checkpoint as ocp
+
+        manager = self._open()
+        about = manager.restore(finished, args=ocp.args.Composite(history=ocp.args.JsonRestore()))["history"]
+        if "rounds" in about:  # as earlier versions wrote it
+            history = History.from_json(about["rounds"])
+        else:
+            if wrong := misfits(_rooted(like), about["leaves"]):
+                raise DataError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""))
+            history = self._history.read(about["history"])
+        if len(history) != finished:
+            msg = f"it holds the history of {len(history)} rounds"
+            raise DataError(msg)
+        template = ocp.args.StandardRestore(jax.tree.map(_template, _rooted(like)))
+        state = manager.restore(finished, args=ocp.args.Composite(state=template))["state"]
+        if changed := changed_leaves(state, about.get("leaves", {})):
+            msg = f"the bits of {', '.join(changed[:5])} are not those that were written"
+            raise DataError(msg)
+        self.program = about.get("program", "")
+        return state["state"], history
 
     def _open(self) -> Any:
         if self._manager is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.mesh import read_here
-from workbench.records import ProblemRecord, RoundRecord
+from workbench.records import ProblemRecord, RoundRecord, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,15 +82,15 @@ class History(Sequence[RoundRecord]):
 
     def to_json(self, path: str | Path | None = None) -> str:
         """All rounds as JSON text, also written to `path` if there is one; what is not finite is written as text."""
-        text = json.dumps([_finite(record.to_dict()) for record in self._rounds])
+        text = f"[{', '.join(map(line_of, self._rounds))}]"
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_whole(path, text)
         return text
 
     @classmethod
     def from_json(cls, text: str) -> "History":
         """The history that `to_json` wrote."""
-        return cls([_round_record(plain) for plain in json.loads(text)])
+        return cls([round_of(plain) for plain in json.loads(text)])
 
     def to_parquet(self, path: str | Path) -> None:
         """The table of `to_pandas` as a Parquet file.
@@ -100,7 +100,8 @@ class History(Sequence[RoundRecord]):
         """
         if importlib.util.find_spec("pyarrow") is None:
             raise MissingDependencyError("pyarrow", extra="data", needed_for="`History.to_parquet`")
-        self.to_pandas().to_parquet(path, engine="pyarrow", index=False)
+        table = self.to_pandas()
+        write_whole(path, lambda opened: table.to_parquet(opened, engine="pyarrow", index=False))
 
 
 def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple], tuple[ProblemRecord, ...]]:
@@ -121,19 +122,21 @@ def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple],
     problems: list[ProblemRecord] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(metrics):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+        if name in found:
+            msg = (
+                f"`run_rounds` received a step with two metrics named {name!r} in round {round}. Names of nested "
+                "metrics are joined by dots, and one of the two would be lost: rename one."
+            )
+            raise ProgramError(msg)
         values = _as_numbers(name, leaf, round)
         found[name] = _nested(values.tolist())
         problems += _not_finite(name, values, round)
     return found, tuple(problems)
 
 
-def without_clients(history: tuple[RoundRecord, ...], *, keep: int | None) -> tuple[RoundRecord, ...]:
-    """The rounds, of which the one before the last `keep` has a mean where it had a value per client."""
-    if keep is None or len(history) <= keep:
-        return history
-    place = len(history) - keep - 1  # all before have been shortened when they were the oldest
-    means = {name: float(np.mean(_array(values))) for name, values in history[place].metrics.items()}
-    return (*history[:place], history[place].replace(metrics=means), *history[place + 1 :])
+def without_clients(record: RoundRecord) -> RoundRecord:
+    """The round with a mean where it has a value per client."""
+    return record.replace(metrics={name: float(np.mean(_array(values))) for name, values in record.metrics.items()})
 
 
 def _as_numbers(name: str, leaf: Any, round: int) -> np.ndarray:
@@ -203,7 +206,14 @@ def _finite(plain: Any) -> Any:
     return plain
 
 
-def _round_record(plain: Mapping[str, Any]) -> RoundRecord:
+def line_of(record: RoundRecord) -> str:
+    """One round as JSON on one line; what is not finite is written as text."""
+    return json.dumps(_finite(record.to_dict()))
+
+
+def round_of(plain: Mapping[str, Any]) -> RoundRecord:
+    """The round that `line_of` wrote."""
+
     def problem(fields: Mapping[str, Any]) -> ProblemRecord:
         return ProblemRecord(**{name: value for name, value in fields.items() if name != "record"})
 
@@ -213,6 +223,7 @@ def _round_record(plain: Mapping[str, Any]) -> RoundRecord:
     return RoundRecord(
         round=plain["round"],
         seconds=plain["seconds"],
+        unix_seconds=plain.get("unix_seconds"),
         metrics={name: values(item) for name, item in plain["metrics"].items()},
         problems=tuple(problem(fields) for fields in plain["problems"]),
     )

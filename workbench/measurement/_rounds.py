@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import contextvars
+import hashlib
+import inspect
 import threading
 import time
 import weakref
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
+import numpy as np
 
 from workbench.errors import EngineError, MeasureError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
@@ -58,7 +61,7 @@ class _Finished(NamedTuple):
     """What is known after a round, exchanged as a whole so that an interrupt finds the old or the new."""
 
     state: Any
-    history: tuple[RoundRecord, ...]
+    rounds: int  # as many of the run's records are finished rounds
 
 
 class Run:
@@ -126,7 +129,9 @@ class Run:
         self._thread: threading.Thread | None = None
         self._pending: tuple[Any, Any, float] | None = None
         self._saved = 0
-        self._last = _Finished(state, ())
+        self._resumed_from: int | None = 0  # the newest round of the folder when this run last looked
+        self._records: list[RoundRecord] = []
+        self._last = _Finished(state, 0)
         self._take_up(resume)
         self._feed = Feed(data, key, finished=self.finished)
 
@@ -138,17 +143,17 @@ class Run:
     @property
     def finished(self) -> int:
         """Number of finished rounds, those before a resume counted in."""
-        return len(self._last.history)
+        return self._last.rounds
 
     @property
     def history(self) -> History:
         """The finished rounds."""
-        return History(self._last.history)
+        return History(self._records[: self._last.rounds])
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
         """What went wrong without ending the run: metrics that are not finite, checkpoints, callbacks."""
-        in_rounds = [problem for record in self._last.history for problem in record.problems]
+        in_rounds = [problem for record in self._records[: self._last.rounds] for problem in record.problems]
         return tuple(sorted([*in_rounds, *self._problems], key=lambda problem: problem.round))
 
     @property
@@ -182,22 +187,35 @@ class Run:
             raise MeasureError(msg)
         if _gone(self._last.state) and self._saved:
             self._take_up(resume=True)
+        _ = self.state  # a donated state would end the process inside of JAX: refused here
+        if self._checkpoints is not None:
+            try:
+                self._lock_folder(self._checkpoints)
+            except BaseException:
+                self._checkpoints.close()
+                raise
         self.error, self._pending = None, None
         self._controls.stop.clear()
         self._controls.over.clear()
         self._controls.go.set()
         self._status = "running"
         if not background:
-            self._drive()
+            try:
+                self._drive()
+            finally:
+                self._settle("interrupted")  # of a second interrupt, at whatever place it came
             return self._raise_error()
         mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
 
         at_exit = weakref.finalize(self, stop_and_wait, self._controls)  # a thread that is cut off in JAX aborts Python
 
         def drive() -> None:
-            with contextlib.nullcontext() if mesh.empty else jax.set_mesh(mesh):
-                self._drive()
-            at_exit.detach()
+            try:
+                with contextlib.nullcontext() if mesh.empty else jax.set_mesh(mesh):
+                    self._drive(background=True)
+            finally:
+                self._settle("failed")
+                at_exit.detach()
 
         self._thread = threading.Thread(target=context.run, args=(drive,), name="workbench-run", daemon=True)
         self._thread.start()
@@ -267,25 +285,65 @@ class Run:
             )
             raise MeasureError(msg)
         finished, state, history = self._checkpoints.load(self._last.state)
-        self._last, self._saved = _Finished(state, tuple(history)), finished
+        shortened = 0 if self._client_rounds is None else max(0, finished - self._client_rounds)
+        self._records = [*map(without_clients, history[:shortened]), *history[shortened:]]
+        self._last, self._saved = _Finished(state, finished), finished
+        self._resumed_from = known[-1]
+        if self._checkpoints.program not in ("", _program_of(self._step)):
+            self._note(
+                f"the checkpoint of round {finished} was written by another step ({self._checkpoints.program}); this "
+                f"one ({_program_of(self._step)}) goes on from its state"
+            )
 
-    def _drive(self) -> None:
-        progress = Progress(self.rounds, self.finished, shown=self._progress)
+    def _lock_folder(self, checkpoints: Checkpoints) -> None:
+        """Takes the folder for this run, and looks whether another one has written there since it was read."""
+        checkpoints.lock()
+        newest = max(checkpoints.rounds(), default=0)
+        if self._resumed_from is None or newest == self._resumed_from:
+            return
+        msg = (
+            f"`Run` was given checkpoint_dir={str(checkpoints.directory)!r}, whose newest round was "
+            f"{self._resumed_from} when this run read it and is {newest} now: another run has written there. Going on "
+            "would replace its states: make a new `Run` to go on from them, or pass another folder."
+        )
+        raise MeasureError(msg)
+
+    def _drive(self, *, background: bool = False) -> None:
         status: Status = "failed"
+        progress = None
         try:
+            progress = Progress(self.rounds, self.finished, shown=self._progress)
             status = self._all_rounds(progress)
         except KeyboardInterrupt:
-            self._rescue()
             status = "interrupted"
+            self._rescue()
         except Exception as error:
             self.error = self._round_error(error)
+        except BaseException as error:  # `sys.exit()` in a step: nobody would hear of it in a thread
+            self.error = self._round_error(error)
+            if not background:
+                raise
         finally:
-            self._save(last=True)
-            if self._checkpoints is not None:
+            try:
+                self._save(last=True)
+            except KeyboardInterrupt:  # once more, while the last checkpoint was written
+                self._note(f"checkpoint of round {self.finished} was interrupted; it is written when the run goes on")
+                status = "interrupted"
+            finally:
+                self._settle(status)
+                if progress is not None:
+                    progress.close(self)
+
+    def _settle(self, status: Status) -> None:
+        """The run is over, if nothing has said so yet: `start` and `wait` depend on it."""
+        if self._status not in ("running", "paused"):
+            return
+        self._status = status
+        self._controls.over.set()
+        if self._checkpoints is not None:
+            with contextlib.suppress(Exception):  # the folder may be gone
+                self._resumed_from = max(self._checkpoints.rounds(), default=0)
                 self._checkpoints.close()
-            self._status = status
-            progress.close(self)
-            self._controls.over.set()
 
     def _all_rounds(self, progress: Progress) -> Status:
         while self.finished < self.rounds:
@@ -298,7 +356,7 @@ class Run:
             if not self._one_round():
                 return "stopped"
             self._save()
-            record = self._last.history[-1]
+            record = self._records[self._last.rounds - 1]
             progress.update(record)
             self._tell(record)
             if self._stop_when is not None and self._stop_when(record):
@@ -333,8 +391,13 @@ class Run:
         record = RoundRecord(
             round=self.finished, seconds=seconds, metrics=values, problems=problems, unix_seconds=time.time()
         )
-        self._last = _Finished(state, without_clients((*self._last.history, record), keep=self._client_rounds))
+        done = self._last.rounds
+        self._records[done:] = [record]  # also over one that an interrupt left there
+        self._last = _Finished(state, done + 1)
         self._pending = None
+        if self._client_rounds is not None and done >= self._client_rounds:
+            old = done - self._client_rounds  # all before were shortened when they were the oldest
+            self._records[old] = without_clients(self._records[old])
         return True
 
     def _rescue(self) -> None:
@@ -347,7 +410,7 @@ class Run:
         if self._checkpoints is None or finished == self._saved or (not last and finished % self._checkpoint_every):
             return
         try:
-            self._checkpoints.save(finished, self.state, self.history)
+            self._checkpoints.save(finished, self.state, self._records, program=_program_of(self._step))
         except Exception as error:  # a full disk must not take the run along, its state is still in memory
             kept = f"that of round {self._saved} is kept" if self._saved else "there is none before it"
             reason = (str(error).splitlines() or [""])[0][:300]
@@ -368,11 +431,26 @@ class Run:
     def _note(self, what: str) -> None:
         self._problems.append(ProblemRecord(round=max(self.finished - 1, 0), what=what))
 
-    def _round_error(self, error: Exception) -> RoundError:
+    def _round_error(self, error: BaseException) -> RoundError:
+        if not _gone(self._last.state):
+            kept = (
+                f"The state and the history of the {self.finished} finished rounds are kept in `error.run` (`.state`, "
+                "`.history`). Repair what failed and go on with `error.run.start()`."
+            )
+        else:
+            kept = (
+                "The step donates its state, and the round that failed has taken its memory. The history of the "
+                f"{self.finished} finished rounds is kept in `error.run`"
+                + (
+                    f", the state of round {self._saved} on disk: repair what failed and go on from there with "
+                    "`error.run.start()`."
+                    if self._saved
+                    else ", their state is lost: repair what failed and start again, with `checkpoint_dir` or without "
+                    "donation to keep the state next time."
+                )
+            )
         failed = RoundError(
-            f"`run_rounds`: round {self.finished} of {self.rounds} failed: {type(error).__name__}: {error}\n"
-            f"The state and the history of the {self.finished} finished rounds are kept in `error.run` (`.state`, "
-            "`.history`). Repair what failed and go on with `error.run.start()`.",
+            f"`run_rounds`: round {self.finished} of {self.rounds} failed: {type(error).__name__}: {error}\n{kept}",
             round=self.finished,
             run=self,
         )
@@ -381,9 +459,23 @@ class Run:
         return failed
 
 
-def _check(**settings: tuple[int | None, int]) -> None:
+def _program_of(step: Any) -> str:
+    """The name of a step and a digest of its own code: enough to tell that a folder holds another program's states."""
+    code = getattr(inspect.unwrap(step), "__code__", None)
+    name = f"{getattr(step, '__module__', '')}.{getattr(step, '__qualname__', type(step).__name__)}"
+    return name if code is None else f"{name} {hashlib.sha256(code.co_code).hexdigest()[:12]}"
+
+
+def _check(**settings: tuple[Any, int]) -> None:
     """Every setting with its least value; all that are below theirs are named."""
-    wrong = [name for name, (value, least) in settings.items() if value is not None and value < least]
+    given = {name: value for name, (value, _) in settings.items() if value is not None}
+    if texts := [f"{name}={value!r}" for name, value in given.items() if not _is_integer(value)]:
+        msg = (
+            f"`Run` was given {' and '.join(texts)}. These are counts: pass whole numbers, such as "
+            f"{texts[0].partition('=')[0]}=10."
+        )
+        raise MeasureError(msg)
+    wrong = [name for name, value in given.items() if value < settings[name][1]]
     if wrong:
         given = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
         rules = " and ".join(f"{name} >= {settings[name][1]}" for name in wrong)
@@ -392,6 +484,10 @@ def _check(**settings: tuple[int | None, int]) -> None:
             f"Pass {rules}."
         )
         raise MeasureError(msg)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _gone(state: Any) -> bool:

@@ -1,5 +1,6 @@
 """A program's plan: the traced program as stages, its evaluation in chunks of clients, and its description."""
 
+from workbench.plan._arguments import check_call as check_call
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
 from workbench.plan._count import (

@@ -26,6 +26,7 @@ from workbench.records._compiled import (
     StageCostRecord as StageCostRecord,
 )
 from workbench.records._data import ClientDataRecord as ClientDataRecord, FieldRecord as FieldRecord
+from workbench.records._files import write_whole as write_whole
 from workbench.records._hardware import (
     AxisRecord as AxisRecord,
     ChipRecord as ChipRecord,

@@ -9,10 +9,13 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import queue
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +28,9 @@ def in_broken_kernel() -> bool:
     if shell is None or shell.get_ipython() is None:
         return False
     return int(importlib.metadata.version("pandas").partition(".")[0]) >= 3
+
+
+_working: list[str] = []  # the folder of the pipeline in progress, with clients' rows
 
 
 class Child:
@@ -93,12 +99,31 @@ def serve() -> None:
     """The child's side: settings as JSON, and what the parent made of its own objects."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what runners print must not look like an answer
-    for line in sys.stdin:
-        job, sent, runner, flags = json.loads(line)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    while True:
+        job, sent, runner, flags = json.loads(lines.get())
         error = ""
         try:
-            do(job, cloudpickle.loads(base64.b64decode(sent)), runner, flags)
+            arguments = cloudpickle.loads(base64.b64decode(sent))
+            _working[:] = [str(arguments[0])] if job != "run_reading" else []
+            do(job, arguments, runner, flags)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
-        answers.write(json.dumps(error) + "\n")
-        answers.flush()
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone: `_read` ends this process
+            answers.write(json.dumps(error) + "\n")
+            answers.flush()
+
+
+def _read(lines: "queue.SimpleQueue[str]") -> None:
+    """Ends this process, its workers and its files with its input: a pipeline in progress would go on without anyone.
+
+    The input ends when the parent does, in whatever way.
+    """
+    for line in sys.stdin:
+        lines.put(line)
+    for folder in _working:
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.getpgrp() == os.getpid():  # as `Child` starts it: the group is this process and its workers
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(0)

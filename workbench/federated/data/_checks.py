@@ -76,12 +76,16 @@ def _same_dtype(a: np.dtype, b: np.dtype) -> bool:
 def problems_inside(
     arrays: Mapping[str, Mapping[str, np.ndarray]], *, allow_empty: bool, allow_nan: bool
 ) -> Iterator[str]:
-    """Says which clients hold no examples and which fields hold NaN."""
+    """Says which clients hold no examples and which fields hold NaN or infinity."""
     for client, held in arrays.items():
         if not allow_empty and any(value.ndim and not len(value) for value in held.values()):
             yield f"client {client!r} is empty: no examples"
         if allow_nan:
             continue
         for field, value in held.items():
-            if np.issubdtype(value.dtype, np.inexact) and (bad := int(np.isnan(value).sum())):
+            if not np.issubdtype(value.dtype, np.inexact):
+                continue
+            if bad := int(np.isnan(value).sum()):
                 yield f"client {client!r}, field {field!r}: {bad} of {value.size} values are NaN"
+            if bad := int(np.isinf(value).sum()):
+                yield f"client {client!r}, field {field!r}: {bad} of {value.size} values are infinite"

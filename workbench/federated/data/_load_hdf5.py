@@ -56,23 +56,66 @@ def load_tff_hdf5(
         file = h5py.File(source.existing(), "r")
     except OSError as error:
         raise source.unreadable(form, found=f"it is cut off or not HDF5 ({error})") from error
+    try:
+        return _load(source, file, form, clients, label)
+    except DataError:
+        raise
+    except Exception as error:  # of a damaged file h5py raises RuntimeError, KeyError, ValueError and others
+        raise source.unreadable(form, found=f"it is damaged ({type(error).__name__}: {error})") from error
+
+
+def _load(source: Source, file: Any, form: str, clients: int | Sequence[str] | None, label: str | None) -> ClientData:
+    import h5py  # pyright: ignore[reportMissingImports]
+
     with file:
+        _refuse_links(source, file, ["examples"])
         examples = file.get("examples")
         if not isinstance(examples, h5py.Group):
             raise source.unreadable(form, found=f"it has no group `examples`, only {show_ids(file)}")
         chosen = _choose(source, list(examples), clients)
+        _refuse_links(source, examples, chosen)
         groups: dict[str, Any] = {client: examples[client] for client in chosen}
         problems = [f"client {c!r} is no group" for c, group in groups.items() if not isinstance(group, h5py.Group)]
         source.refuse(problems)
         arrays: dict[str, dict[str, np.ndarray]] = {client: {} for client in chosen}
         for client, group in groups.items():
+            _refuse_links(source, group, list(group))
             for field, dataset in group.items():
+                if wrong := _outside(dataset):
+                    problems.append(f"client {client!r}, field {field!r}: {wrong}")
+                    continue
                 try:
                     arrays[client][field] = _read(dataset)
-                except (OSError, AttributeError, TypeError, UnicodeDecodeError) as error:
+                except Exception as error:
                     problems.append(f"client {client!r}, field {field!r}: cannot be read ({error})")
         source.refuse(problems)
     return source.checked(arrays, label=guess_label(next(iter(arrays.values()), {}), label))
+
+
+_MOST_PACKED = 1100  # deflate packs up to 1,032 bytes into one
+_SMALL_BYTES = 64 * 2**20
+
+
+def _refuse_links(source: Source, group: Any, names: Sequence[str]) -> None:
+    """A file from elsewhere must not name other files of this machine as client data."""
+    import h5py  # pyright: ignore[reportMissingImports]
+
+    linked = [name for name in names if isinstance(group.get(name, getlink=True), h5py.ExternalLink)]
+    source.refuse(f"{name!r} of {group.name!r} is a link into another file" for name in linked)
+
+
+def _outside(dataset: Any) -> str:
+    """Why a dataset is not read: its numbers lie in other files, or nowhere; "" if it may be."""
+    import h5py  # pyright: ignore[reportMissingImports]
+
+    if not isinstance(dataset, h5py.Dataset):
+        return "is no dataset"
+    if dataset.external or dataset.is_virtual:
+        return "its numbers lie in another file"
+    stored = dataset.id.get_storage_size()
+    if dataset.nbytes > _SMALL_BYTES and dataset.nbytes > stored * _MOST_PACKED:
+        return f"announces {dataset.nbytes} bytes and holds {stored}"
+    return ""
 
 
 def _choose(source: Source, there: list[str], clients: int | Sequence[str] | None) -> list[str]:

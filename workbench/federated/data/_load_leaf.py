@@ -77,7 +77,7 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
 
     try:
         whole = json.loads(source.path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also integers of 5,000 digits, and nesting
         raise source.unreadable(form, found=f"it is cut off or not JSON ({error})") from error
     parts = {"users": list, "num_samples": list, "user_data": dict}
     missing = [
@@ -115,8 +115,9 @@ def _as_array(rows: list[Any]) -> tuple[np.ndarray, str | None]:
     if value.dtype == object or (str in leaves and leaves != {str}):
         return value, f"wrong dtype, a mixture of {', '.join(sorted(kind.__name__ for kind in leaves))}"
     if value.dtype.kind == "f":
-        return value.astype(np.float32), None
-    if value.dtype.kind == "i" and (not value.size or abs(value).max() < 2**31):
+        with np.errstate(over="ignore"):  # infinite values are refused below, with client and field
+            return value.astype(np.float32), None
+    if value.dtype.kind == "i" and (not value.size or (value.min() > -(2**31) and value.max() < 2**31)):
         return value.astype(np.int32), None
     return value, None
 

@@ -1,7 +1,5 @@
 """numpy's own archives."""
 
-import zipfile
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import numpy as np
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._files import Source, guess_label
 from workbench.federated.data._partition import by_natural_id
+from workbench.records import write_whole
 
 _FORM = (
     "a .npz archive with arrays named `client/field`, or with one row per example in every array and whose row it is "
@@ -91,7 +90,7 @@ def _read(source: Source) -> dict[str, np.ndarray]:
     with source.existing().open("rb") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        except Exception as error:  # of a damaged file numpy and zipfile raise errors of many types
             raise source.unreadable(_FORM, found=f"it is cut off or not .npz ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise source.unreadable(_FORM, found="it holds one array (.npy)")
@@ -106,7 +105,9 @@ def _read_members(source: Source, loaded: Any) -> dict[str, np.ndarray]:
     for name in loaded.files:
         try:
             arrays[name] = loaded[name]
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
+        except MemoryError:
+            problems.append(f"{_name(name)}: announces more numbers than this machine has memory for")
+        except Exception as error:  # encrypted, damaged, Python objects
             problems.append(f"{_name(name)}: cannot be read ({str(error).rstrip('.')})")
     source.refuse(problems)
     return arrays
@@ -136,5 +137,5 @@ def save_npz(data: ClientData, path: str | Path) -> Path:
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
     flat = {f"{client}/{field}": value for client, held in data.arrays.items() for field, value in held.items()}
-    np.savez_compressed(path, **flat)  # type: ignore[arg-type]
+    write_whole(path, lambda opened: np.savez_compressed(opened, **flat))  # type: ignore[arg-type]
     return path

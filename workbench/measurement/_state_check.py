@@ -1,0 +1,73 @@
+"""What a state is made of, and a digest of it: a checkpoint is read only into the same, bit for bit."""
+
+import hashlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def describe_state(state: Any) -> dict[str, list[Any]]:
+    """Kind, shape and SHA-256 of every leaf by its path; no digest where other hosts hold a part of the leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): [*_form(leaf), _digest(leaf)] for path, leaf in leaves}
+
+
+def misfits(like: Any, saved: dict[str, list[Any]]) -> list[str]:
+    """The leaves of `like` that are of another kind or shape than what was saved, each in one phrase."""
+    wanted = {
+        jax.tree_util.keystr(path): (leaf, _form(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(like)
+    }
+    found = [f"{_name(path)} is not in the checkpoint" for path in wanted if path not in saved]
+    found += [f"{_name(path)} is in the checkpoint alone" for path in saved if path not in wanted]
+    for path, (leaf, form) in wanted.items():
+        if path in saved and not _fits(leaf, form, saved[path]):
+            found.append(f"{_name(path)} is {_shown(form)} and was saved as {_shown(saved[path])}")
+    return found
+
+
+def changed_leaves(state: Any, saved: dict[str, list[Any]]) -> list[str]:
+    """The leaves whose bits are not those that were saved."""
+    found = describe_state(state)
+    return [_name(path) for path, entry in saved.items() if entry[2] and found.get(path, [None] * 3)[2] != entry[2]]
+
+
+def _form(leaf: Any) -> tuple[str, list[int]]:
+    if isinstance(leaf, jax.Array):
+        return str(leaf.dtype), list(leaf.shape)
+    if isinstance(leaf, bool | int | float | complex | str | bytes):
+        return type(leaf).__name__, []
+    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+        return str(leaf.dtype), list(leaf.shape)
+    return type(leaf).__name__, []
+
+
+def _fits(leaf: Any, form: tuple[str, list[int]], saved: list[Any]) -> bool:
+    if isinstance(leaf, bool | int | float | complex) and saved[0] not in ("bool", "int", "float", "complex"):
+        # An initial state of a Python number has become an array in the first round.
+        return not saved[1] and np.result_type(jnp.dtype(saved[0])).kind == np.dtype(type(leaf)).kind
+    return list(form) == saved[:2]
+
+
+def _digest(leaf: Any) -> str:
+    if isinstance(leaf, jax.Array):
+        if not leaf.is_fully_addressable:
+            return ""
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+    if isinstance(leaf, str | bytes):
+        return hashlib.sha256(leaf.encode() if isinstance(leaf, str) else leaf).hexdigest()
+    try:
+        plain = np.ascontiguousarray(np.asarray(leaf))
+    except (TypeError, ValueError):
+        return ""
+    return "" if plain.dtype == object else hashlib.sha256(plain.view(np.uint8).data if plain.size else b"").hexdigest()
+
+
+def _name(path: str) -> str:
+    return f"state{path}"
+
+
+def _shown(form: Any) -> str:
+    return f"{form[0]}{list(form[1])}" if form[1] else str(form[0])

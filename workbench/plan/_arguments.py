@@ -1,0 +1,92 @@
+"""Checks the arguments of a call before JAX sees them: there they end in errors of inner parts, or end the process."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from workbench.errors import ProgramError
+
+_DEEPEST = 500
+
+
+def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuses a call that cannot be traced.
+
+    Args:
+        operation: Who was given the call, such as "`trace`".
+        fn: The function.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+
+    Raises:
+        ProgramError: for the wrong number or names of arguments, containers inside of themselves or nested more than
+            500 deep, deleted arrays, and dimensions that are no numbers.
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    given = [*((f"argument {i}", x) for i, x in enumerate(args)), *((f"argument {k!r}", x) for k, x in kwargs.items())]
+    for place, x in given:
+        if problem := _nesting(x):
+            message = (
+                f"{operation} was given `{name}` and {place}, {problem}. A pytree is a tree of arrays that ends: pass "
+                "the arrays themselves, or dictionaries and lists of them."
+            )
+            raise ProgramError(message)
+    _check_signature(operation, fn, name, args, kwargs)
+    problems = [f"{place}{path} {what}" for place, x in given for path, what in _leaves(x)]
+    if problems:
+        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        message = (
+            f"{operation} was given `{name}` and {shown}. Arguments are arrays that still exist, of known shapes: pass "
+            "the array that the donating call returned, or a new one, and dimensions as numbers."
+        )
+        raise ProgramError(message)
+
+
+def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):  # a compiled function that does not tell
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        named = f" and {', '.join(kwargs)} by name" if kwargs else ""
+        message = (
+            f"{operation} was given {len(args)} argument{'' if len(args) == 1 else 's'}{named} for "
+            f"`{name}{signature}`: {error}. A call is traced with the arguments that the function takes: pass them "
+            "all, after the function."
+        )
+        raise ProgramError(message) from error
+
+
+def _nesting(x: Any) -> str:
+    """Why the containers of a pytree cannot be walked; "" if they can."""
+    waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
+    above: list[int] = []
+    while waiting:
+        now, depth, entering = waiting.pop()
+        if not entering:
+            above.pop()
+            continue
+        if not isinstance(now, dict | list | tuple):
+            continue
+        if id(now) in above:
+            return f"which holds a {type(now).__name__} that contains itself"
+        if depth > _DEEPEST:
+            return f"whose containers are nested more than {_DEEPEST} deep"
+        above.append(id(now))
+        waiting.append((now, depth, False))
+        waiting.extend((item, depth + 1, True) for item in (now.values() if isinstance(now, dict) else now))
+    return ""
+
+
+def _leaves(x: Any) -> Iterator[tuple[str, str]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        place = jax.tree_util.keystr(path)
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+            yield place, f"(shape {leaf.shape}) was deleted or donated"
+        shape = getattr(leaf, "shape", ())
+        if isinstance(shape, tuple) and not all(isinstance(size, int) or hasattr(size, "__index__") for size in shape):
+            yield place, f"has the symbolic shape {shape}"
