@@ -462,7 +462,7 @@ class Run:
 def _program_of(step: Any) -> str:
     """The name of a step and a digest of its own code: enough to tell that a folder holds another program's states."""
     code = getattr(inspect.unwrap(step), "__code__", None)
-    name = f"{getattr(step, '__module__', '')}.{getattr(step, '__qualname__', type(step).__name__)}"
+    name = getattr(step, "__qualname__", type(step).__name__)
     return name if code is None else f"{name} {hashlib.sha256(code.co_code).hexdigest()[:12]}"
 
 
