@@ -1,4 +1,5 @@
 from . import (
+    advice as advice,
     aot as aot,
     api as api,
     cli as cli,
@@ -21,6 +22,7 @@ from ._version import __version__ as __version__
 from .aot import list_targets as list_targets
 from .api import (
     Traced as Traced,
+    advise as advise,
     explore as explore,
     export as export,
     inspect as inspect,

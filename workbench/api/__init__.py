@@ -4,6 +4,7 @@ from workbench.api._export import ExportedProgram as ExportedProgram, LoadedProg
 from workbench.api._show import in_notebook as in_notebook, playground as playground
 from workbench.api._traced import (
     Traced as Traced,
+    advise as advise,
     explore as explore,
     export as export,
     inspect as inspect,

@@ -32,6 +32,12 @@ class InspectOptions(TypedDict, total=False):
     timeout_seconds: float | None
 
 
+class AdviseOptions(InspectOptions, total=False):
+    """Options of `Traced.advise`."""
+
+    verify: bool
+
+
 class ShowOptions(InspectOptions, total=False):
     """Options of `Traced.show`."""
 

@@ -8,8 +8,10 @@ from typing import Any, Literal, Unpack
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench.advice import advise_record, recompiler
 from workbench.api import _export, _measure, _show
 from workbench.api._options import (
+    AdviseOptions,
     ExploreOptions,
     ExportOptions,
     InspectOptions,
@@ -27,6 +29,7 @@ from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize, check_call
 from workbench.records import (
+    AdviceRecord,
     CallTreeRecord,
     PlanRecord,
     ProgramRecord,
@@ -242,6 +245,25 @@ class Traced:
         made = WhatIf(self._traced("try_specs"), mesh=mesh, target=target, **options)
         planned = made.plan(specs)
         return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
+
+    def advise(self, *, verify: bool = True, **options: Unpack[InspectOptions]) -> AdviceRecord:
+        """Ranked findings: what to change, why, with which evidence, and what it gains.
+
+        Inspects the program once; with `verify` every change that can be applied from outside (donation, shardings)
+        is compiled, and those that gain nothing are left out. Nothing runs.
+
+        Args:
+            verify: Whether to compile the changes.
+            **options: Options of `inspect`.
+
+        Returns:
+            The findings, most important first, and the rules that were checked.
+
+        Raises:
+            InspectionError: if the program can only be planned on the mesh given.
+        """
+        recompile = recompiler(self, dict(options)) if verify else None
+        return advise_record(self.inspect(**options), recompile=recompile)
 
     def export(
         self, *, platforms: Sequence[str] | None = None, chunk_size: ChunkSize = _AS_TRACED, derivatives: int = 0
@@ -521,6 +543,25 @@ def try_specs(fn: Callable, specs: Mapping[str, Any], **options: Unpack[SpecsOpt
         (2, 3)
     """
     return _asked(fn, Traced.try_specs, dict(options, specs=specs))
+
+
+@options_of(Traced.advise)
+def advise(fn: Callable, **options: Unpack[AdviseOptions]) -> Callable[..., AdviceRecord]:
+    """What to change in a program: `advise(fn)(*args)` is `trace(fn)(*args).advise()`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.advise`.
+
+    Returns:
+        A function of the arguments of `fn` that returns ranked findings.
+
+    Example:
+        >>> advice = advise(jax.jit(lambda old, new: 0.9 * old + 0.1 * new))(jnp.ones((64, 64)), jnp.ones((64, 64)))
+        >>> [finding.rule for finding in advice.findings]
+        ['missing donation']
+    """
+    return _asked(fn, Traced.advise, options)
 
 
 @options_of(Traced.export)

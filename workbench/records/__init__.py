@@ -1,5 +1,11 @@
 """What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
 
+from workbench.records._advice import (
+    AdviceRecord as AdviceRecord,
+    FindingRecord as FindingRecord,
+    GainRecord as GainRecord,
+    Quantity as Quantity,
+)
 from workbench.records._base import VERSION as VERSION, Record as Record
 from workbench.records._call_tree import (
     CallCollectiveRecord as CallCollectiveRecord,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.records import (
+    AdviceRecord,
     CallTreeRecord,
     ComparisonRecord,
     CostRecord,
@@ -23,6 +24,7 @@ from workbench.records import (
     TapRecord,
     WhatIfRecord,
 )
+from workbench.render._advice import render_advice_text
 from workbench.render._call_tree import render_call_tree_text
 from workbench.render._compare import render_comparison_text
 from workbench.render._cost import collective_bytes, render_cost_text
@@ -86,6 +88,7 @@ def render_module_text(module: ModuleRecord) -> str:
 
 for _kind, _writer in (
     (CallTreeRecord, render_call_tree_text),
+    (AdviceRecord, render_advice_text),
     (ComparisonRecord, render_comparison_text),
     (CostRecord, render_cost_text),
     (LaunchedRecord, render_launched_text),

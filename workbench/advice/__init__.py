@@ -1,0 +1,6 @@
+"""Advice: ranked findings about a program, with evidence and, where it can be compiled, the verified gain."""
+
+from workbench.advice._advise import RULES as RULES, advise_record as advise_record
+from workbench.advice._verify import recompiler as recompiler
+
+__all__ = ["RULES", "advise_record", "recompiler"]

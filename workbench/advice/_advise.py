@@ -1,0 +1,68 @@
+"""Runs every rule over one program and ranks what it finds."""
+
+from collections.abc import Callable, Iterator
+
+from workbench.advice._collectives import gather_and_slice, loop_invariant_gather, reduced_then_sliced, wide_collective
+from workbench.advice._host import host_in_loop
+from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
+from workbench.advice._module import Compiled
+from workbench.advice._sharding import large_replicated, unbalanced_clients, unused_axis
+from workbench.advice._verify import Recompile, verified
+from workbench.errors import InspectionError
+from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
+
+Rule = Callable[[Compiled], Iterator[FindingRecord]]
+RULES: tuple[Rule, ...] = (
+    loop_invariant_gather,
+    wide_collective,
+    reduced_then_sliced,
+    gather_and_slice,
+    missing_donation,
+    one_buffer_peak,
+    recomputation,
+    large_replicated,
+    unused_axis,
+    unbalanced_clients,
+    host_in_loop,
+)
+
+
+def advise_record(record: ProgramRecord, *, recompile: Recompile | None = None, at_most: int = 20) -> AdviceRecord:
+    """Ranked findings about an inspected program.
+
+    Args:
+        record: What `inspect` returned, compiled.
+        recompile: Compiles a variant of the program; with it, gains of changes that can be applied from outside
+            (donation, specs) are verified by compiling them. Without it none is.
+        at_most: Findings to keep.
+
+    Returns:
+        The findings, largest share of a figure first, and the rules that were checked. A program in which no rule
+        finds anything has none.
+
+    Raises:
+        InspectionError: if the record was only planned, not compiled.
+
+    Example:
+        >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
+        >>> advise_record(record).checked[0]
+        'A collective inside a loop whose operand is the same in every iteration.'
+    """
+    if record.module is None:
+        message = (
+            f"`advise` received the record of {record.name}, which was planned and not compiled. Findings rest on "
+            "compiled instructions: inspect it on a mesh of devices, or for a `target`."
+        )
+        raise InspectionError(message)
+    program = Compiled(record, record.module)
+    findings = sorted((found for rule in RULES for found in rule(program)), key=lambda found: -found.weight)[:at_most]
+    if recompile is not None:
+        findings = [verified(found, program, recompile) for found in findings]
+    # A change that was compiled and gains nothing is no advice.
+    kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
+    return AdviceRecord(
+        name=record.name,
+        target=record.target,
+        findings=tuple(kept),
+        checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in RULES),
+    )

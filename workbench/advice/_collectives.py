@@ -1,0 +1,157 @@
+"""Rules about collectives that need not be, need not be so large, or need not run so often."""
+
+from collections.abc import Iterator
+
+from workbench.advice._module import Compiled, dtype_of, sent
+from workbench.records import CollectiveRecord, FindingRecord, GainRecord
+from workbench.render import bytes_text
+
+_HALVED = {"bf16", "f16"}
+
+
+def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
+    """A collective inside a loop whose operand is the same in every iteration."""
+    for each in program.module.collectives:
+        instruction = program.by_name.get(each.name)
+        times = each.executions or 1.0
+        if instruction is None or times <= 1 or not instruction.operands:
+            continue
+        if not all(program.is_loop_invariant(operand) for operand in instruction.operands):
+            continue
+        before = sent(each)
+        yield FindingRecord(
+            rule="loop-invariant collective",
+            what=f"{_name(each)} runs {times:,.0f} times in a loop, on a value that the loop never changes.",
+            why="The value is sharded outside of the loop and needed whole inside, so the partitioner gathers it where "
+            "it is used, in every iteration.",
+            change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside of the "
+            "scan. This keeps the gathered copy in memory while the loop runs.",
+            evidence=_evidence(each),
+            weight=_weight(program, before * (1 - 1 / times)),
+            instructions=(each.name,),
+            sources=each.sources,
+            gain=GainRecord(
+                quantity="bytes sent",
+                before=before,
+                after=before / times,
+                verified=False,
+                how="the loop is inside the program, so the change could not be applied from outside",
+            ),
+        )
+
+
+def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
+    """A float32 collective of values that are bfloat16 before or after it."""
+    for each in program.module.collectives:
+        instruction = program.by_name.get(each.name)
+        if instruction is None or not instruction.operands or dtype_of(instruction.shape) != "f32":
+            continue
+        origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
+        widened = [o for o in origins if _converts_from_half(program, o.name)]
+        users = program.real_users(each.name)
+        narrowed = [u for u in users if u.opcode == "convert" and dtype_of(u.shape) in _HALVED]
+        if not widened and not (users and len(narrowed) == len(users)):
+            continue
+        before = sent(each)
+        yield FindingRecord(
+            rule="float32 collective of 16-bit values",
+            what=f"{_name(each)} sends float32 although the values are 16-bit "
+            + ("before it." if widened else "right after it."),
+            why="The conversion to float32 happens before the exchange instead of after it.",
+            change="Exchange 16-bit values: convert with `.astype(jnp.float32)` after the reduction, or reduce in "
+            "bfloat16 where its precision is enough.",
+            evidence=_evidence(each),
+            weight=_weight(program, before / 2),
+            instructions=(each.name, *(o.name for o in widened)),
+            sources=each.sources,
+            gain=GainRecord(
+                quantity="bytes sent",
+                before=before,
+                after=before / 2,
+                verified=False,
+                how="half the bytes per element; the change is inside the program",
+            ),
+        )
+
+
+def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
+    """An all-reduce of which every device keeps a slice only."""
+    for each in program.module.collectives:
+        users = program.real_users(each.name)
+        sliced = [u for u in users if u.opcode == "dynamic-slice" or "dynamic-slice" in u.name]
+        if each.kind != "all-reduce" or not users or len(sliced) != len(users):
+            continue
+        before = sent(each)
+        yield FindingRecord(
+            rule="all-reduce and slice",
+            what=f"{_name(each)} gives every device the whole sum, and each keeps only its slice.",
+            why="The result is wanted sharded, but the sum was made replicated first; a reduce-scatter sends half.",
+            change="Ask for the sharded result where it is made: `jax.lax.with_sharding_constraint(result, spec)`. "
+            "XLA's CPU compiler keeps the pair; those of TPUs and GPUs fuse it into a reduce-scatter.",
+            evidence=_evidence(each),
+            weight=_weight(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),
+            instructions=(each.name, *(u.name for u in sliced)),
+            sources=each.sources,
+            gain=GainRecord(
+                quantity="bytes sent", before=before, after=before / 2, verified=False, how="ring formulas of both"
+            ),
+        )
+
+
+def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
+    """An all-gather of which every device keeps a slice along another dimension: an all-to-all in disguise."""
+    for each in program.module.collectives:
+        users = program.real_users(each.name)
+        sliced = [u for u in users if u.opcode == "dynamic-slice" or "dynamic-slice" in u.name]
+        if each.kind != "all-gather" or not users or len(sliced) != len(users):
+            continue
+        before = sent(each)
+        after = before / max(each.group_size, 1)
+        yield FindingRecord(
+            rule="all-gather and slice",
+            what=f"{_name(each)} gathers a whole array, of which each device keeps one slice.",
+            why="The array changes from one sharded dimension to another; an all-to-all sends only what changes place.",
+            change="Write the exchange yourself: `jax.reshard(x, new_spec)` on Explicit axes, or "
+            "`jax.lax.all_to_all` inside `jax.shard_map`.",
+            evidence=_evidence(each),
+            weight=_weight(program, before - after),
+            instructions=(each.name, *(u.name for u in sliced)),
+            sources=each.sources,
+            gain=GainRecord(
+                quantity="bytes sent", before=before, after=after, verified=False, how="ring formulas of both"
+            ),
+        )
+
+
+def _converts_from_half(program: Compiled, name: str) -> bool:
+    each = program.by_name[name]
+    inside = [each]
+    if each.opcode == "fusion" and each.calls:
+        roots = [i for i in program.module.instructions if i.computation in each.calls]
+        inside += [i for i in roots if "ROOT " in program.lines.get(i.name, "")]
+    return any(
+        i.opcode == "convert"
+        and i.operands
+        and (operand := program.by_name.get(i.operands[0])) is not None
+        and dtype_of(operand.shape) in _HALVED
+        for i in inside
+    )
+
+
+def _name(each: CollectiveRecord) -> str:
+    axes = " and ".join(each.axes) or "a group that is no mesh axis"
+    return f"The {each.kind} of {bytes_text(each.payload_bytes)} over {axes}"
+
+
+def _evidence(each: CollectiveRecord) -> tuple[str, ...]:
+    lines = [f"{source.function} line {source.line}" for source in each.sources[:3]]
+    times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
+    return (
+        f"{each.name}: {each.kind} over {'+'.join(each.axes) or 'unknown axes'}, {times} executions, "
+        f"one device sends {bytes_text(sent(each))}",
+        *lines,
+    )
+
+
+def _weight(program: Compiled, saved: float) -> float:
+    return min(1.0, saved / program.sent_bytes) if program.sent_bytes else 0.0

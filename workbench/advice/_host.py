@@ -1,0 +1,30 @@
+"""Rules about the host: callbacks and transfers that the devices wait for."""
+
+from collections.abc import Iterator
+
+from workbench.advice._module import Compiled
+from workbench.records import FindingRecord
+
+_TARGETS = ("callback", "CallbackTo", "MoveToHost", "MoveToDevice")
+
+
+def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
+    """A callback or transfer to the host inside a loop."""
+    for each in program.module.instructions:
+        line = program.lines.get(each.name, "")
+        talks = each.opcode in ("infeed", "outfeed", "send", "recv") or (
+            each.opcode == "custom-call" and any(target in line for target in _TARGETS)
+        )
+        if not talks or (each.executions or 2) <= 1:
+            continue
+        times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
+        yield FindingRecord(
+            rule="host inside a loop",
+            what=f"The host is asked {times} times in one call, in a loop.",
+            why="A callback (`jax.debug.print`, `pure_callback`, `io_callback`) makes the devices wait for Python.",
+            change="Return the values from the loop (the `ys` of a scan) and look at them after it.",
+            evidence=(f"{each.name}: {each.opcode}",),
+            weight=0.6,
+            instructions=(each.name,),
+            sources=() if each.source is None else (each.source,),
+        )

@@ -1,0 +1,110 @@
+"""Rules about memory: arguments that could be donated, one buffer that makes the peak, work that is done twice."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from workbench.advice._module import Compiled
+from workbench.records import FindingRecord, GainRecord, ShardingRecord
+from workbench.render import bytes_text
+
+_SMALL = 0.05  # of the peak: less is not worth a finding
+
+
+def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
+    """Arguments with the shape, dtype and sharding of results, whose memory the results could take."""
+    memory, inputs, outputs = program.module.memory, program.record.inputs, program.record.outputs
+    if inputs is None or outputs is None or not memory.peak_bytes:
+        return
+    room = Counter((leaf.shape, leaf.dtype, leaf.shard_shape) for leaf in outputs.leaves)
+    reusable, paths = 0, []
+    for leaf in inputs.leaves:
+        key = (leaf.shape, leaf.dtype, leaf.shard_shape)
+        if room[key] > 0:
+            room[key] -= 1
+            reusable += leaf.bytes_per_device
+            paths.append(leaf.path)
+    missing = reusable - (memory.alias_bytes or 0)
+    if missing < _SMALL * memory.peak_bytes:
+        return
+    positions = sorted(_argument_positions(inputs, paths))
+    yield FindingRecord(
+        rule="missing donation",
+        what=f"{bytes_text(missing)} of arguments could be given to the results, and are kept beside them.",
+        why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
+        "donated, so old and new values are in memory together.",
+        change=f"jax.jit(fn, donate_argnums={tuple(positions) if len(positions) != 1 else positions[0]})"
+        if positions
+        else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
+        evidence=(
+            f"{len(paths)} arguments match results: {', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
+            f"aliased now: {bytes_text(memory.alias_bytes or 0)}; peak: {bytes_text(memory.peak_bytes)}",
+        ),
+        weight=min(1.0, missing / memory.peak_bytes),
+    )
+
+
+def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
+    """One temporary buffer that is most of the peak."""
+    memory = program.module.memory
+    temporaries = [b for b in memory.largest if b.name in program.by_name and _is_temporary(program, b.name)]
+    if not memory.peak_bytes or not temporaries:
+        return
+    largest = max(temporaries, key=lambda buffer: buffer.size_bytes)
+    if largest.size_bytes < 0.4 * memory.peak_bytes:
+        return
+    yield FindingRecord(
+        rule="one buffer makes the peak",
+        what=f"One temporary value of {bytes_text(largest.size_bytes)} is "
+        f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak of memory.",
+        why="The value is held whole where it is made, although its consumers read it part by part.",
+        change="Compute it in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute it "
+        "(`jax.checkpoint`), or shard its largest dimension.",
+        evidence=(f"{largest.name}: {largest.shape}", f"peak: {bytes_text(memory.peak_bytes)}"),
+        weight=largest.size_bytes / memory.peak_bytes,
+        instructions=(largest.name,),
+        sources=() if largest.source is None else (largest.source,),
+    )
+
+
+def recomputation(program: Compiled) -> Iterator[FindingRecord]:
+    """Rematerialised work that is a large share of all work, while the peak leaves room."""
+    tree = program.record.call_tree
+    memory = program.module.memory
+    if tree is None or not tree.nodes:
+        return
+    total = tree.nodes[0].total.flops
+    again = sum(node.own.flops for node in tree.nodes if node.pass_name == "remat")
+    if not total or again < 0.15 * total:
+        return
+    room = memory.available_bytes and memory.peak_bytes and memory.peak_bytes < 0.5 * memory.available_bytes
+    yield FindingRecord(
+        rule="recomputation",
+        what=f"{again / total:.0%} of all FLOPs recompute values that the forward pass had already."
+        + (" Half of the memory is free." if room else ""),
+        why="`jax.checkpoint` (remat) drops values and computes them again for the gradient.",
+        change="Keep what is expensive: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or drop the "
+        "checkpoint where memory allows.",
+        evidence=(f"{again:,.0f} of {total:,.0f} FLOPs are rematerialised",),
+        weight=min(1.0, again / total) * (1.0 if room else 0.5),
+        gain=GainRecord(
+            quantity="FLOPs",
+            before=total,
+            after=total - again,
+            verified=False,
+            how="the checkpoint is inside the program; without it memory grows",
+        ),
+    )
+
+
+def _is_temporary(program: Compiled, name: str) -> bool:
+    return program.by_name[name].opcode not in ("parameter", "constant")
+
+
+def _argument_positions(inputs: ShardingRecord, paths: list[str]) -> set[int]:
+    """Positions of the arguments that all matching leaves belong to; leaves are named `[0]['w']` or by parameter."""
+    wanted, tops = set(paths), {}
+    for leaf in inputs.leaves:
+        top = leaf.path.partition("]")[0].removeprefix("[") if leaf.path.startswith("[") else None
+        if top is not None and top.isdigit():
+            tops.setdefault(int(top), []).append(leaf.path in wanted)
+    return {position for position, matched in tops.items() if matched and sum(matched) * 2 > len(matched)}

@@ -1,0 +1,131 @@
+"""What rules ask of a compiled module: who uses a value, what a loop changes, where an instruction comes from."""
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
+
+_TRANSPARENT = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple", "copy-start", "copy-done"}
+_INDEX = re.compile(r"\bindex=(\d+)")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program with its compiled module, indexed for rules."""
+
+    record: ProgramRecord
+    module: ModuleRecord
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, InstructionRecord]:
+        """Instructions by name."""
+        return {each.name: each for each in self.module.instructions}
+
+    @functools.cached_property
+    def users(self) -> dict[str, list[InstructionRecord]]:
+        """The instructions that read each value."""
+        found: dict[str, list[InstructionRecord]] = defaultdict(list)
+        for each in self.module.instructions:
+            for operand in each.operands:
+                found[operand].append(each)
+        return found
+
+    @functools.cached_property
+    def lines(self) -> dict[str, str]:
+        """The line of HLO text of every instruction."""
+        found = {}
+        for line in self.module.text.splitlines():
+            name, sign, _ = line.strip().removeprefix("ROOT ").partition(" = ")
+            if sign:
+                found[name.lstrip("%")] = line
+        return found
+
+    @functools.cached_property
+    def sent_bytes(self) -> float:
+        """Bytes that one device sends in one call."""
+        return sum(map(sent, self.module.collectives))
+
+    def sources_of(self, value: str) -> Iterator[InstructionRecord]:
+        """The value and what it is a rearrangement of, back to the first computation."""
+        seen, waiting = set(), [value]
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in self.by_name:
+                continue
+            seen.add(name)
+            each = self.by_name[name]
+            yield each
+            if each.opcode in _TRANSPARENT:
+                waiting += each.operands
+
+    def real_users(self, value: str) -> list[InstructionRecord]:
+        """The instructions that compute with a value or a rearrangement of it."""
+        found, seen, waiting = [], set(), [value]
+        while waiting:
+            name = waiting.pop()
+            for user in self.users.get(name, ()):
+                if user.name in seen:
+                    continue
+                seen.add(user.name)
+                (waiting.append(user.name) if user.opcode in _TRANSPARENT else found.append(user))
+        return found
+
+    def is_loop_invariant(self, value: str) -> bool:
+        """Whether a value of a loop's body is the same in every iteration: made of carried values that never change."""
+        start = self.by_name.get(value)
+        if start is None:
+            return False
+        kept = self._kept(start.computation)
+        if kept is None:
+            return False
+        seen, waiting = set(), [value]
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            each = self.by_name.get(name)
+            if each is None or each.opcode in ("parameter", "rng-bit-generator", "rng", "custom-call", "infeed"):
+                return False
+            if each.opcode == "get-tuple-element" and self._is_parameter(each.operands):
+                if self._index(each.name) not in kept:
+                    return False
+                continue
+            waiting += each.operands
+        return True
+
+    def _kept(self, computation: str) -> set[int] | None:
+        """Positions of a loop body's carried tuple that it hands on as they are; None for what is no loop body."""
+        inside = [each for each in self.module.instructions if each.computation == computation]
+        parameters = [each for each in inside if each.opcode == "parameter"]
+        roots = [each for each in inside if "ROOT " in self.lines.get(each.name, "") and each.opcode == "tuple"]
+        if len(parameters) != 1 or not roots:
+            return None
+        kept = set()
+        for position, operand in enumerate(roots[0].operands):
+            each = self.by_name.get(operand)
+            if each is not None and each.opcode == "get-tuple-element" and self._is_parameter(each.operands):
+                if self._index(each.name) == position:
+                    kept.add(position)
+        return kept
+
+    def _is_parameter(self, operands: Sequence[str]) -> bool:
+        return bool(operands) and (each := self.by_name.get(operands[0])) is not None and each.opcode == "parameter"
+
+    def _index(self, name: str) -> int | None:
+        found = _INDEX.search(self.lines.get(name, ""))
+        return int(found[1]) if found else None
+
+
+def sent(collective: CollectiveRecord) -> float:
+    """Bytes that one device sends for a collective in one call; an unknown number of executions counts once."""
+    each = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
+    return each * (1.0 if collective.executions is None else collective.executions)
+
+
+def dtype_of(shape: str) -> str:
+    """The element type of an HLO shape: "bf16" of "bf16[8,128]{1,0}"."""
+    return shape.lstrip("(").partition("[")[0]

@@ -1,0 +1,105 @@
+"""Rules about how arrays lie on the mesh: large replicated ones, axes that nothing uses, uneven shards."""
+
+from collections.abc import Iterator
+
+from workbench.advice._module import Compiled
+from workbench.records import FindingRecord, LeafShardingRecord
+from workbench.render import bytes_text
+
+_LARGE = 0.1  # of the arguments of one device
+_LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective
+
+
+def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
+    """An argument that several devices hold whole, with a dimension that a mesh axis divides."""
+    record = program.record
+    if record.inputs is None or record.mesh is None:
+        return
+    sizes = {axis.name: axis.size for axis in record.mesh.axes if axis.size > 1}
+    total = sum(leaf.bytes_per_device for leaf in record.inputs.leaves)
+    for leaf in sorted(record.inputs.leaves, key=lambda each: -each.bytes_per_device)[:3]:
+        choice = best_spec(leaf, sizes)
+        if leaf.replication <= 1 or choice is None or leaf.bytes_per_device < max(_LARGE * total, _LARGE_BYTES):
+            continue
+        axis, spec = choice
+        yield FindingRecord(
+            rule="large replicated array",
+            what=f"`{leaf.path}` ({bytes_text(leaf.size_bytes)}) is held by {leaf.replication} devices whole.",
+            why="No spec shards it, and nothing in the program asks for a shard of it.",
+            change=f"Shard it: `{leaf.path}` as {spec_text(spec)}, over `{axis}`.",
+            evidence=(
+                f"{leaf.bytes_per_device / total:.0%} of the arguments of one device",
+                f"sharded over {axis} it would be {bytes_text(leaf.bytes_per_device // sizes[axis])}",
+            ),
+            weight=leaf.bytes_per_device / total,
+        )
+
+
+def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
+    """A mesh axis that no argument, no value and no collective uses: its devices repeat the work."""
+    record = program.record
+    if record.mesh is None:
+        return
+    used = {axis for leaf in record.inputs.leaves for axes in leaf.spec for axis in axes} if record.inputs else set()
+    if record.propagation is not None:
+        used |= {axis for value in record.propagation.values for axes in value.spec for axis in axes}
+    used |= {axis.partition("[")[0] for each in program.module.collectives for axis in each.axes}
+    used |= {placement.name for placement in record.plan.placements}
+    for axis in record.mesh.axes:
+        if axis.size > 1 and axis.name not in used:
+            yield FindingRecord(
+                rule="unused mesh axis",
+                what=f"Nothing uses the mesh axis `{axis.name}`: {axis.size} devices each do the same work.",
+                why="No argument is sharded over it, and no operation of the program asks for it.",
+                change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
+                "axis out of the mesh.",
+                evidence=(f"mesh: {', '.join(f'{a.name}={a.size}' for a in record.mesh.axes)}",),
+                weight=1 - 1 / axis.size,
+            )
+
+
+def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
+    """Devices or iterations that compute padding, or wait for the client with the most examples."""
+    cost = program.record.cost
+    if cost is None:
+        return
+    if cost.padding_waste and cost.padding_waste > 0.2:
+        yield FindingRecord(
+            rule="padding",
+            what=f"{cost.padding_waste:.0%} of the clients' work is padding.",
+            why="Every client computes as many steps as the largest one.",
+            change="Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size.",
+            evidence=(f"{len(cost.clients)} clients",),
+            weight=cost.padding_waste,
+        )
+    if cost.lockstep_waste and cost.lockstep_waste > 0.3:
+        yield FindingRecord(
+            rule="unbalanced clients",
+            what=f"Clients that run together wait {cost.lockstep_waste:.0%} of the mean work for the largest of them.",
+            why="Clients of one device and chunk run in lockstep; their sizes differ.",
+            change="Order clients by size before placing them, so that those that run together are alike.",
+            evidence=(f"{len(cost.clients)} clients",),
+            weight=min(1.0, cost.lockstep_waste / (1 + cost.lockstep_waste)),
+        )
+
+
+def best_spec(leaf: LeafShardingRecord, sizes: dict[str, int]) -> tuple[str, tuple[tuple[str, ...], ...]] | None:
+    """The largest unused axis, and the spec that shards the largest dimension which it divides."""
+    used = {axis for axes in leaf.spec for axis in axes}
+    for axis in sorted((a for a in sizes if a not in used), key=lambda a: -sizes[a]):
+        fitting = [d for d, n in enumerate(leaf.shape) if n % sizes[axis] == 0 and not (leaf.spec[d:] or ((),))[0]]
+        if fitting:
+            chosen = max(fitting, key=lambda d: leaf.shape[d])
+            whole = [*leaf.spec, *[()] * (len(leaf.shape) - len(leaf.spec))]
+            whole[chosen] = (axis,)
+            return axis, tuple(tuple(axes) for axes in whole)
+    return None
+
+
+def spec_text(spec: tuple[tuple[str, ...], ...]) -> str:
+    """A spec as it is written: `P(None, "model")`."""
+    entries = [
+        "None" if not axes else f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{a}"' for a in axes) + ")"
+        for axes in spec
+    ]
+    return f"P({', '.join(entries)})"

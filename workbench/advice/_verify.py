@@ -1,0 +1,83 @@
+"""Applies a finding's change from outside, compiles the changed program, and reports what it really gains."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from workbench.advice._module import Compiled, sent
+from workbench.advice._sharding import best_spec
+from workbench.errors import WorkbenchError
+from workbench.records import FindingRecord, GainRecord, ProgramRecord
+
+Recompile = Callable[..., ProgramRecord]
+
+
+def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The finding with a verified gain where its change can be applied from outside, else with the reason.
+
+    Args:
+        finding: A finding with or without an estimated gain.
+        program: The program as it is.
+        recompile: Compiles a variant: `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
+    """
+    check = {"missing donation": _donation, "large replicated array": _specs}.get(finding.rule)
+    if check is None:
+        return finding
+    try:
+        return check(finding, program, recompile)
+    except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
+        return finding.replace(
+            gain=GainRecord(
+                quantity="peak bytes",
+                before=float(program.module.memory.peak_bytes or 0),
+                after=float(program.module.memory.peak_bytes or 0),
+                verified=False,
+                how=f"could not be verified: {type(error).__name__}: {str(error)[:160]}",
+            )
+        )
+
+
+def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    found = re.search(r"donate_argnums=\(?([\d, ]+)\)?", finding.change)
+    if found is None:
+        return finding
+    positions = tuple(int(n) for n in found[1].replace(",", " ").split())
+    after = recompile(donate=positions)
+    return finding.replace(gain=_peak(program, after, "compiled with the arguments donated"))
+
+
+def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    record = program.record
+    assert record.inputs is not None
+    assert record.mesh is not None
+    sizes = {axis.name: axis.size for axis in record.mesh.axes if axis.size > 1}
+    leaf = next(each for each in record.inputs.leaves if f"`{each.path}`" in finding.what)
+    choice = best_spec(leaf, sizes)
+    assert choice is not None
+    after = recompile(specs={leaf.path: choice[1]})
+    assert after.module is not None
+    more = sum(map(sent, after.module.collectives)) - program.sent_bytes
+    return finding.replace(
+        gain=_peak(program, after, "compiled with this spec"),
+        evidence=(*finding.evidence, f"one device then sends {more:+,.0f} bytes per call"),
+    )
+
+
+def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
+    assert after.module is not None
+    before, now = program.module.memory.peak_bytes or 0, after.module.memory.peak_bytes or 0
+    return GainRecord(quantity="peak bytes", before=float(before), after=float(now), verified=True, how=how)
+
+
+def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
+    """Compiles variants of a traced call: with donated arguments, or with other specs of its arguments."""
+    import jax
+
+    def recompile(*, donate: tuple[int, ...] = (), specs: dict[str, Any] | None = None) -> ProgramRecord:
+        if specs is not None:
+            given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
+            return traced.try_specs(specs, **given).after
+        fn = jax.jit(traced.fn, donate_argnums=donate)
+        return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+
+    return recompile

@@ -1,0 +1,51 @@
+"""Records of advice: ranked findings about a program, each with its evidence and the change that it suggests."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.records._base import Record
+from workbench.records._program import SourceLine
+
+Quantity = Literal["bytes sent", "peak bytes", "argument bytes", "seconds", "FLOPs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainRecord(Record):
+    """What a change saves on one device in one call; `verified` says that the changed program was compiled."""
+
+    quantity: Quantity
+    before: float
+    after: float
+    verified: bool
+    how: str = ""  # how it was verified, or why it could not be
+
+    @property
+    def saved_share(self) -> float:
+        """The share of `before` that is saved, 0..1; 0 where there was nothing."""
+        return 0.0 if not self.before else 1 - self.after / self.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRecord(Record):
+    """One finding: what was seen, why it happens, what to change, and what that gains."""
+
+    rule: str
+    what: str
+    why: str
+    change: str  # code or an instruction with the user's names
+    evidence: tuple[str, ...]
+    weight: float  # share of the program's figure that it concerns, 0..1: findings are ranked by it
+    instructions: tuple[str, ...] = ()
+    sources: tuple[SourceLine, ...] = ()
+    gain: GainRecord | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRecord(Record):
+    """Findings about one program, the most important first, and the rules that were checked."""
+
+    name: str
+    target: str
+    findings: tuple[FindingRecord, ...]
+    checked: tuple[str, ...]
+    notes: tuple[str, ...] = ()

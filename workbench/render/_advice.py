@@ -1,0 +1,35 @@
+"""Advice as text."""
+
+from workbench.records import AdviceRecord, FindingRecord, GainRecord
+from workbench.render._svg import bytes_text, flops_text, seconds_text
+
+
+def render_advice_text(advice: AdviceRecord) -> str:
+    """Findings as numbered paragraphs: what, why, what to change, and the gain.
+
+    Example:
+        >>> print(render_advice_text(AdviceRecord(name="step", target="here", findings=(), checked=("a", "b"))))
+        Advice for step on here: nothing found; 2 rules were checked.
+    """
+    head = f"Advice for {advice.name} on {advice.target}:"
+    if not advice.findings:
+        return f"{head} nothing found; {len(advice.checked)} rules were checked."
+    count = len(advice.findings)
+    lines = [f"{head} {count} finding{'s' * (count > 1)}; {len(advice.checked)} rules were checked."]
+    for number, finding in enumerate(advice.findings, 1):
+        lines += ["", f"{number}. {finding.what}", f"   Why: {finding.why}", f"   Change: {finding.change}"]
+        if finding.gain is not None:
+            lines.append(f"   Gain: {gain_text(finding.gain)}")
+        lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
+    return "\n".join(lines)
+
+
+def gain_text(gain: GainRecord) -> str:
+    """A gain in words, with whether it was verified."""
+    write = {"seconds": seconds_text, "FLOPs": flops_text}.get(gain.quantity, bytes_text)
+    word = "verified" if gain.verified else "estimated"
+    return f"{gain.quantity} {write(gain.before)} -> {write(gain.after)} ({word}: {gain.how})"
+
+
+def _lines(finding: FindingRecord) -> list[str]:
+    return [f"   At: {source.file}:{source.line} in {source.function}" for source in finding.sources[:3]]
