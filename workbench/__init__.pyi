@@ -36,7 +36,12 @@ from .api import (
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments
 from .inspection import compare as compare
-from .measurement import Run as Run, run_rounds as run_rounds, watch_devices as watch_devices
+from .measurement import (
+    Run as Run,
+    open_profile as open_profile,
+    run_rounds as run_rounds,
+    watch_devices as watch_devices,
+)
 from .mesh import make_mesh as make_mesh, simulate_devices as simulate_devices
 from .plan import jit as jit, listen as listen
 from .primitives import (

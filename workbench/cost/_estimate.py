@@ -6,6 +6,7 @@ from typing import Literal
 
 from workbench.cost._clients import client_costs
 from workbench.cost._collectives import collective_seconds
+from workbench.cost._operations import error_bar, nearest_dtype
 from workbench.errors import InspectionError
 from workbench.records import (
     ChipRecord,
@@ -83,26 +84,6 @@ def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> st
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
     return dtype if chip is None else nearest_dtype(dtype, chip)
-
-
-def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
-    """The dtype whose published peak stands for that of `dtype`: its own, of another float8, bfloat16 or float16.
-
-    Args:
-        dtype: JAX's name.
-        chip: Has the peaks.
-
-    Example:
-        >>> from workbench.cost import known_chip
-        >>> nearest_dtype("float8_e4m3b11fnuz", known_chip("v6e")), nearest_dtype("float32", known_chip("v6e"))
-        ('float8_e4m3fn', 'bfloat16')
-    """
-    peaks = chip.peak_flops_per_second
-    if dtype in peaks:
-        return dtype
-    family = next((name for name in ("float8", "float4") if dtype.startswith(name)), None)
-    near = next((name for name in peaks if family and name.startswith(family)), None)
-    return near or next((name for name in ("bfloat16", "float16") if name in peaks), next(iter(peaks), dtype))
 
 
 def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
@@ -296,5 +277,6 @@ def _assumptions(
         "collectives are rings over links of one axis, both directions where the axis wraps around (multiples of 4 on "
         "a 3-D torus, of 16 on a 2-D one), 1 µs per step, no contention"
     )
+    yield error_bar(chip)
     if chip.domain is not None:
         yield f"groups of more than {chip.domain} chips take the data-centre network"

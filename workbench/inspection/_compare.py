@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.errors import InspectionError
+from workbench.inspection._compare_profiles import compare_profiles
 from workbench.records import (
     ComparedRecord,
     ComparisonRecord,
     Group,
     PlanRecord,
+    ProfileRecord,
     ProgramRecord,
     StageRecord,
     ValueRecord,
@@ -19,15 +21,17 @@ from workbench.records import (
 Values = tuple[float | str | None, ...]
 
 
-def compare(*records: ProgramRecord) -> ComparisonRecord:
+def compare(*records: ProgramRecord | ProfileRecord) -> ComparisonRecord:
     """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
+
+    Recorded profiles are compared too: measured seconds per device by call path, category and program.
 
     Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
     are counted per call by kind and mesh axes, loop turns included. Planned collectives are never compared with
     compiled ones.
 
     Args:
-        *records: Two or more programs, from `inspect`.
+        *records: Two or more programs, from `inspect`; or two or more profiles, from `open_profile`.
 
     Returns:
         One row per quantity with a value for every program; `differences` leaves out what is alike.
@@ -41,6 +45,8 @@ def compare(*records: ProgramRecord) -> ComparisonRecord:
         >>> compare(*[ProgramRecord(name="f", target=t, plan=plan) for t in ("here", "v5e:2x4")]).differences[0].values
         ('here', 'v5e:2x4')
     """
+    if len(records) > 1 and all(isinstance(record, ProfileRecord) for record in records):
+        return compare_profiles([record for record in records if isinstance(record, ProfileRecord)])
     wrong = [f"argument {number}: `{type(x).__name__}`" for number, x in enumerate(records) if not _is_program(x)]
     if wrong or len(records) < 2:
         message = (
@@ -49,12 +55,13 @@ def compare(*records: ProgramRecord) -> ComparisonRecord:
             "`ProgramRecord`s to put side by side: pass `inspect(before, ...)` and `inspect(after, ...)`."
         )
         raise InspectionError(message)
-    rows = [*_program_rows(records), *_stage_rows(records), *_collective_rows(records), *_device_rows(records)]
+    programs = [record for record in records if isinstance(record, ProgramRecord)]
+    rows = [*_program_rows(programs), *_stage_rows(programs), *_collective_rows(programs), *_device_rows(programs)]
     return ComparisonRecord(
-        names=tuple(record.name for record in records),
-        targets=tuple(record.target for record in records),
+        names=tuple(record.name for record in programs),
+        targets=tuple(record.target for record in programs),
         rows=tuple(rows),
-        notes=tuple(_notes(records)),
+        notes=tuple(_notes(programs)),
     )
 
 

@@ -18,6 +18,7 @@ from workbench.measurement._join import (
 from workbench.measurement._measure import MeasureOptions as MeasureOptions, measure_compiled as measure_compiled
 from workbench.measurement._memory import largest_arrays as largest_arrays, live_bytes as live_bytes
 from workbench.measurement._monitor import DeviceMonitor as DeviceMonitor, watch_devices as watch_devices
+from workbench.measurement._open_profile import open_profile as open_profile
 from workbench.measurement._profile import Profile as Profile, capture_profile as capture_profile
 from workbench.measurement._rounds import Run as Run, run_rounds as run_rounds
 from workbench.measurement._simulate import simulate_round as simulate_round, simulate_rounds as simulate_rounds

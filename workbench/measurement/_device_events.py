@@ -250,6 +250,7 @@ def _tpu_events(
         if run is not None and start >= run.start_seconds + run.seconds:
             run = None
         stats = event.kind.stats
+        stats.setdefault("long_name", event.kind.name)
         yield (
             begin,
             begin + length,

@@ -78,7 +78,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
     waits = _waits([event for event in mine if _is_collective(by_name.get(event.name), collectives)], collectives, mesh)
     leaves, containers = [], []
     for event, share in execution_shares(mine):
-        instruction = by_name.get(event.name)
+        instruction = find_instruction(by_name, event.name)
         kind: Kind = "collective" if _is_collective(instruction, collectives) else "compute"
         joined = JoinedEvent(event, instruction, kind, waits.get(id(event), 0.0), share)
         (containers if event.name in enclosing else leaves).append(joined)
@@ -87,7 +87,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
         containers.sort(key=_moment)
     total = sum(leaf.event.seconds for leaf in leaves)
     counted = len(mine) + profile.other_events
-    unknown = Counter(event.name for event in mine if event.name not in by_name)
+    unknown = Counter(event.name for event in mine if find_instruction(by_name, event.name) is None)
     if unknown:
         seconds = sum(event.seconds for event in mine if event.name in unknown)
         named = ", ".join(f"`{name}`" for name, _ in unknown.most_common(3))
@@ -95,7 +95,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
     return JoinedProfile(
         leaves=tuple(leaves),
         containers=tuple(containers),
-        joined=sum(event.name in by_name for event in mine) / counted if counted else 0.0,
+        joined=sum(find_instruction(by_name, event.name) is not None for event in mine) / counted if counted else 0.0,
         attributed=sum(leaf.event.seconds for leaf in leaves if leaf.stage is not None) / total if total else 0.0,
         notes=tuple(notes),
     )
@@ -140,6 +140,20 @@ def _enclosing(module: ModuleRecord, ran: set[str]) -> set[str]:
         for instruction in module.instructions
         if instruction.opcode in _CONTAINERS and not computations.isdisjoint(instruction.calls)
     }
+
+
+def find_instruction(instructions: Mapping[str, InstructionRecord], name: str) -> InstructionRecord | None:
+    """The instruction that an event names. Older profiles of GPUs number the calls of a library: `cudnn-conv.1.0`.
+
+    Args:
+        instructions: Of the module, by name.
+        name: As the event has it.
+    """
+    found = instructions.get(name)
+    if found is None:
+        call = instructions.get(name.rpartition(".")[0])
+        found = call if call is not None and call.opcode == "custom-call" else None
+    return found
 
 
 def _is_collective(instruction: InstructionRecord | None, collectives: Mapping[str, CollectiveRecord]) -> bool:

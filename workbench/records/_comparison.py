@@ -14,6 +14,10 @@ Group = Literal[
     "collective strategy",
     "planned collectives",
     "per device",
+    "profile",
+    "seconds per category",
+    "seconds per call path",
+    "seconds per program",
 ]
 Status = Literal["same", "changed", "added", "removed", "unknown"]
 

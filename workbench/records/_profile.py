@@ -145,8 +145,13 @@ class ProfileRecord(Record):
     chip: ChipRecord | None = None
     error_bar: str = ""  # how far predictions for this family of chips are off
     memory: tuple[ProfiledMemoryRecord, ...] = ()
-    tree: CallTreeRecord | None = None
+    trees: dict[str, CallTreeRecord] = field(default_factory=dict)  # program -> its call tree, with measured seconds
     notes: tuple[str, ...] = ()
+
+    @property
+    def tree(self) -> CallTreeRecord | None:
+        """The call tree of the program that took most seconds."""
+        return self.trees.get(self.programs[0].name) if self.programs else None
 
     @property
     def seconds(self) -> float:

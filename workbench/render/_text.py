@@ -16,6 +16,7 @@ from workbench.records import (
     MeshRecord,
     ModuleRecord,
     PlanRecord,
+    ProfileRecord,
     ProgramGraphRecord,
     ProgramRecord,
     PropagationRecord,
@@ -31,6 +32,7 @@ from workbench.render._cost import collective_bytes, render_cost_text
 from workbench.render._launch import render_graph_text, render_launched_text
 from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
+from workbench.render._profile import render_profile_text
 from workbench.render._program import axes_text, render_program_text
 from workbench.render._sharding import render_propagation_text, render_sharding_text
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
@@ -97,6 +99,7 @@ for _kind, _writer in (
     (MeshRecord, render_mesh_text),
     (ModuleRecord, render_module_text),
     (PlanRecord, render_plan_text),
+    (ProfileRecord, render_profile_text),
     (ProgramGraphRecord, render_graph_text),
     (ProgramRecord, render_program_text),
     (PropagationRecord, render_propagation_text),

@@ -1,0 +1,381 @@
+"""A profile that was recorded elsewhere, read in one pass and joined to the HLO that it carries."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench._jax_compat.hlo import hlo_text_of_proto
+from workbench.cost import classify_operation, collective_seconds, error_bar, predict_operation
+from workbench.errors import InspectionError, ProfileError
+from workbench.inspection import inspect_module
+from workbench.measurement._device_events import COMMAND_BUFFERS
+from workbench.measurement._join import find_instruction
+from workbench.measurement._measure import COMMAND_BUFFER_NOTE
+from workbench.measurement._operation_facts import (
+    COLLECTIVES,
+    category_of,
+    dtype_of,
+    dtype_of_text,
+    fact_of,
+    instructions_of,
+    kind_of,
+    module_name,
+    natural_order,
+    source_of,
+)
+from workbench.measurement._profile_reader import MeasuredSum, ProfileReader
+from workbench.measurement._profile_tree import measured_tree, tree_of_names
+from workbench.records import (
+    CallTreeRecord,
+    ChipRecord,
+    EventRecord,
+    ModuleRecord,
+    ProfiledDeviceRecord,
+    ProfiledMemoryRecord,
+    ProfiledOperationRecord,
+    ProfiledProgramRecord,
+    ProfileRecord,
+    UnjoinedRecord,
+)
+
+_TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
+_GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
+_MOST_HLO_BYTES = 32 * 2**20
+
+
+def open_profile(path: str | Path, program: Any = None, *, max_events: int = 20_000) -> ProfileRecord:
+    """Opens a profile that was recorded on other devices: seconds of every operation, device, program and line.
+
+    Reads what `jax.profiler` and XProf write, of any number of hosts, and the HLO that it carries. The file is read as
+    a stream: memory grows with the number of different operations and with `max_events`, not with the file.
+
+    Args:
+        path: A log directory of TensorBoard or XProf (its newest recording), a `*.xplane.pb`, or a `trace.json.gz`.
+        program: The same program here, to join by: a `Traced`, a `ProgramRecord` or a `ModuleRecord`. Its HLO is used
+            where the profile carries none of that name.
+        max_events: Events kept for the time line, evenly over the devices; sums always count all.
+
+    Returns:
+        The profile. `joined` is the share of events that are instructions of the HLO, `unjoined` names all others;
+        `notes` say what is missing. Nothing in it is predicted but `predicted_seconds`.
+
+    Raises:
+        ProfileError: there is no profile, nothing in it can be read, or no event in it is of a device.
+
+    Example:
+        >>> import jax, tempfile
+        >>> from workbench.measurement import open_profile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     with jax.profiler.trace(directory):
+        ...         _ = jax.jit(lambda x: x @ x)(jax.numpy.ones((64, 64))).block_until_ready()
+        ...     profile = open_profile(directory)
+        >>> profile.devices[0].where, profile.joined
+        ('cpu:0', 1.0)
+    """
+    files = _files(Path(path))
+    reader = ProfileReader(max_events, _given_modules(program))
+    for host, file in enumerate(files):
+        reader.read(file, host if len(files) > 1 else None)
+    return _Recorder(reader).record(Path(path).name, files)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        msg = (
+            f"`open_profile` was given `{path}`, which does not exist. It opens a log directory, a `*.xplane.pb` or a "
+            "`*.trace.json.gz`: give the path that `jax.profiler.start_trace` was given."
+        )
+        raise ProfileError(msg)
+    found = sorted(path.rglob("*.xplane.pb")) or sorted({file for name in _TRACES for file in path.rglob(name)})
+    if not found:
+        msg = (
+            f"`open_profile` was given the directory `{path}`, which holds no `*.xplane.pb` and no `*.trace.json.gz`. "
+            "JAX writes them below `plugins/profile/<date>/` when `jax.profiler.stop_trace()` is called: give the "
+            "directory that `start_trace` was given, after the trace was stopped."
+        )
+        raise ProfileError(msg)
+    newest = max(found, key=lambda file: (file.stat().st_mtime, file.parent.name)).parent
+    return [file for file in found if file.parent == newest]
+
+
+def _given_modules(program: Any) -> list[ModuleRecord]:
+    if program is None:
+        return []
+    if not isinstance(program, ModuleRecord) and hasattr(program, "inspect"):
+        program = program.inspect()
+    module = program if isinstance(program, ModuleRecord) else getattr(program, "module", None)
+    if not isinstance(module, ModuleRecord):
+        msg = (
+            f"`open_profile` was given program={type(program).__name__}, which holds no compiled module. Seconds are "
+            "joined to HLO instructions: pass `wb.trace(fn)(*args)`, what its `inspect()` returns, or leave it out."
+        )
+        raise ProfileError(msg)
+    return [module]
+
+
+class _Recorder:
+    """Makes the record of what was read."""
+
+    def __init__(self, read: ProfileReader) -> None:
+        self._read = read
+
+    def record(self, name: str, files: Sequence[Path]) -> ProfileRecord:
+        """Everything that was read, joined to HLO."""
+        if not self._read.sums and not self._read.unjoined:
+            msg = (
+                f"`open_profile` was given `{name}`, in which no device left an event (planes of hosts alone). "
+                f"{' '.join(self._read.notes)} Seconds are read from the planes of devices: record with their tracer on "
+                "(`jax.profiler.trace`, as it is by default), around calls that are waited for."
+            )
+            raise ProfileError(msg)
+        chip = next((device.chip for device in self._read.devices.values() if device.chip), None)
+        modules, programs = self._modules()
+        operations = tuple(
+            sorted(
+                (self._operation(key, total, modules.get(key[0]), chip) for key, total in self._read.sums.items()),
+                key=lambda operation: -operation.seconds,
+            )
+        )
+        trees = {program.name: self._tree(program.name, modules, operations) for program in programs}
+        return ProfileRecord(
+            name=name,
+            files=tuple(str(file) for file in files),
+            hosts=tuple(dict.fromkeys(self._read.hosts)),
+            devices=tuple(self._device_records(operations)),
+            programs=programs,
+            operations=operations,
+            events=self._time_line(operations),
+            unjoined=self._unjoined_records(operations),
+            **self._shares(operations),
+            chip=chip,
+            error_bar=error_bar(chip) if chip else "",
+            memory=self._memory_records(),
+            trees=trees,
+            notes=tuple(dict.fromkeys([*self._read.notes, *self._final_notes(operations)])),
+        )
+
+    def _modules(self) -> tuple[dict[str, ModuleRecord], tuple[ProfiledProgramRecord, ...]]:
+        seconds: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for (program, _), total in self._read.sums.items():
+            seconds[program] += sum(total.seconds.values())  # pyright: ignore[reportArgumentType]
+            counts[program] += 1
+        modules: dict[str, ModuleRecord] = {}
+        records = []
+        for program, spent in seconds.most_common():
+            module, hlo, notes = self._module(program)
+            if module is not None:
+                modules[program] = module
+            records.append(
+                ProfiledProgramRecord(
+                    name=program,
+                    module=module_name(program),
+                    seconds=float(spent),
+                    operations=counts[program],
+                    runs=self._read.runs.get(program),
+                    hlo=hlo,  # pyright: ignore[reportArgumentType] -- one of the literals
+                    flops=None if module is None else module.flops,
+                    peak_bytes=None if module is None else max((b for _, b in module.memory.timeline), default=None),
+                    notes=notes,
+                )
+            )
+        return modules, tuple(records)
+
+    def _module(self, program: str) -> tuple[ModuleRecord | None, str, tuple[str, ...]]:
+        given = self._read.given.get(module_name(program))
+        proto = self._read.protos.get(program) or next(
+            (found for name, found in self._read.protos.items() if module_name(name) == program), None
+        )
+        if proto is None:
+            return given, "given" if given else "missing", ()
+        if len(proto) > _MOST_HLO_BYTES:
+            return given, "given" if given else "unreadable", (f"its HLO has {len(proto)} bytes, too many to read",)
+        text = hlo_text_of_proto(proto)
+        if text is None:
+            return given, "given" if given else "unreadable", ("this jaxlib cannot print its HLO",)
+        try:
+            return inspect_module(self._with_groups(program, text)), "carried", ()
+        except InspectionError as error:
+            return given, "given" if given else "unreadable", (str(error)[:300],)
+
+    def _with_groups(self, program: str, text: str) -> str:
+        """The HLO with the groups of its collectives, which a profile keeps in the names of its events alone."""
+        for (owner, name), total in self._read.sums.items():
+            if owner != program or not COLLECTIVES.match(name):
+                continue
+            groups = _GROUPS.search(str(total.facts.get("long_name", "")))
+            if groups:
+                line = re.compile(rf"(%?{re.escape(name)} = [^\n]*?)replica_groups=\{{\}}")
+                text = line.sub(lambda match, found=groups[0]: match[1] + found, text, count=1)
+        return text
+
+    def _operation(
+        self, key: tuple[str, str], total: MeasuredSum, module: ModuleRecord | None, chip: ChipRecord | None
+    ) -> ProfiledOperationRecord:
+        program, name = key
+        instruction = find_instruction(instructions_of(module), name) if module else None
+        facts = total.facts
+        category = total.category or (category_of(instruction, module) if instruction and module else "")
+        flops = fact_of(facts, "flops", "model_flops")
+        accessed = fact_of(facts, "bytes_accessed", "raw_bytes_accessed")
+        if instruction is not None:
+            flops, accessed = instruction.flops, float(instruction.accessed_bytes)
+            if instruction.opcode == "custom-call" and not flops:  # a kernel whose work HLO does not say
+                flops = None
+        kind = kind_of(name, category, instruction)
+        dtype = dtype_of(instruction, module) if instruction and module else dtype_of_text(str(facts.get("long_name") or
+                       facts.get("shape_with_layout") or ""))  # fmt: skip
+        seconds, bound = None, ""
+        if chip is not None and kind == "compute" and flops is not None and accessed is not None:
+            class_of = classify_operation(
+                "convolution" if "conv" in name and flops else category,
+                instruction.opcode if instruction else "",
+                flops,
+            )
+            seconds, bound = predict_operation(flops, accessed, dtype, chip, kind=class_of)
+        elif chip is not None and kind == "collective" and module is not None:
+            sent = next((found for found in module.collectives if found.name == name), None)
+            if sent is not None and sent.group_size > 1:
+                seconds = collective_seconds(sent.kind, sent.payload_bytes, sent.group_size, chip)
+        return ProfiledOperationRecord(
+            name=name,
+            program=program,
+            category=category,
+            executions=total.executions,
+            seconds=sum(total.seconds.values()),
+            seconds_by_device=dict(total.seconds),
+            kind=kind,  # pyright: ignore[reportArgumentType] -- one of the literals
+            opcode=instruction.opcode if instruction else "",
+            events=total.events,
+            flops=flops,
+            accessed_bytes=accessed,
+            dtype=dtype,
+            op_name=(instruction.op_name if instruction else "") or str(facts.get("tf_op", "")).rstrip(":"),
+            source=(instruction.source if instruction else None) or source_of(str(facts.get("source", ""))),
+            stage=instruction.stage if instruction else None,
+            predicted_seconds=seconds,
+            bound=bound,  # pyright: ignore[reportArgumentType] -- one of the literals
+            joined=instruction is not None,
+        )
+
+    def _tree(
+        self, program: str, modules: Mapping[str, ModuleRecord], operations: Sequence[ProfiledOperationRecord]
+    ) -> CallTreeRecord:
+        own = [operation for operation in operations if operation.program == program]
+        module = modules.get(program)
+        tree = module.call_tree if module is not None else None
+        return tree_of_names(program, own) if tree is None else measured_tree(tree, own)
+
+    def _device_records(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[ProfiledDeviceRecord]:
+        sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for operation in operations:
+            for where, seconds in operation.seconds_by_device.items():
+                sums[where, operation.kind] += seconds
+        for where, device in sorted(self._read.devices.items(), key=lambda item: natural_order(item[0])):
+            if device.events or device.other or device.overlapped:
+                yield ProfiledDeviceRecord(
+                    where=where,
+                    platform=device.platform,
+                    kind=device.kind,
+                    events=device.events,
+                    span_seconds=max(0.0, device.last - device.first) if device.last else 0.0,
+                    compute_seconds=sums[where, "compute"],
+                    collective_seconds=sums[where, "collective"],
+                    copy_seconds=sums[where, "copy"],
+                    other_seconds=device.other,
+                    wait_seconds=device.wait,
+                    overlapped_seconds=device.overlapped,
+                    peak_flops_per_second=device.peak_flops,
+                    peak_bytes_per_second=device.peak_bytes,
+                )
+
+    def _time_line(self, operations: Sequence[ProfiledOperationRecord]) -> tuple[EventRecord, ...]:
+        by_name = {operation.name: operation for operation in reversed(operations)}
+        each = max(1, self._read.max_events // max(1, len(self._read.devices)))
+        kept: list[EventRecord] = []
+        for device in self._read.devices.values():
+            kept += sorted(device.kept, key=lambda event: event.start_seconds)[:each]
+        kept.sort(key=lambda event: event.start_seconds)
+        start = kept[0].start_seconds if kept else 0.0
+        described = []
+        for event in kept:
+            operation = by_name.get(event.name)
+            changes: dict[str, Any] = {"start_seconds": event.start_seconds - start}
+            if operation is not None and event.kind in ("compute", "collective"):
+                kind = "collective" if operation.kind == "collective" else "compute"
+                changes |= {"stage": operation.stage, "source": operation.source, "kind": kind}
+            described.append(event.replace(**changes))
+        return tuple(described)
+
+    def _unjoined_records(self, operations: Sequence[ProfiledOperationRecord]) -> tuple[UnjoinedRecord, ...]:
+        found = [
+            UnjoinedRecord(
+                kind=kind,
+                events=count,
+                seconds=seconds,
+                overlaps=overlaps,
+                names={name: float(spent) for name, spent in names.most_common(5)},
+            )
+            for (kind, overlaps), (count, seconds, names) in self._read.unjoined.items()
+        ]
+        lost: defaultdict[str, list[ProfiledOperationRecord]] = defaultdict(list)
+        for operation in operations:
+            if not operation.joined:
+                lost[operation.program].append(operation)
+        for program, held in lost.items():
+            found.append(
+                UnjoinedRecord(
+                    kind=f"operations of {program or 'no program'}, whose instruction is in no HLO",
+                    events=sum(operation.events for operation in held),
+                    seconds=sum(operation.seconds for operation in held),
+                    names={operation.name: operation.seconds for operation in held[:5]},
+                )
+            )
+        return tuple(sorted(found, key=lambda record: -record.seconds))
+
+    def _shares(self, operations: Sequence[ProfiledOperationRecord]) -> dict[str, float]:
+        apart = [(count, seconds) for (_, overlaps), (count, seconds, _) in self._read.unjoined.items() if not overlaps]
+        events = sum(operation.events for operation in operations) + sum(count for count, _ in apart)
+        spent = sum(operation.seconds for operation in operations) + sum(seconds for _, seconds in apart)
+        joined = [operation for operation in operations if operation.joined]
+        return {
+            "joined": sum(operation.events for operation in joined) / events if events else 0.0,
+            "joined_seconds": sum(operation.seconds for operation in joined) / spent if spent else 0.0,
+        }
+
+    def _memory_records(self) -> tuple[ProfiledMemoryRecord, ...]:
+        records = []
+        for (host, allocator), points in self._read.memory.items():
+            step = max(1, len(points) // 1000)
+            records.append(
+                ProfiledMemoryRecord(
+                    where=host or "this host",
+                    allocator=allocator,
+                    peak_bytes=self._read.peaks[host, allocator],
+                    events=len(points),
+                    timeline=tuple(points[::step]),
+                )
+            )
+        return tuple(sorted(records, key=lambda record: -record.peak_bytes))
+
+    def _final_notes(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[str]:
+        total = sum(device.events for device in self._read.devices.values())
+        if total > self._read.max_events:
+            kept = self._read.max_events
+            yield f"The time line holds the first {kept} of {total} events; all sums count every event."
+        if any(kind == COMMAND_BUFFERS for kind, _ in self._read.unjoined):
+            yield COMMAND_BUFFER_NOTE
+        elif not operations and any(device.platform == "gpu" for device in self._read.devices.values()):
+            yield COMMAND_BUFFER_NOTE
+        if any(device.platform == "cpu" for device in self._read.devices.values()):
+            yield "Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator."
+        for program in {operation.program for operation in operations if not operation.joined}:
+            if not any(operation.joined for operation in operations if operation.program == program):
+                yield (
+                    f"The profile carries no HLO of {program or 'unnamed programs'}: FLOPs and lines of its operations "
+                    "are those that the profile itself states. Give `program=` to join it to the program here."
+                )

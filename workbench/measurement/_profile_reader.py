@@ -1,0 +1,211 @@
+"""Adds up what the files of a profile say, in one pass and with memory for the different operations only."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.cost import chip_of_gpu, known_chip
+from workbench.errors import MeshError, ProfileError
+from workbench.measurement._device_events import (
+    WAITING,
+    DeviceEvent,
+    ModuleRun,
+    OtherEvent,
+    device_of,
+    execution_shares,
+    first_moment,
+    read_plane,
+)
+from workbench.measurement._operation_facts import COLLECTIVES, program_name
+from workbench.measurement._trace_json import read_trace
+from workbench.measurement._xplane import Plane, WireError, read_space
+from workbench.records import ChipRecord, EventRecord, ModuleRecord
+
+_MOST_NAMES = 200
+
+
+@dataclass(slots=True)
+class MeasuredSum:
+    """What was measured of one instruction."""
+
+    category: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    events: int = 0
+    executions: float = 0.0
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+@dataclass(slots=True)
+class MeasuredDevice:
+    """What was measured of one device, and what its plane says about it."""
+
+    platform: str
+    kind: str = ""
+    chip: ChipRecord | None = None
+    peak_flops: float | None = None
+    peak_bytes: float | None = None
+    first: float = float("inf")
+    last: float = 0.0
+    events: int = 0
+    wait: float = 0.0
+    overlapped: float = 0.0
+    other: float = 0.0
+    kept: list[EventRecord] = field(default_factory=list)
+
+
+class ProfileReader:
+    """Adds up what the files say."""
+
+    def __init__(self, max_events: int, given: Sequence[ModuleRecord]) -> None:
+        self.max_events = max_events
+        self.given = {module.name: module for module in given}
+        self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
+        self.devices: dict[str, MeasuredDevice] = {}
+        self.unjoined: dict[tuple[str, bool], tuple[int, float, Counter[str]]] = {}
+        self.runs: Counter[str] = Counter()
+        self.protos: dict[str, bytes] = {}
+        self.memory: dict[tuple[str, str], list[tuple[float, int]]] = {}
+        self.peaks: dict[tuple[str, str], int] = {}
+        self.hosts: list[str] = []
+        self.notes: list[str] = []
+
+    def read(self, file: Path, number: int | None) -> None:
+        """Adds one file: one host."""
+        host = ""
+        try:
+            if file.name.endswith(".pb"):
+                space = read_space(file)
+                planes: list[Any] = list(space.planes)
+                self.notes += [f"{file.name}: {warning}" for warning in space.warnings[:3]]
+                damage, host = space.damage, next(iter(space.hosts), "")
+            else:
+                planes, damage = read_trace(file)
+        except OSError as error:
+            msg = f"`open_profile` cannot read `{file}` ({error.strerror}). Give a file that you may read."
+            raise ProfileError(msg) from error
+        if damage:
+            self.notes.append(f"{file.name} is damaged ({damage}); what comes before is read")
+        host = host or (file.name.split(".")[0] if number is not None else "")
+        if host:
+            self.hosts.append(host)
+        place = f"{host}/" if number is not None else ""
+        origin = first_moment(planes)
+        for plane in planes:
+            try:
+                self._plane(plane, place, origin)
+            except (WireError, TypeError, AttributeError, ValueError) as error:
+                self.notes.append(f"{file.name}: plane `{plane.name}` is damaged ({error}); its first events are read")
+
+    def _plane(self, plane: Any, place: str, origin: int) -> None:
+        if isinstance(plane, Plane) and plane.name == "/host:metadata":
+            self._take_hlo(plane)
+            return
+        named = device_of(plane.name)
+        if named:
+            where = f"{place}{named[0]}:{named[1]}"
+            self._describe(self.devices.setdefault(where, MeasuredDevice(named[0])), plane.stats)
+        platform = named[0] if named else "cpu"
+        found = read_plane(plane, origin_ps=origin)
+        for event, share in self._shared(found, f"{place}{platform}"):
+            self._event(event, share, f"{place}{platform}:{event.device}", platform)
+        if plane.name == "/host:CPU" and isinstance(plane, Plane):
+            self._allocations(plane, place, origin)
+
+    def _shared(self, found: Iterable[Any], prefix: str) -> Iterator[tuple[DeviceEvent, float]]:
+        def only_executions() -> Iterator[DeviceEvent]:
+            for event in found:
+                if isinstance(event, DeviceEvent):
+                    yield event
+                elif isinstance(event, ModuleRun):
+                    self.runs[program_name(event.module, event.program)] += 1
+                else:
+                    self._other(event, f"{prefix}:{event.device}")
+
+        yield from execution_shares(only_executions())
+
+    def _event(self, event: DeviceEvent, share: float, where: str, platform: str) -> None:
+        device = self.devices.setdefault(where, MeasuredDevice(platform))
+        key = program_name(event.module, event.program), event.name
+        total = self.sums.get(key)
+        if total is None:
+            total = self.sums[key] = MeasuredSum(event.category, event.facts)
+        total.events += 1
+        total.executions += share
+        total.seconds[where] += event.self_seconds
+        device.events += 1
+        device.first = min(device.first, event.start_seconds)
+        device.last = max(device.last, event.end_seconds)
+        if len(device.kept) < self.max_events:
+            kind = "collective" if COLLECTIVES.match(event.name) else "compute"
+            device.kept.append(
+                EventRecord(
+                    where=where, name=event.name, start_seconds=event.start_seconds, seconds=event.seconds, kind=kind
+                )
+            )
+
+    def _other(self, event: OtherEvent, where: str) -> None:
+        device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))
+        count, seconds, names = self.unjoined.get((event.kind, event.overlaps), (0, 0.0, Counter()))
+        if event.name in names or len(names) < _MOST_NAMES:
+            names[event.name] += event.seconds  # pyright: ignore[reportArgumentType] -- a Counter of floats
+        self.unjoined[event.kind, event.overlaps] = (count + 1, seconds + event.seconds, names)
+        if event.kind == WAITING:
+            device.wait += event.seconds
+        elif event.overlaps:
+            device.overlapped += event.seconds
+        else:
+            device.other += event.seconds
+            device.first = min(device.first, event.start_seconds)
+            device.last = max(device.last, event.start_seconds + event.seconds)
+        if not event.overlaps or event.kind == WAITING:
+            if len(device.kept) < self.max_events:
+                kind = "wait" if event.kind == WAITING else "other"
+                device.kept.append(
+                    EventRecord(
+                        where=where,
+                        name=event.name,
+                        start_seconds=event.start_seconds,
+                        seconds=event.seconds,
+                        kind=kind,
+                    )
+                )
+
+    def _describe(self, device: MeasuredDevice, stats: Mapping[str, Any]) -> None:
+        device.kind = str(stats.get("device_type_string", ""))
+        flops, bandwidth = stats.get("peak_teraflops_per_second"), stats.get("peak_hbm_bw_gigabytes_per_second")
+        device.peak_flops = flops * 1e12 if flops else None
+        device.peak_bytes = bandwidth * 1e9 if bandwidth else None
+        if device.kind:
+            try:
+                device.chip = known_chip(device.kind)
+            except MeshError:
+                self.notes.append(f"no peaks are published for {device.kind!r}: nothing is predicted for it")
+        elif "core_count" in stats:
+            vendor = str(stats.get("device_vendor", ""))
+            device.chip = chip_of_gpu(vendor, int(stats["core_count"]), int(stats.get("memory_size", 0)))
+            device.kind = (
+                f"{vendor} {device.chip.name}" if device.chip else f"{vendor} GPU of {stats['core_count']} cores"
+            )
+
+    def _take_hlo(self, plane: Plane) -> None:
+        for kind in plane.kinds():
+            proto = next((value for value in kind.stats.values() if isinstance(value, bytes)), None)
+            if proto:
+                self.protos[kind.name] = proto
+
+    def _allocations(self, plane: Plane, place: str, origin: int) -> None:
+        """What allocators said: of TPUs the bytes that a program reserves are not in the arrays' own figure."""
+        wanted = {id(kind) for kind in plane.kinds() if kind.name in ("MemoryAllocation", "MemoryDeallocation")}
+        if not wanted:
+            return
+        for line in plane.lines():
+            for event in plane.events(line):
+                if id(event.kind) not in wanted:
+                    continue
+                stats = event.stats
+                used = int(stats.get("bytes_allocated", 0) or 0) + int(stats.get("bytes_reserved", 0) or 0)
+                key = place.rstrip("/"), str(stats.get("allocator_name", ""))
+                self.peaks[key] = max(self.peaks.get(key, 0), used, int(stats.get("peak_bytes_in_use", 0) or 0))
+                self.memory.setdefault(key, []).append(((event.start_ps - origin) * 1e-12, used))

@@ -1,0 +1,120 @@
+"""Measured seconds on the call tree of a program."""
+
+from collections.abc import Iterable, Mapping
+
+from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, ProfiledOperationRecord
+
+UNKNOWN = "measured, but not found in the program"
+
+
+def measured_tree(tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord]) -> CallTreeRecord:
+    """The tree with the measured seconds of every operation on the nodes that it came from.
+
+    An instruction that the compiler fused from several lines shares its seconds as the tree shares its instructions.
+    What the tree lacks becomes a node of its own, so that the root's seconds are all seconds.
+
+    Args:
+        tree: Of the compiled module.
+        operations: Of the same program, measured.
+    """
+    places: dict[str, list[tuple[int, float]]] = {}
+    for node in tree.nodes:
+        for name, share in node.instructions.items():
+            places.setdefault(name, []).append((node.id, share))
+    own: dict[int, dict[str, float]] = {}
+    lost: list[ProfiledOperationRecord] = []
+    for operation in operations:
+        found = places.get(operation.name, [])
+        total = sum(share for _, share in found)
+        if not total:
+            lost.append(operation)
+            continue
+        for number, share in found:
+            _add(own.setdefault(number, {}), operation.seconds_by_device, share / total)
+    nodes = list(tree.nodes)
+    nodes += _lost_nodes(lost, len(nodes), own)
+    sums: dict[int, dict[str, float]] = {number: dict(seconds) for number, seconds in own.items()}
+    for node in reversed(nodes):  # parents come before their children
+        if node.parent is not None and node.id in sums:
+            _add(sums.setdefault(node.parent, {}), sums[node.id], 1.0)
+    return tree.replace(
+        nodes=tuple(
+            node.replace(
+                own=node.own.replace(measured_seconds=own.get(node.id, {})),
+                total=node.total.replace(measured_seconds=sums.get(node.id, {})),
+            )
+            for node in nodes
+        )
+    )
+
+
+def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> CallTreeRecord:
+    """A tree made of the names that the profile itself gives its operations, where there is no HLO to read.
+
+    Args:
+        name: Of the program.
+        operations: Measured, with `op_name` such as "jit(step)/decoder/dot_general".
+    """
+    children: dict[tuple[str, ...], dict[str, None]] = {(): {}}
+    leaves: dict[tuple[str, ...], list[ProfiledOperationRecord]] = {}
+    for operation in operations:
+        path = tuple(part for part in operation.op_name.rstrip(":").split("/") if part) or (f"({operation.category})",)
+        for depth in range(len(path)):
+            children.setdefault(path[:depth], {})[path[depth]] = None
+        leaves.setdefault(path, []).append(operation)
+    nodes: list[CallNodeRecord] = []
+
+    def visit(path: tuple[str, ...], parent: int | None) -> dict[str, float]:
+        number = len(nodes)
+        here = leaves.get(path, [])
+        own: dict[str, float] = {}
+        for operation in here:
+            _add(own, operation.seconds_by_device, 1.0)
+        source = next((operation.source for operation in here if operation.source), None)
+        nodes.append(
+            CallNodeRecord(
+                id=number,
+                parent=parent,
+                kind="root" if parent is None else "operation" if here else "scope",
+                name=path[-1] if path else name,
+                file=source.file if source else None,
+                line=source.line if source else None,
+                scope="/".join(path),
+                instructions={operation.name: 1.0 for operation in here},
+            )
+        )
+        total = dict(own)
+        for below in children.get(path, {}):
+            _add(total, visit((*path, below), number), 1.0)
+        nodes[number] = nodes[number].replace(
+            own=CallFiguresRecord(measured_seconds=own), total=CallFiguresRecord(measured_seconds=total)
+        )
+        return total
+
+    visit((), None)
+    return CallTreeRecord(
+        made_from="compiled",
+        nodes=tuple(nodes),
+        notes=("made of the names in the profile: it carries no HLO of this program",),
+    )
+
+
+def _lost_nodes(
+    lost: list[ProfiledOperationRecord], first: int, own: dict[int, dict[str, float]]
+) -> list[CallNodeRecord]:
+    if not lost:
+        return []
+    nodes = [CallNodeRecord(id=first, parent=0, kind="unattributed", name=UNKNOWN)]
+    for number, operation in enumerate(lost, start=first + 1):
+        own[number] = dict(operation.seconds_by_device)
+        nodes.append(
+            CallNodeRecord(
+                id=number, parent=first, kind="operation", name=operation.name, instructions={operation.name: 1.0}
+            )
+        )
+    return nodes
+
+
+def _add(into: dict[str, float], seconds: Mapping[str, float], share: float) -> None:
+    for device, amount in seconds.items():
+        into[device] = into.get(device, 0.0) + amount * share

@@ -1,0 +1,82 @@
+"""A recorded profile as text: where the seconds went, by device, category, operation and line."""
+
+from workbench.records import CallNodeRecord, CallTreeRecord, ProfileRecord
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+
+_OPERATIONS = 10
+_TREE_LINES = 16
+_TREE_SHARE = 0.02
+
+
+def render_profile_text(profile: ProfileRecord) -> str:
+    """Devices, categories, the operations that take most, the call tree, and what could not be joined.
+
+    Example:
+        >>> print(render_profile_text(ProfileRecord(name="run", files=())))
+        Profile run: 0 devices, 0 programs, 0 s of operations.
+    """
+    lines = [
+        f"Profile {profile.name}: {count_text(len(profile.devices))} devices"
+        f"{f' of {len(profile.hosts)} hosts' if len(profile.hosts) > 1 else ''}, "
+        f"{count_text(len(profile.programs))} programs, {seconds_text(profile.seconds)} of operations."
+    ]
+    if profile.operations or profile.unjoined:
+        lines.append(
+            f"  joined to HLO: {profile.joined:.1%} of the events, {profile.joined_seconds:.1%} of the seconds"
+        )
+    for device in profile.devices:
+        parts = {
+            "computing": device.compute_seconds,
+            "collectives": device.collective_seconds,
+            "copies": device.copy_seconds,
+            "without instruction": device.other_seconds,
+            "waiting for chips": device.wait_seconds,
+        }
+        told = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in parts.items() if seconds)
+        lines.append(
+            f"  {device.where} {device.kind}: {count_text(device.events)} events in "
+            f"{seconds_text(device.span_seconds)}: {told or 'nothing'}; idle {device.idle_share:.0%}"
+        )
+    for program in profile.programs[:_OPERATIONS]:
+        lines.append(f"  program {program.name}: {seconds_text(program.seconds)}, HLO {program.hlo}")
+    total = profile.seconds or 1.0
+    if profile.operations:
+        told = ", ".join(
+            f"{n or 'unknown'} {s / total:.1%}" for n, s in list(profile.seconds_by_category().items())[:8]
+        )
+        lines.append(f"  by category: {told}")
+    for operation in profile.operations[:_OPERATIONS]:
+        rate = operation.flops_per_second
+        predicted = operation.predicted_seconds
+        told = [f"{operation.seconds / total:.1%}", f"{seconds_text(operation.seconds_per_execution)} each"]
+        told += [f"{flops_text(rate)}/s"] if rate else []
+        told += [f"{bytes_text(operation.bytes_per_second)}/s"] if operation.bytes_per_second else []
+        told += [f"predicted {seconds_text(predicted)}"] if predicted else []
+        told += [str(operation.source)] if operation.source else []
+        executions = count_text(round(operation.executions))
+        lines.append(f"  {executions} × {operation.name} ({operation.category or 'unknown'}): {', '.join(told)}")
+    if profile.tree is not None:
+        lines += _tree_lines(profile.tree)
+    for held in profile.memory[:4]:
+        lines.append(f"  memory of {held.where} {held.allocator}: at most {bytes_text(held.peak_bytes)}")
+    for lost in profile.unjoined:
+        beside = " (beside other work)" if lost.overlaps else ""
+        lines.append(f"Not joined: {lost.kind}, {count_text(lost.events)} events, {seconds_text(lost.seconds)}{beside}")
+    lines += [profile.error_bar] if profile.error_bar else []
+    lines += [f"Note: {note}" for note in profile.notes]
+    return "\n".join(lines)
+
+
+def _tree_lines(tree: CallTreeRecord) -> list[str]:
+    whole = _measured(tree.root)
+    lines = ["  call tree, seconds of all devices:"]
+    for depth, node in tree.walk():
+        share = _measured(node) / whole if whole else 0.0
+        if share >= _TREE_SHARE and len(lines) <= _TREE_LINES and not node.hidden:
+            where = f" at {node.file}:{node.line}" if node.file and node.line else ""
+            lines.append(f"  {'  ' * (depth + 1)}{share:6.1%} {node.name}{where}")
+    return lines
+
+
+def _measured(node: CallNodeRecord) -> float:
+    return sum(node.total.measured_seconds.values())
