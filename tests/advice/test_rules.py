@@ -160,3 +160,20 @@ def test_a_planned_record_is_refused():
     record = wb.inspect(jax.jit(jnp.tanh), mesh=jax.sharding.AbstractMesh((4,), ("data",)))(jnp.ones(8))
     with pytest.raises(wb.errors.InspectionError, match="planned and not compiled"):
         wb.advice.advise_record(record)
+
+
+def test_change_that_makes_another_program_is_not_called_verified():
+    nnx = pytest.importorskip("flax.nnx")
+    optax = pytest.importorskip("optax")
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        loss, gradient = nnx.value_and_grad(lambda m: (m(x) ** 2).mean())(model)
+        optimizer.update(model, gradient)
+        return loss
+
+    model = nnx.Linear(64, 64, rngs=nnx.Rngs(0))
+    advice = wb.advise(step)(model, nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param), jnp.ones((32, 64)))
+    found = next(f for f in advice.findings if f.rule == "missing donation")
+    assert not found.gain.verified
+    assert "could not be verified" in found.gain.how

@@ -56,17 +56,33 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     assert choice is not None
     after = recompile(specs={leaf.path: choice[1]})
     assert after.module is not None
+    if (after.module.memory.peak_bytes or 0) >= (program.module.memory.peak_bytes or 0):
+        return finding.replace(gain=_gain(program, after, "compiled with this spec"))
     more = sum(map(sent, after.module.collectives)) - program.sent_bytes
     return finding.replace(
-        gain=_peak(program, after, "compiled with this spec"),
+        gain=_gain(program, after, "compiled with this spec"),
         evidence=(*finding.evidence, f"one device then sends {more:+,.0f} bytes per call"),
     )
 
 
 def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
     assert after.module is not None
+    if not _same_work(program.module.flops, after.module.flops):
+        # Wrapped once more in `jax.jit`, a function that mutates its modules (`nnx.jit`) loses its updates.
+        peak = float(program.module.memory.peak_bytes or 0)
+        how = "could not be verified: applied from outside, the change makes another program of it"
+        return GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=how)
+    return _gain(program, after, how)
+
+
+def _gain(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
+    assert after.module is not None
     before, now = program.module.memory.peak_bytes or 0, after.module.memory.peak_bytes or 0
     return GainRecord(quantity="peak bytes", before=float(before), after=float(now), verified=True, how=how)
+
+
+def _same_work(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and abs(after - before) <= 0.01 * max(before, 1.0)
 
 
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
