@@ -18,7 +18,30 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-browser", action="store_true", help="fail, instead of skip, when no browser is found")
+    parser.addoption("--everything", action="store_true", help="also run what the quick suite leaves out")
     parser.addoption("--new-pictures", action="store_true", help="take the reference pictures of views anew")
+
+
+# The quick suite is what runs without arguments: a test of each kind, from packages whose tests need no second process.
+QUICK = ("cli", "cost", "inspection", "mesh", "records", "render", "repository", "widgets")
+LONG = ("browser", "lab", "notebook", "slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without arguments, keeps the quick tests; what is named by a path, `-k` or `-m` always runs."""
+    named = config.invocation_params.args and any(not str(arg).startswith("-") for arg in config.invocation_params.args)
+    if named or config.getoption("--everything") or config.option.keyword or config.option.markexpr:
+        return
+    here = config.rootpath / "tests"
+    quick = {
+        item
+        for item in items
+        if item.path.is_relative_to(here)
+        and item.path.relative_to(here).parts[0] in QUICK
+        and not any(item.get_closest_marker(mark) for mark in LONG)
+    }
+    config.hook.pytest_deselected(items=[item for item in items if item not in quick])
+    items[:] = [item for item in items if item in quick]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -33,6 +33,12 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@cache
+def dependency_groups() -> dict:
+    """The table `[dependency-groups]` of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+
+
 def code_blocks(page: str, language: str) -> list[str]:
     """The fenced blocks of a language in a page."""
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -17,6 +17,8 @@ WorkbenchError
 └── MissingDependencyError (ImportError)
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -96,11 +98,43 @@ class RoundError(EngineError):
 class MissingDependencyError(WorkbenchError, ImportError):
     """An optional library is not installed; the message holds the line that installs it."""
 
-    def __init__(self, library: str, *, extra: str, needed_for: str) -> None:
+    def __init__(self, library: str, *, needed_for: str, extra: str | None = None) -> None:
+        if extra is None:  # installed by default, but this environment was made without dependencies
+            source, command = "It is one of the workbench's dependencies", f"pip install {library}"
+        else:
+            source = f"It comes with the optional extra `{extra}`"
+            command = f'pip install "mapreduce-workbench[{extra}]"'
         super().__init__(
-            f"{needed_for} needs the library `{library}`, which is not installed here. It comes with the optional "
-            f'extra `{extra}`: run `pip install "mapreduce-workbench[{extra}]"` and restart the kernel.',
+            f"{needed_for} needs the library `{library}`, which is not installed here. {source}: run `{command}` and "
+            "restart the kernel.",
             name=library,
         )
         self.library = library
         self.extra = extra
+
+
+@contextlib.contextmanager
+def needs_library(library: str, *, needed_for: str, extra: str | None = None) -> Iterator[None]:
+    """Around an import: reports a missing library with the one line that installs it.
+
+    Args:
+        library: The distribution, as `pip install` knows it.
+        needed_for: What the user asked for, the subject of the sentence.
+        extra: The optional extra that brings it; None for a dependency that is installed by default.
+
+    Raises:
+        MissingDependencyError: if the import fails because a module is not installed.
+
+    Example:
+        >>> with needs_library("colour-of-magic", needed_for="`paint`", extra="paint"):  # doctest: +ELLIPSIS
+        ...     import colour_of_magic
+        Traceback (most recent call last):
+        ...
+        workbench.errors.MissingDependencyError: `paint` needs the library `colour-of-magic`, which is not installed ...
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if isinstance(missing, WorkbenchError):
+            raise
+        raise MissingDependencyError(library, extra=extra, needed_for=needed_for) from missing

@@ -1,51 +1,69 @@
-"""A wheel holds everything that an installation without the repository needs."""
+"""A wheel and a source distribution hold everything that an installation without the repository needs, and no more."""
 
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
 from repository_files import ROOT, tracked_files
 
-KEPT = (
-    "workbench/",
-    "widgets/",
-    "workbench_child.py",
-    "workbench_command.py",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-)
+PACKAGES = {"workbench": "workbench/", "workbench_widgets": "widgets/workbench_widgets/"}
+KEPT = (*PACKAGES.values(), "notebooks/", "pyproject.toml", "MANIFEST.in", "setup.py", "README.md", "LICENSE")
+COMMAND = [
+    sys.executable,
+    "-c",
+    "from setuptools import build_meta as b; import sys; getattr(b, sys.argv[1])(sys.argv[2])",
+]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The names in a wheel that was built, without a network, from a copy of the tracked files."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory):
+    """A copy of the tracked files that the build reads."""
+    folder = tmp_path_factory.mktemp("source")
     for name in tracked_files():
         if name.startswith(KEPT):
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*build, "--wheel-dir", str(out), str(source)], check=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sdist(source, tmp_path_factory):
+    """A source distribution, made without a network."""
+    out = tmp_path_factory.mktemp("sdist")
+    subprocess.run([*COMMAND, "build_sdist", str(out)], cwd=source, check=True, capture_output=True)
+    (built,) = out.glob("*.tar.gz")
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist, tmp_path_factory):
+    """The names in a wheel that was built from the source distribution, without a network."""
+    unpacked, out = tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    (folder,) = unpacked.iterdir()
+    subprocess.run([*COMMAND, "build_wheel", str(out)], cwd=folder, check=True, capture_output=True)
     (built,) = out.glob("*.whl")
     return set(zipfile.ZipFile(built).namelist())
 
 
-def test_wheel_holds_every_file_of_both_packages(wheel):
-    wanted = {name for name in tracked_files() if name.startswith(KEPT[:2])}
+@pytest.mark.parametrize("package", PACKAGES)
+def test_wheel_holds_every_file_of_a_package(wheel, package):
+    prefix = PACKAGES[package]
+    wanted = {f"{package}/{name.removeprefix(prefix)}" for name in tracked_files() if name.startswith(prefix)}
     assert sorted(wanted - wheel) == []
 
 
 def test_wheel_installs_nothing_else_at_the_top(wheel):
-    tops = {name.split("/")[0] for name in wheel}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "workbench",
-        "workbench_child.py",
-        "workbench_command.py",
-        "widgets",
-    }
+    assert {top for name in wheel if not (top := name.split("/")[0]).endswith(".dist-info")} == set(PACKAGES)
+
+
+def test_wheel_holds_the_course(wheel):
+    notebooks = {name.removeprefix("notebooks/") for name in tracked_files() if name.startswith("notebooks/")}
+    assert {f"workbench/course/{name}" for name in notebooks} <= wheel
 
 
 def test_wheel_holds_the_licence_and_the_command(wheel):

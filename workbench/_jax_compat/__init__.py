@@ -4,6 +4,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +28,24 @@ from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
 Aval: TypeAlias = Any  # jax.core.ShapedArray, which has no public type
+
+NEWEST_KNOWN = (0, 12)
+"""The newest JAX, up to its minor version, that the tests pass on."""
+
+
+def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
+    """Warns where this JAX is newer than those that the tests pass on; everything is tried all the same."""
+    if version[:2] > NEWEST_KNOWN:
+        found, known = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
+        warnings.warn(
+            f"The workbench is tested up to JAX {known}, and this is JAX {found}. It reads parts of JAX that change "
+            "without notice: if something fails, look for a newer workbench, or install "
+            f'`pip install "jax<{NEWEST_KNOWN[0]}.{NEWEST_KNOWN[1] + 1}"`.',
+            stacklevel=2,
+        )
+
+
+warn_of_newer_jax()
 
 
 def at_top_level() -> bool:

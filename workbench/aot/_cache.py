@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from workbench.errors import needs_library
 
 _FORMAT = 1
 _ENDING = ".json.gz"
@@ -156,7 +156,11 @@ def cache_key(request: dict[str, Any], *, compiler: str) -> str:
 
 def _default_directory() -> Path:
     root = os.environ.get("WORKBENCH_CACHE")
-    return Path(root if root else platformdirs.user_cache_dir("mapreduce-workbench", appauthor=False)) / "targets"
+    if root:
+        return Path(root) / "targets"
+    with needs_library("platformdirs", needed_for="The cache of compilations (without WORKBENCH_CACHE)"):
+        import platformdirs
+    return Path(platformdirs.user_cache_dir("mapreduce-workbench", appauthor=False)) / "targets"
 
 
 def _default_limit() -> int:

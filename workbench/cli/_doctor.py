@@ -1,19 +1,20 @@
-"""`workbench doctor`: what is installed, which devices are there, what is wrong, and the line that fixes it."""
+"""`workbench doctor`: what is installed, which devices there are, what is broken, and the command that fixes it."""
 
+import dataclasses
 import importlib
 import importlib.metadata
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from workbench.cli import _browser, _lab, _metadata
-from workbench.errors import CommandError
 
 DEVICE_TIMEOUT_SECONDS = 120
 ASK_FOR_DEVICES = """
@@ -21,12 +22,17 @@ import json, jax
 devices = jax.devices()
 print(json.dumps([devices[0].platform, devices[0].device_kind, len(devices), jax.process_count()]))
 """
+PACKAGES = ("workbench", "workbench_widgets")
 FRONT_ENDS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
+
+
+# What everything but JupyterLab, figures and tables needs: without one of these the workbench does not work at all.
+CORE = frozenset({"anywidget", "jax", "jaxtyping", "lazy-loader", "numpy", "optax", "treescope"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One finding: `absent` is optional and not here, `broken` has to be repaired; `fix` is the line that does it."""
+    """One finding: `absent` is optional and not installed, `broken` has to be repaired; `fix` is the command for it."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
@@ -34,17 +40,49 @@ class Check:
     fix: str = ""
 
 
-def report_health() -> int:
-    """Prints every finding and returns 1 when something is broken, else 0."""
+def report_health(form: Literal["short", "long", "json"] = "short") -> int:
+    """Prints the findings and returns 1 when something is broken, else 0.
+
+    Args:
+        form: A few lines and every problem; every finding; or every finding as JSON.
+    """
     checks = list(examine())
-    width = max(len(check.name) for check in checks)
-    for check in checks:
+    broken = [check for check in checks if check.state == "broken"]
+    if form == "json":
+        print(json.dumps({"ok": not broken, "checks": [dataclasses.asdict(check) for check in checks]}, indent=1))
+        return 1 if broken else 0
+    shown = checks if form == "long" else _short(checks)
+    width = max(len(check.name) for check in shown)
+    for check in shown:
         print(f"{check.state:6}  {check.name:{width}}  {check.found}")
-        if check.fix:
+        if check.fix and (form == "long" or check.state == "broken"):
             print(f"{'':6}  {'':{width}}  → {check.fix}")
-    broken = [check.name for check in checks if check.state == "broken"]
-    print(f"\nBroken: {', '.join(broken)}." if broken else "\nNothing is broken.")
+    names = ", ".join(check.name for check in broken)
+    print(f"\nBroken: {names}." if broken else "\nNothing is broken.")
     return 1 if broken else 0
+
+
+def _short(checks: Sequence[Check]) -> list[Check]:
+    """What is broken in full, and the rest by one line per group."""
+    lines: list[Check] = []
+    for check in checks:
+        group = check.name.partition(" ")[0] if check.name.startswith(("extra ", "library ", "front end ")) else ""
+        if check.state == "broken" or not group:
+            lines.append(check)
+    for group, title in (("library ", "libraries"), ("front end ", "widgets in JupyterLab")):
+        whole = [check for check in checks if check.name.startswith(group)]
+        missing = [check.name.removeprefix(group) for check in whole if check.state == "absent"]
+        good = [check for check in whole if check.state == "ok"]
+        if good or missing:
+            found = f"{len(good)} of {len(whole)}" + (f"; not installed: {', '.join(missing)}" if missing else "")
+            lines.append(Check(name=title, state="ok" if good else "absent", found=found))
+    extras = [check for check in checks if check.name.startswith("extra ")]
+    if extras:
+        here = [check.name.removeprefix("extra ") for check in extras if check.state == "ok"]
+        more = [check.name.removeprefix("extra ") for check in extras if check.state == "absent"]
+        found = f"{', '.join(here) or 'none'}; optional and not installed: {', '.join(more) or 'none'}"
+        lines.append(Check(name="extras", state="ok", found=found))
+    return lines
 
 
 def examine() -> Iterable[Check]:
@@ -58,35 +96,59 @@ def examine() -> Iterable[Check]:
         required, extras = [], {}
     else:
         yield Check(name=_metadata.DISTRIBUTION, state="ok", found=importlib.metadata.version(_metadata.DISTRIBUTION))
-    yield from (check_library(requirement) for requirement in required)
-    yield from (_guard(name, lambda name=name: check_import(name)) for name in ("workbench", "widgets"))
+    yield from (_guard(f"import {name}", lambda name=name: check_import(name)) for name in PACKAGES)
+    yield from filter(None, [check_foreign()])
     yield _guard("devices", check_devices)
-    yield _guard("kernel", check_kernel)
-    yield from (check_front_end(name, library) for name, library in FRONT_ENDS.items())
-    yield _guard("notebooks", check_notebooks)
+    yield from (check_library(requirement) for requirement in required)
+    if _installed_version(Requirement("jupyterlab")) is not None:
+        yield _guard("kernel", check_kernel)
+        for name, library in FRONT_ENDS.items():
+            yield _guard(f"front end {library}", lambda name=name, library=library: check_front_end(name, library))
+    yield _guard("course", check_course)
     yield _guard("browser", check_browser)
     yield from (check_extra(name, requirements) for name, requirements in extras.items())
 
 
+def check_foreign() -> Check | None:
+    """A finding where another distribution installs packages of our names; None where there is none.
+
+    On the package index, `workbench` is another project: whichever is installed later overwrites files of the other,
+    and uninstalling it deletes them.
+    """
+    owners = importlib.metadata.packages_distributions()
+    found = sorted({owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION})
+    if not found:
+        return None
+    again = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
+    return Check(
+        name="other distribution",
+        state="broken",
+        found=f"{', '.join(found)} installs files into the package `workbench` too",
+        fix=f"pip uninstall {' '.join(found)} && {again}   (or use an environment for each)",
+    )
+
+
 def check_library(requirement: Requirement) -> Check:
-    """Whether a library that is always needed is here, in a version that is allowed."""
-    version = _installed_version(requirement)
+    """Whether a dependency is installed, in a version that fits; only the core is broken without it."""
+    name, version = f"library {requirement.name}", _installed_version(requirement)
+    fix = f'pip install "{requirement}"'
     if version is None:
-        return Check(name=requirement.name, state="broken", found="not installed", fix=f'pip install "{requirement}"')
+        state = "broken" if canonicalize_name(requirement.name) in CORE else "absent"
+        return Check(name=name, state=state, found="not installed", fix=fix)
     if not requirement.specifier.contains(version, prereleases=True):
         found = f"{version}, but {requirement.specifier} is needed"
-        return Check(name=requirement.name, state="broken", found=found, fix=f'pip install "{requirement}"')
-    return Check(name=requirement.name, state="ok", found=version)
+        return Check(name=name, state="broken", found=found, fix=fix)
+    return Check(name=name, state="ok", found=version)
 
 
 def check_extra(name: str, requirements: list[Requirement]) -> Check:
-    """Whether an optional extra is here: all of it, none of it, or (which is broken) in versions that do not fit."""
+    """Whether an optional extra is installed: all of it, in versions that fit. Nothing is broken without it."""
     title, fix = f"extra {name}", f'pip install "{_metadata.DISTRIBUTION}[{name}]"'
     versions = {requirement: _installed_version(requirement) for requirement in requirements}
     wrong = [f"{r.name} {v} (needs {r.specifier})" for r, v in versions.items() if v and v not in r.specifier]
     missing = [r.name for r, v in versions.items() if v is None]
     if wrong:
-        return Check(name=title, state="broken", found="wrong version: " + ", ".join(wrong), fix=fix)
+        return Check(name=title, state="absent", found="other versions: " + ", ".join(wrong), fix=fix)
     if missing:
         return Check(name=title, state="absent", found="not installed: " + ", ".join(missing), fix=fix)
     return Check(name=title, state="ok", found=", ".join(f"{r.name} {v}" for r, v in versions.items()))
@@ -149,14 +211,14 @@ def check_front_end(extension: str, library: str) -> Check:
     )
 
 
-def check_notebooks() -> Check:
-    """Whether `workbench lab` will find the notebooks."""
-    try:
-        folder = _lab.find_notebook(None)
-    except CommandError:
-        fix = "workbench lab path/to/mine.ipynb, or start it in a clone of the repository"
-        return Check(name="notebooks", state="absent", found="not beside the package nor in this folder", fix=fix)
-    return Check(name="notebooks", state="ok", found=f"{len(list(folder.glob('*.ipynb')))} in {folder}")
+def check_course() -> Check:
+    """Whether `workbench lab` will find the course."""
+    folder = _lab.find_course()
+    if folder is None:
+        fix = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
+        return Check(name="course", state="absent", found="neither in the package nor beside it", fix=fix)
+    found = f"{len(list(folder.glob('*.ipynb')))} notebooks in {folder}; `workbench lab` opens a copy"
+    return Check(name="course", state="ok", found=found)
 
 
 def check_browser() -> Check:
@@ -174,7 +236,7 @@ def _guard(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except Exception as error:
         text = str(error).strip() or "no message"
-        fix = "pip install --require-hashes -r requirements.lock   (in the repository)"
+        fix = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
         return Check(name=name, state="broken", found=f"{type(error).__name__}: {text.splitlines()[0]}", fix=fix)
 
 

@@ -1,13 +1,17 @@
-"""Reads the command line and starts the command that was asked for."""
+"""Reads the command line and starts the command that it names."""
 
 import argparse
+import difflib
 import importlib.metadata
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from workbench.cli._metadata import DISTRIBUTION
 from workbench.errors import WorkbenchError
+
+DISTRIBUTION = "mapreduce-workbench"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,13 +21,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; `None` reads them from the process.
 
     Returns:
-        0 when all went well, 1 when the command failed and said why on stderr. Wrong usage ends in status 2 (argparse).
+        0 when all went well, 1 when the command failed and printed the reason on stderr. Wrong usage ends in status 2.
     """
-    arguments = _parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
+    if arguments.debug:
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        logging.getLogger("workbench").setLevel(logging.DEBUG)
     try:
         return arguments.start(arguments)
     except WorkbenchError as error:
         print(f"workbench {arguments.command}: {error}", file=sys.stderr)
+        return 1
+    except ImportError as error:
+        print(
+            f"workbench {arguments.command}: {error}. A library cannot be imported. Run `workbench doctor`, "
+            "which names the command that fixes it.",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -35,7 +53,8 @@ def _start_lab(arguments: argparse.Namespace) -> int:
     from workbench.cli._lab import open_lab
 
     choose_platform()
-    return open_lab(arguments.notebook, port=arguments.port, browser=not arguments.no_browser)
+    browser = not arguments.no_browser
+    return open_lab(arguments.notebook, folder=arguments.folder, port=arguments.port, browser=browser)
 
 
 def _start_demo(arguments: argparse.Namespace) -> int:
@@ -49,18 +68,48 @@ def _start_demo(arguments: argparse.Namespace) -> int:
 def _start_doctor(arguments: argparse.Namespace) -> int:
     from workbench.cli._doctor import report_health
 
-    return report_health()
+    return report_health(form="json" if arguments.json else "long" if arguments.verbose else "short")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="workbench", description="A Jupyter workbench for sharded, differentiable MapReduce in JAX."
-    )
+def _start_engines(arguments: argparse.Namespace) -> int:
+    from workbench.cli._engines import list_engines
+
+    return list_engines(as_json=arguments.json)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest choice where one is misspelt."""
+
+    def error(self, message: str) -> NoReturn:
+        if "invalid choice: '" in message and "(choose from" in message:
+            wrong = message.split("invalid choice: '")[1].split("'")[0]
+            choices = message.split("(choose from ")[1].rstrip(")").replace("'", "").split(", ")
+            near = difflib.get_close_matches(wrong, choices, n=1)
+            message += f". Did you mean `{near[0]}`?" if near else ""
+        super().error(message)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; shell completion is made from it."""
+    parser = _Parser(prog="workbench", description="A Jupyter workbench for sharded, differentiable MapReduce in JAX.")
     parser.add_argument("--version", action="version", version=f"{DISTRIBUTION} {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    parser.add_argument("--debug", action="store_true", help="log restarts, cache hits and workers to stderr")
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "tcsh"),
+        help='shell completion: eval "$(workbench --print-completion bash)"',
+    )
+    commands = parser.add_subparsers(dest="command", metavar="command")
 
-    lab = commands.add_parser("lab", help="open JupyterLab on the notebooks (this machine only, with a token)")
+    lab = commands.add_parser("lab", help="open JupyterLab on a copy of the course (this machine only, with a token)")
     lab.add_argument("notebook", nargs="?", help="a notebook to open, by name or path")
+    lab.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("workbench-course"),
+        help="where the course is copied to; files that exist there are kept (default: workbench-course)",
+    )
     lab.add_argument("--port", type=_port, help="the port to listen on; without it, a free one is taken")
     lab.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
     lab.set_defaults(start=_start_lab)
@@ -70,9 +119,28 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--rounds", type=_rounds, default=30, help="rounds of federated averaging (default: 30)")
     demo.set_defaults(start=_start_demo)
 
-    doctor = commands.add_parser("doctor", help="say what is installed, which devices are there, and what is wrong")
+    doctor = commands.add_parser("doctor", help="check the installation and name the command that fixes it")
+    form = doctor.add_mutually_exclusive_group()
+    form.add_argument("--verbose", action="store_true", help="list every check")
+    form.add_argument("--json", action="store_true", help="print every check as JSON")
     doctor.set_defaults(start=_start_doctor)
+
+    engines = commands.add_parser("engines", help="list where a program can run, and what each engine needs")
+    engines.add_argument("--json", action="store_true", help="print the list as JSON")
+    engines.set_defaults(start=_start_engines)
     return parser
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints the completion script of a shell and ends."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
+        from workbench.errors import needs_library
+
+        with needs_library("shtab", needed_for="`workbench --print-completion`"):
+            import shtab
+        print(shtab.complete(parser, shell=str(values)))
+        parser.exit()
 
 
 def _version() -> str:
@@ -83,16 +151,14 @@ def _version() -> str:
 
 
 def _port(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 65535:
-        msg = f"{number} is not a port: ports go from 1 to 65535"
-        raise argparse.ArgumentTypeError(msg)
-    return number
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        message = f"{text!r} is not a port: ports go from 1 to 65535"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def _rounds(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        msg = f"{number} rounds train nothing: give 1 or more"
-        raise argparse.ArgumentTypeError(msg)
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        message = f"{text!r} is not a number of rounds: pass 1 or more"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)

@@ -5,7 +5,7 @@ import importlib.metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-DISTRIBUTION = "mapreduce-workbench"
+from workbench.cli._main import DISTRIBUTION
 
 
 def read_requirements() -> list[Requirement]:

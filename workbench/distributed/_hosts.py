@@ -15,13 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import psutil
 
 from workbench.distributed._merge import merge_runs
 from workbench.distributed._synchronize import TIMEOUT_SECONDS
-from workbench.errors import EngineError, MeshError, MissingDependencyError
+from workbench.errors import EngineError, MeshError, MissingDependencyError, needs_library
 from workbench.mesh import simulate_devices
 from workbench.records import RunRecord
+
+with needs_library("psutil", needed_for="`start_hosts`"):
+    import psutil
 
 _GRACE_SECONDS = 10.0  # for the other hosts, once one has failed
 _POLL_SECONDS = 0.05

@@ -113,8 +113,8 @@ class ClientReader:
             message = (
                 f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, given))}, but "
                 f"the first client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a "
-                "program have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run them "
-                "in programs of their own."
+                "program have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run "
+                "them in programs of their own."
             )
             raise EngineError(message, stage=stage, client=identity)
         return [np.asarray(leaf) for leaf in leaves]

@@ -14,7 +14,11 @@ import sys
 import time
 from typing import Any
 
-import psutil
+from workbench.errors import needs_library
+
+with needs_library("psutil", needed_for="An engine of child processes"):
+    import psutil
+
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of this process (Linux)
 

@@ -4,6 +4,8 @@ import pickle
 from multiprocessing import parent_process
 from typing import Any
 
+from workbench.errors import needs_library
+
 
 def pickled(value: Any) -> bytes:
     """`value` as bytes that every process of the launch can read with `pickle.loads`.
@@ -20,6 +22,7 @@ def pickled(value: Any) -> bytes:
 
 
 def _by_value(value: Any) -> bytes:
-    import cloudpickle
+    with needs_library("cloudpickle", needed_for="A program of several processes"):
+        import cloudpickle
 
     return cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)

@@ -16,9 +16,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from workbench.errors import ProgramError
+from workbench.errors import ProgramError, needs_library
 from workbench.launch import _spawned
 from workbench.launch._child import Address, Order
 from workbench.launch._client import Line
@@ -28,6 +26,9 @@ from workbench.launch._program import Program
 from workbench.launch._remote import RemoteHost, RemoteService
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
+
+with needs_library("psutil", needed_for="`ProcessEngine`"):
+    import psutil
 
 _LOG_TAIL_BYTES = 4096
 # Forked from a process that is spawned once and holds neither threads nor JAX, a node starts in a tenth of the time.

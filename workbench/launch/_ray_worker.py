@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
+from workbench.errors import needs_library
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._remote import Keeper
 from workbench.launch._runner import NodeRunner
+
+with needs_library("psutil", needed_for="`RayEngine`"):
+    import psutil
 
 CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls of other nodes
 

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
-from workbench.errors import ProgramError
+from workbench.errors import ProgramError, needs_library
 from workbench.launch._client import Client, Line
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit, NodeRunner
 from workbench.launch._service import parallel_calls
+
+with needs_library("psutil", needed_for="`ThreadEngine`"):
+    import psutil
 
 
 class ThreadHost:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from workbench.errors import DataError, MeasureError
+from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
 from workbench.measurement._history_file import HistoryFile
 from workbench.measurement._state_check import changed_leaves, describe_state, misfits
@@ -73,7 +73,7 @@ class Checkpoints:
 
         Costs one copy of the state to the host for its digest, and the new rounds: earlier ones are on disk already.
         """
-        import orbax.checkpoint as ocp  # half a second that only runs with checkpoints pay
+        ocp = _orbax()
 
         manager = self._open()
         about = {"leaves": describe_state(_rooted(state)), "program": program}
@@ -89,6 +89,7 @@ class Checkpoints:
 
     def load(self, like: Any, *, round: int | None = None) -> tuple[int, Any, History]:
         """The number of finished rounds, the state and the history; see `load_checkpoint`."""
+        _orbax()
         known = self.rounds()
         wanted = known[::-1] if round is None else [step for step in known if step == round]
         problems = []
@@ -135,7 +136,7 @@ class Checkpoints:
             self._manager.reload()  # another run may have written since it looked
 
     def _read(self, finished: int, like: Any) -> tuple[Any, History]:
-        import orbax.checkpoint as ocp
+        ocp = _orbax()
 
         manager = self._open()
         about = manager.restore(finished, args=ocp.args.Composite(history=ocp.args.JsonRestore()))["history"]
@@ -158,7 +159,7 @@ class Checkpoints:
 
     def _open(self) -> Any:
         if self._manager is None:
-            import orbax.checkpoint as ocp
+            ocp = _orbax()
 
             options = ocp.CheckpointManagerOptions(
                 max_to_keep=self._keep,
@@ -168,6 +169,12 @@ class Checkpoints:
             )
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         return self._manager
+
+
+def _orbax() -> Any:
+    with needs_library("orbax-checkpoint", extra="checkpoints", needed_for="`checkpoint_dir=`"):
+        import orbax.checkpoint as ocp  # half a second that only runs with checkpoints pay
+    return ocp
 
 
 def _rooted(state: Any) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from workbench.errors import MeasureError
+from workbench.errors import MeasureError, needs_library
 from workbench.records import ClientProfileRecord
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class ClientProfiles:
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per client."""
-        import pandas as pd
+        with needs_library("pandas", needed_for="`to_pandas`"):
+            import pandas as pd
 
         table = pd.DataFrame({name: getattr(self, name) for name in _COLUMNS})
         return table.rename_axis("client")

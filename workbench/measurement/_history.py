@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import jax
 import numpy as np
 
-from workbench.errors import MissingDependencyError, ProgramError
+from workbench.errors import MissingDependencyError, ProgramError, needs_library
 from workbench.mesh import read_here
 from workbench.records import ProblemRecord, RoundRecord, write_whole
 
@@ -64,7 +64,8 @@ class History(Sequence[RoundRecord]):
             for name, values in record.metrics.items()
             for place, value in _numbers(values)
         ]
-        import pandas as pd
+        with needs_library("pandas", needed_for="`History.to_pandas`"):
+            import pandas as pd
 
         table = pd.DataFrame(rows, columns=["round", "metric", "client", "step", "value"])
         return table.astype({"round": "int64", "client": "Int64", "step": "Int64", "value": "float64"})
@@ -76,7 +77,8 @@ class History(Sequence[RoundRecord]):
             | {name: float(np.mean(_array(values))) for name, values in record.metrics.items()}
             for record in self._rounds
         ]
-        import pandas as pd
+        with needs_library("pandas", needed_for="`History.to_pandas`"):
+            import pandas as pd
 
         return pd.DataFrame(rows, columns=["round", "seconds", *self.metrics()]).set_index("round")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from workbench.errors import MeasureError
+from workbench.errors import MeasureError, needs_library
 from workbench.measurement._sampling import Sampler
 from workbench.records import SampleRecord
 
@@ -130,7 +130,8 @@ class DeviceMonitor:
                 del row["record"]
                 row["notes"] = "; ".join(device.notes)
                 rows.append(row | {f"host_{name}": value for name, value in host.items()})
-        import pandas as pd
+        with needs_library("pandas", needed_for="`to_pandas`"):
+            import pandas as pd
 
         return pd.DataFrame(rows)
 

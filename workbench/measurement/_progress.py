@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.errors import needs_library
 from workbench.records import RoundRecord
 
 _SHOWN_METRICS = 3
@@ -16,7 +17,8 @@ class Progress:
         self._bar: Any = None
         self._problems = 0
         if shown:
-            from tqdm.auto import tqdm  # chooses between terminal and notebook when it is imported
+            with needs_library("tqdm", needed_for="A progress bar (`progress=True`)"):
+                from tqdm.auto import tqdm  # chooses between terminal and notebook when it is imported
 
             self._bar = tqdm(total=rounds, initial=finished, unit="round")
 

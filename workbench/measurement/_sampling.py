@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import psutil
 
-from workbench.errors import MissingDependencyError
+from workbench.errors import MissingDependencyError, needs_library
 from workbench.measurement._memory import device_label, largest_arrays, live_bytes, read_memory
 from workbench.measurement._nvml import GpuFigures, NvmlReader
 from workbench.measurement._tpu_metrics import TpuMetrics
@@ -36,7 +35,9 @@ class Sampler:
         platforms = {device.platform for device in devices}
         self._nvml = nvml or (self._start_nvml() if platforms & {"gpu", "cuda"} else None)
         self._tpu = tpu or (TpuMetrics() if "tpu" in platforms else None)
-        self._process = psutil.Process(os.getpid())
+        with needs_library("psutil", needed_for="`watch_devices`"):
+            import psutil
+        self._psutil, self._process = psutil, psutil.Process(os.getpid())
         psutil.cpu_percent(interval=None)  # the first answer is meaningless, later ones count from the last question
 
     def sample(self, started: float) -> SampleRecord:
@@ -108,9 +109,9 @@ class Sampler:
         return _NOTHING
 
     def _host(self) -> HostSampleRecord:
-        memory = psutil.virtual_memory()
+        memory = self._psutil.virtual_memory()
         return HostSampleRecord(
-            cpu_percent=psutil.cpu_percent(interval=None),
+            cpu_percent=self._psutil.cpu_percent(interval=None),
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
             process_bytes=self._process.memory_info().rss,

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench.errors import InspectionError
+from workbench.errors import InspectionError, needs_library
 from workbench.mesh import read_here
 from workbench.plan._emissions import Emission
 
@@ -88,7 +88,8 @@ class Heard:
 
     def to_pandas(self) -> Any:
         """One row per number: program, call, name, then a column per axis, and the value."""
-        import pandas as pd
+        with needs_library("pandas", needed_for="`to_pandas`"):
+            import pandas as pd
 
         rows: list[dict[str, Any]] = []
         for heard in self:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from workbench.errors import needs_library
 from workbench.records._data import ClientDataRecord
 from workbench.render._theme import palette, sequential
 
@@ -43,7 +44,8 @@ def render_label_skew(
         >>> render_label_skew(record).axes[0].get_ylabel()
         'examples held'
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    with needs_library("matplotlib", needed_for="`render_label_skew`"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     from workbench.render._figures import NotebookFigure
 
@@ -166,7 +168,8 @@ def tabulate_clients(record: ClientDataRecord) -> Any:
         >>> tabulate_clients(record).loc["a"].tolist()
         [2, 8]
     """
-    import pandas as pd
+    with needs_library("pandas", needed_for="A table of clients"):
+        import pandas as pd
 
     columns: dict[str, Any] = {"examples": record.examples, "bytes": record.bytes}
     if record.total_variation:

@@ -5,12 +5,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, Locator
-
+from workbench.errors import needs_library
 from workbench.render._svg import bytes_text, flops_text, seconds_text
 from workbench.render._theme import OKABE_ITO, palette
+
+with needs_library("matplotlib", needed_for="A figure"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, Locator
 
 HATCHES = ("", "///", "\\\\\\", "|||", "---", "+++", "xxx", "...")
 _BETWEEN = "#767676"  # 4.5:1 on white and 4.6:1 on black: the ink of figures that must read on both

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.errors import needs_library
 from workbench.records import CostRecord, RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
 from workbench.render._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
@@ -139,7 +140,8 @@ def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
                 "ratio": (parts["compute"] + parts["collective"]) / seconds if seconds else math.nan,
             }
         )
-    import pandas as pd
+    with needs_library("pandas", needed_for="A table of arrays"):
+        import pandas as pd
 
     return pd.DataFrame(rows)
 

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.errors import needs_library
 from workbench.records import (
     ClientCostRecord,
     ClientRunRecord,
@@ -238,6 +239,7 @@ def _cell(value: Any) -> Any:
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> "pd.DataFrame":
     """A table with exactly these columns; a row without one of them has an empty cell."""
-    import pandas as pd
+    with needs_library("pandas", needed_for="`to_pandas`"):
+        import pandas as pd
 
     return pd.DataFrame([dict(row) for row in rows], columns=list(dict.fromkeys(columns)))

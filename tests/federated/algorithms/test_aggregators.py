@@ -229,3 +229,22 @@ def test_epsilon_grows_with_rounds_and_with_participation_and_shrinks_with_noise
     middle = algorithms.epsilon(1.0, **base)
     assert algorithms.epsilon(2.0, **base) < middle < algorithms.epsilon(1.0, **{**base, "rounds": 100})
     assert middle < algorithms.epsilon(1.0, **{**base, "participation": 0.4})
+
+
+@pytest.mark.parametrize(
+    ("noise", "rounds", "expected"),
+    # the figures of dp-accounting at ten times the resolution
+    [(1.0, 100, 7.0466), (0.5, 100, 31.371), (0.3, 1000, 506.19)],
+)
+def test_epsilon_is_computed_for_little_noise_too(noise: float, rounds: int, expected: float) -> None:
+    found = algorithms.epsilon(noise, rounds=rounds, participation=0.1, delta=1e-5)
+    assert expected * 0.9999 <= found <= expected * 1.001
+
+
+def test_epsilon_that_cannot_be_composed_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, *_: Any) -> float:
+        raise ValueError("the loss is too large")
+
+    monkeypatch.setattr("dp_accounting.pld.PLDAccountant.get_epsilon", fail)
+    with pytest.raises(ProgramError, match=r"noise_multiplier=0\.3.*the loss is too large.*pass more noise"):
+        algorithms.epsilon(0.3, rounds=2, participation=0.5, delta=1e-5)

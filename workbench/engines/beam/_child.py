@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import pickle
 import queue
 import select
 import shutil
@@ -18,8 +19,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import cloudpickle
 
 
 def in_broken_kernel() -> bool:
@@ -58,6 +57,8 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
+            import cloudpickle
+
             sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
             self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]) + "\n")
             self._process.stdin.flush()
@@ -105,7 +106,7 @@ def serve() -> None:
         job, sent, runner, flags = json.loads(lines.get())
         error = ""
         try:
-            arguments = cloudpickle.loads(base64.b64decode(sent))
+            arguments = pickle.loads(base64.b64decode(sent))
             _working[:] = [str(arguments[0])] if job != "run_reading" else []
             do(job, arguments, runner, flags)
         except Exception as raised:

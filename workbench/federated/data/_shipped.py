@@ -3,11 +3,12 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from workbench.errors import DataError
+from workbench.errors import DataError, needs_library
 from workbench.federated.data._client_data import ClientData, federate
 from workbench.federated.data._partition import Partition, dirichlet
 
@@ -86,7 +87,7 @@ class Split(NamedTuple):
 
 
 def shipped(name: ShippedName) -> Examples:
-    """Returns a real data set that comes with scikit-learn; nothing is downloaded.
+    """Returns a real data set that needs no network; `digits` is part of the workbench, the others of scikit-learn.
 
     | name | examples × features | what `y` is |
     |---|---|---|
@@ -102,13 +103,15 @@ def shipped(name: ShippedName) -> Examples:
 
     Raises:
         DataError: if there is no such data set.
+        MissingDependencyError: if the data set is not `digits` and scikit-learn (extra `course`) is not installed.
 
     Example:
         >>> shipped("wine")
         Examples('wine', 178 examples of shape (13,), 3 classes)
 
     References:
-        scikit-learn user guide, "Toy datasets". Digits: Alpaydin & Kaynak, UCI 1998.
+        scikit-learn user guide, "Toy datasets". Digits: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten
+        Digits", UCI Machine Learning Repository, 1998, doi 10.24432/C50P49 (CC BY 4.0).
     """
     if name not in _NAMES:
         message = (
@@ -116,18 +119,32 @@ def shipped(name: ShippedName) -> Examples:
             f"are offered: use one of {', '.join(_NAMES)}, or a loader such as `load_npz` for your own files."
         )
         raise DataError(message)
-    # scikit-learn takes a second to import and is needed only here.
-    from sklearn import datasets
+    if name == "digits":
+        return _digits()
+    with needs_library("scikit-learn", extra="course", needed_for=f"`shipped({name!r})`"):
+        from sklearn import datasets
 
     bunch = getattr(datasets, f"load_{name}")()
     classes = tuple(str(c) for c in bunch.target_names) if name not in ("diabetes", "linnerud") else ()
-    x = bunch.data / 16 if name == "digits" else bunch.data
     return Examples(
         name=name,
-        x=np.asarray(x, np.float32),
+        x=np.asarray(bunch.data, np.float32),
         y=np.asarray(bunch.target, np.int32 if classes else np.float32),
         features=tuple(str(f) for f in bunch.feature_names),
         classes=classes,
+    )
+
+
+def _digits() -> Examples:
+    """The test part of "Optical Recognition of Handwritten Digits", packed with the library."""
+    with np.load(Path(__file__).parent / "digits.npz", allow_pickle=False) as packed:
+        pixels, labels = packed["pixels"], packed["labels"]
+    return Examples(
+        name="digits",
+        x=pixels.astype(np.float32) / 16,
+        y=labels.astype(np.int32),
+        features=tuple(f"pixel_{row}_{column}" for row in range(8) for column in range(8)),
+        classes=tuple(map(str, range(10))),
     )
 
 

@@ -1,0 +1,23 @@
+"""Puts the course into the wheel; everything else is in pyproject.toml."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithCourse(build_py):
+    """Copies `notebooks/` into the package as `workbench/course/`."""
+
+    def run(self) -> None:
+        """Builds the packages, then adds the notebooks; an editable installation finds them beside the package."""
+        super().run()
+        if not self.editable_mode:
+            course = Path(self.build_lib) / "workbench" / "course"
+            course.mkdir(parents=True, exist_ok=True)
+            for notebook in sorted(Path("notebooks").glob("*.ipynb")):
+                shutil.copyfile(notebook, course / notebook.name)
+
+
+setup(cmdclass={"build_py": BuildWithCourse})
