@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 CODE = """
-import records_examples as examples, widgets
+import records_examples as examples, workbench_widgets
 view = workbench_widgets.Explorer(examples.fedavg_record())
 def follow(change):  # a click goes to the kernel, and the kernel's answer comes back
     if change["new"].get("stage") == "0":
@@ -122,7 +122,7 @@ def test_exported_explorer_is_interactive_from_a_file(page: Page, tmp_path: Path
     page.goto((tmp_path / "view.html").as_uri())
     view = page.locator("section.wb")
     view.get_by_role("tab", name="HLO").click()
-    view.get_by_role("button", name="all-reduce.1").click()
+    view.locator('[data-collective="all-reduce.1"]').click()
     view.get_by_role("button", name="Graph", exact=True).click()
     expect(view.locator("canvas.wb-graph")).to_have_attribute("data-open", "5")  # few instructions: all stages open
     view.get_by_role("tab", name="Program").click()

@@ -18,7 +18,7 @@ def notebook(root: Path, name: str, *cells: str) -> str:
     return name
 
 
-IMPORTS = "import records_examples as examples, widgets"
+IMPORTS = "import records_examples as examples, workbench_widgets"
 
 
 def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_the_theme(
@@ -67,6 +67,7 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     view.get_by_role("tab", name="HLO").click()
+    view.get_by_role("button", name="Instructions", exact=True).click()
     view.get_by_label("Only collectives over axis").select_option("clients")
     view.locator("[data-instruction]").first.click()
     view.get_by_role("tab", name="Program").click()
@@ -76,6 +77,36 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("Client ")
     view.get_by_role("tab", name="Mesh").click()
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
+
+
+def test_keys_in_a_view_do_not_edit_the_notebook(lab_page: Page, lab: str, lab_root: Path):
+    cells = (IMPORTS, "workbench_widgets.Explorer(examples.fedavg_record())")
+    open_notebook(lab_page, lab, notebook(lab_root, "keys.ipynb", *cells))
+    assert run_all(lab_page) == []
+    count = "() => window.jupyterapp.shell.currentWidget.content.model.cells.length"
+    before = lab_page.evaluate(count)
+    view = lab_page.locator("section.wb")
+    for focused in (
+        view.locator('[data-stage="1"]'),
+        view.get_by_role("tab", name="Mesh"),
+        view.locator('[data-device="0"]'),
+        view.get_by_role("separator", name="Height of the view"),
+    ):
+        focused.click(position={"x": 4, "y": 3})
+        for key in ("d", "d", "b", "a", "m"):
+            lab_page.keyboard.press(key)
+    assert lab_page.evaluate(count) == before
+    types = "() => [...window.jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.type)"
+    assert set(lab_page.evaluate(types)) == {"code"}
+
+
+def test_two_views_share_one_copy_of_the_bundle(lab_page: Page, lab: str, lab_root: Path):
+    show = "workbench_widgets.Explorer(examples.fedavg_record())"
+    open_notebook(lab_page, lab, notebook(lab_root, "shared.ipynb", IMPORTS, show, show))
+    assert run_all(lab_page) == []
+    expect(lab_page.locator("section.wb")).to_have_count(2)
+    assert lab_page.evaluate("() => globalThis.__workbenchLoaded.size") == 1
+    assert lab_page.locator("style[data-workbench]").count() == 1
 
 
 def test_closing_the_output_ends_the_view(lab_page: Page, lab: str, lab_root: Path):

@@ -35,7 +35,8 @@ function chosenBar(context: ViewContext): HTMLElement {
   const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "What is chosen" });
   const follow = () => {
     const all = entries(context.selection).map(([kind, value]) => {
-      const text = describeChosen(kind, value);
+      const names = context.state<{ names: string[] } | undefined>("operations")?.names;
+      const text = kind === "node" ? (names?.[Number(value)] ?? `node ${value}`) : describeChosen(kind, value);
       return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Let go of ${text}` });
     });
     replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing chosen"));

@@ -17,7 +17,9 @@ MOST_SOURCES = 4_000  # different lines whose code is sent
 
 def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
     """What the operations view draws: names and places as lists, figures as columns, library frames folded away."""
-    kept = [node for node in tree.nodes if not node.hidden or node.parent is None]
+    calls = _plain_calls(tree)
+    kept = [node for node in tree.nodes if node.parent is None or not (node.hidden or node.id in calls)]
+    called_at = {function: tree.nodes[call] for call, function in calls.items()}
     number = {node.id: at for at, node in enumerate(kept)}
     parents = [_visible_parent(tree, node, number) for node in kept]
     columns, arrays = _columns(kept)
@@ -28,8 +30,8 @@ def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
     }
     state = {
         "names": [node.name for node in kept],
-        "keys": [_key(node) for node in kept],
-        "places": [_place(node) for node in kept],
+        "keys": [_key(called_at.get(node.id, node)) for node in kept],
+        "places": [_place(called_at.get(node.id, node)) for node in kept],
         "scopes": [node.scope for node in kept],
         "turns": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
         "instructions": {str(number[node.id]): list(node.instructions) for node in kept if node.instructions},
@@ -39,12 +41,26 @@ def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
         "kinds": list(KINDS),
         "passes": list(PASSES),
         "columns": columns,
-        "code": _code(kept),
+        "code": _code([called_at.get(node.id, node) for node in kept]),
         "made_from": tree.made_from,
         "attributed": tree.attributed_to_line,
         "notes": list(tree.notes),
     }
     return state, arrays
+
+
+def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
+    """Lines that do nothing but call one function, and that function: one row shows both, at the line of the call."""
+    below: dict[int, list[CallNodeRecord]] = {}
+    for node in tree.nodes:
+        if node.parent is not None:
+            below.setdefault(node.parent, []).append(node)
+    found = {}
+    for node in tree.nodes:
+        inside = below.get(node.id, [])
+        if node.kind == "call" and len(inside) == 1 and inside[0].kind == "function" and not inside[0].hidden:
+            found[node.id] = inside[0].id
+    return found
 
 
 def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int, int]) -> int:

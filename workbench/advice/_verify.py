@@ -1,6 +1,7 @@
 """Applies a finding's change from outside, compiles the changed program, and reports what it really gains."""
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,8 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
             given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
             return traced.try_specs(specs, **given).after
         fn = jax.jit(traced.fn, donate_argnums=donate)
-        return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+        with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
 
     return recompile

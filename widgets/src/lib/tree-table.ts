@@ -46,6 +46,7 @@ export interface TreeTableOptions {
   rowClass?: (node: number) => string;
   rowAttributes?: (node: number) => Record<string, string>;
   rowHeight?: number;
+  nameWidth?: number;
   empty?: string;
   signal: AbortSignal;
 }
@@ -73,6 +74,7 @@ class Table implements TreeTable {
   private readonly body = h("div", { role: "rowgroup", class: "wb-tt-body" });
   private readonly nothing: HTMLElement;
   private readonly rowHeight: number;
+  private readonly nameWidth: number;
   private columns: readonly Column[];
   private open: Set<number>;
   private order: { key: string; descending: boolean } | undefined;
@@ -86,6 +88,7 @@ class Table implements TreeTable {
   constructor(private readonly options: TreeTableOptions) {
     this.tree = treeFrom(options.parent);
     this.rowHeight = options.rowHeight ?? DEFAULT_ROW_HEIGHT;
+    this.nameWidth = options.nameWidth ?? NAME_WIDTH;
     this.columns = options.columns;
     this.open = new Set(options.open ?? []);
     this.order = options.sort;
@@ -108,8 +111,11 @@ class Table implements TreeTable {
   setColumns(columns: readonly Column[]): void {
     this.columns = columns;
     const widths = columns.map((column) => column.width ?? "108px");
-    this.node.style.setProperty("--wb-tt-columns", [`minmax(${NAME_WIDTH}px, 1fr)`, ...widths].join(" "));
-    const least = widths.reduce((sum, width) => sum + Number(/\d+(?=px)/.exec(width)?.[0] ?? 100), NAME_WIDTH);
+    this.node.style.setProperty("--wb-tt-columns", [`minmax(${this.nameWidth}px, 1fr)`, ...widths].join(" "));
+    const least = widths.reduce(
+      (sum, width) => sum + Number.parseFloat(/[\d.]+(?=px)/.exec(width)?.[0] ?? "100"),
+      this.nameWidth,
+    );
     this.node.style.setProperty("--wb-tt-least", `${least}px`);
     this.node.setAttribute("aria-colcount", String(columns.length + 1));
     this.drawHead();
@@ -225,7 +231,7 @@ class Table implements TreeTable {
       this.options.mark?.(node),
       h("span", { class: "wb-tt-text" }, name),
     );
-    first.style.paddingLeft = `${6 + 15 * depth}px`;
+    first.style.paddingLeft = `${6 + 13 * depth}px`;
     const look = [
       "wb-tt-row",
       this.options.rowClass?.(node),

@@ -1,7 +1,6 @@
 // Every view by the name that Python gives it. To add one: see ../README.md.
 
 import { cost } from "../../workbench_widgets/static/cost.js";
-import { mesh } from "../../workbench_widgets/static/mesh.js";
 
 import { fromLegacy } from "../legacy";
 import type { RenderView } from "../lib/view";
@@ -10,6 +9,7 @@ import { compare } from "./compare";
 import { hlo } from "./hlo";
 import { lazy } from "./lazy";
 import { memory } from "./memory";
+import { mesh } from "./mesh";
 import { operations } from "./operations";
 import { program } from "./program";
 import { sharding } from "./sharding";
@@ -21,7 +21,7 @@ export const VIEWS: Record<string, RenderView> = {
   program,
   operations,
   clients,
-  mesh: fromLegacy(mesh),
+  mesh,
   sharding,
   hlo,
   memory,

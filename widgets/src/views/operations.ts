@@ -110,6 +110,7 @@ class Operations {
       label: "Operations by function, module and line",
       parent,
       title: "function, line, operation",
+      nameWidth: 300,
       name: (node) => this.title(node),
       mark: (node) =>
         h("span", { class: `wb-glyph wb-glyph-${this.kinds[node]}`, "aria-hidden": "true" }, GLYPHS[this.kinds[node]]),

@@ -1,0 +1,429 @@
+// Devices by mesh axis, on the torus or by host: cards with words while they are few, one cell each when they are many.
+import { type Block, showDetails } from "../lib/details";
+import { button, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
+import { formatAs, formatBytes, formatCount } from "../lib/format";
+import { consume } from "../lib/keyboard";
+import { cellAt } from "../lib/pixels";
+import { position, range } from "../lib/scale";
+import { split } from "../lib/split";
+import { css, legend, type Rgb, ramp, SERIES, seriesColour } from "../lib/theme";
+import type { RenderView, ViewContext } from "../lib/view";
+import { type Choice, gridOf, type Layout, Mesh, nearest, neighbour } from "./mesh-data";
+
+const MOST_RINGS = 64; // devices marked around a canvas at once
+const MOST_TITLES = 40; // as in the kernel's layout, which leaves room for them
+const MOST_SHARDS = 60;
+
+const rgbOf = (text: string): Rgb => {
+  const [r, g, b] = (text.match(/\w\w/g) ?? ["80", "80", "80"]).map((part) => Number.parseInt(part, 16));
+  return [r, g, b];
+};
+
+class MeshPane {
+  private readonly mesh: Mesh;
+  private readonly place = h("div", { class: "wb-scrolls" });
+  private readonly detail: HTMLElement;
+  private readonly legendBox = h("span", { class: "wb-legendbox" });
+  private readonly tip = h("p", { class: "wb-note wb-hovered", role: "status" });
+  private choice: Choice | undefined;
+  private values = new Float32Array();
+  private layout: Layout;
+  private places = new Float32Array();
+  private grid = new Int32Array();
+  private cards: HTMLElement[] = [];
+  private canvas: HTMLCanvasElement | null = null;
+  private rings: HTMLElement | null = null;
+  private cursor = 0;
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.mesh = new Mesh(context);
+    this.layout = this.mesh.layouts[0];
+    this.choice = this.telling();
+    const { node, main, detail } = split(context, "Details of the chosen device", 0.62);
+    this.detail = detail;
+    main.append(this.tools(), this.place);
+    host.append(node);
+    this.arrange();
+    context.onSelection(() => this.follow());
+    context.theme.onChange(() => {
+      this.paint();
+      this.mark();
+    });
+  }
+
+  /** The first thing that tells devices apart by more than their own number. */
+  private telling(): Choice | undefined {
+    const { choices } = this.mesh;
+    const varies = (choice: Choice) => range(this.mesh.values(choice))[1] > range(this.mesh.values(choice))[0];
+    const few = choices.find(
+      (choice) => choice.kind === "group" && varies(choice) && range(this.mesh.values(choice))[1] < SERIES,
+    );
+    return choices.find((choice) => choice.kind === "number" && varies(choice)) ?? few ?? choices[0];
+  }
+
+  private tools(): HTMLElement {
+    const { mesh } = this;
+    const layouts = mesh.layouts.map((each): Option<string> => [each.key, each.label]);
+    const arrange = menu("Arrange devices by", layouts, this.layout.key, (key) => {
+      this.layout = mesh.layouts.find((each) => each.key === key) ?? this.layout;
+      this.arrange();
+    });
+    const choices = mesh.choices.map((each, i): Option<number> => [i, each.label]);
+    const colour = menu("Colour devices by", choices, this.choice ? mesh.choices.indexOf(this.choice) : 0, (i) => {
+      this.choice = mesh.choices[i];
+      this.paint();
+    });
+    const axes = mesh.axes
+      .filter(({ size }) => size > 1)
+      .map(({ name }) => {
+        const made = button(
+          name,
+          () => this.context.select({ axis: this.context.selection.axis === name ? null : name }),
+          { "data-axis": name, "data-tip": `Colour the groups of devices that talk to each other over ${name}.` },
+        );
+        return made;
+      });
+    return h(
+      "div",
+      { class: "wb-tools" },
+      layouts.length > 1 ? h("label", {}, "Arrange by ", arrange) : null,
+      h("label", {}, "Colour by ", colour),
+      h("span", { class: "wb-row" }, "groups over", axes),
+      this.legendBox,
+    );
+  }
+
+  private arrange(): void {
+    const { layout, context } = this;
+    this.places = new Float32Array(context.array(`mesh.places.${layout.key}`));
+    this.grid = new Int32Array(gridOf(layout, this.places));
+    this.cards = [];
+    this.canvas = this.rings = null;
+    const abstract = context.state<boolean>("abstract") ? " · no devices behind it" : "";
+    const caption = h("p", { class: "wb-note" }, `${layout.reading}${abstract}`);
+    if (context.state<boolean>("few")) this.buildCards(caption);
+    else this.buildCanvas(caption);
+    this.follow();
+  }
+
+  private colours(): { fill: (value: number) => Rgb; grouped: boolean } {
+    const [low, high] = range(this.values);
+    const series = Array.from({ length: SERIES }, (_, i) => rgbOf(seriesColour(this.place, i)));
+    const axis = this.context.selection.axis;
+    if ((this.choice?.kind === "group" && high < SERIES) || axis)
+      return { fill: (value) => series[value % SERIES], grouped: true };
+    return { fill: (value) => ramp(position(value, low, high, false)), grouped: false };
+  }
+
+  /** The column that is coloured: groups along the chosen axis, else what the menu says. */
+  private colourValues(): Float32Array {
+    const { axis } = this.context.selection;
+    if (axis && this.mesh.axes.some(({ name }) => name === axis)) return new Float32Array(this.mesh.groupsAlong(axis));
+    return this.choice ? new Float32Array(this.mesh.values(this.choice)) : new Float32Array(this.mesh.ids.length);
+  }
+
+  private paint(): void {
+    this.values = new Float32Array(this.colourValues());
+    const { fill, grouped } = this.colours();
+    const [low, high] = range(this.values);
+    const unit = this.choice?.unit ?? "count";
+    const groups = `${formatCount(high + 1)} group${high ? "s" : ""}${high >= SERIES ? "; colours repeat" : ""}`;
+    replace(this.legendBox, grouped ? groups : legend("", formatAs(unit, low), formatAs(unit, high)));
+    this.cards.forEach((card, i) => {
+      card.style.setProperty("--card", css(fill(this.values[i])));
+      const number = card.querySelector(".wb-cardnumber");
+      if (number) number.textContent = grouped ? formatCount(this.values[i]) : "";
+    });
+    this.paintCanvas(fill);
+  }
+
+  private paintCanvas(fill: (value: number) => Rgb): void {
+    const pen = this.canvas?.getContext("2d");
+    if (!this.canvas || !pen) return;
+    const holders = this.mesh.holding(this.context.selection.client);
+    const lit = holders.size > MOST_RINGS ? holders : null; // too many to ring: the others are dimmed
+    const image = pen.createImageData(this.layout.columns, this.layout.rows);
+    for (let i = 0; i < this.mesh.ids.length; i++) {
+      const at = 4 * (this.places[2 * i + 1] * this.layout.columns + this.places[2 * i]);
+      const [r, g, b] = fill(this.values[i]);
+      image.data.set([r, g, b, lit && !lit.has(i) ? 70 : 255], at);
+    }
+    pen.putImageData(image, 0, 0);
+  }
+
+  private choose(index: number): void {
+    this.cursor = index;
+    this.context.select({ device: this.mesh.ids[index] });
+  }
+
+  /** Arrow keys by the picture's own rows and columns, whatever the order of the devices. */
+  private onKey(event: KeyboardEvent, at: number, moved: (index: number) => void): void {
+    const steps: Record<string, [number, number]> = {
+      ArrowRight: [1, 0],
+      ArrowLeft: [-1, 0],
+      ArrowDown: [0, 1],
+      ArrowUp: [0, -1],
+    };
+    const step = steps[event.key];
+    if (step) moved(neighbour(this.layout, this.places, this.grid, at, ...step));
+    else if (event.key === "Home") moved(0);
+    else if (event.key === "End") moved(this.mesh.ids.length - 1);
+    else if (event.key === "Enter" || event.key === " ") this.choose(at);
+    else if (event.key === "Escape") this.context.select({ device: null });
+    else return;
+    consume(event);
+  }
+
+  private buildCards(caption: HTMLElement): void {
+    const { mesh, layout } = this;
+    const box = h("div", { class: "wb-cards", role: "group", "aria-label": this.context.state<string>("sentence") });
+    this.cards = mesh.ids.map((id, i) => {
+      const held = mesh.holds(i);
+      const short = layout.columns > 5 ? held.replace(/^\D+(?=\d+(–\d+)?$)/, "") : held;
+      const name = h(
+        "span",
+        { class: "wb-cardname" },
+        mesh.nameOf(i),
+        h("span", { class: "wb-cardnumber", "aria-hidden": "true" }),
+      );
+      const card = h(
+        "button",
+        {
+          type: "button",
+          class: "wb-devicecard",
+          "data-device": id,
+          "aria-label": mesh.spoken(i),
+          tabindex: i ? -1 : 0,
+          title: mesh.spoken(i),
+        },
+        name,
+        h("span", { class: "wb-cardclients" }, short),
+      );
+      return card;
+    });
+    const cell = (x: number, y: number) => this.grid[y * layout.columns + x] >= 0;
+    const columns = Array.from({ length: layout.columns }, (_, x) =>
+      Array.from({ length: layout.rows }, (_y, y) => cell(x, y)).some(Boolean) ? "minmax(64px, 1fr)" : "10px",
+    );
+    box.style.gridTemplateColumns = columns.join(" ");
+    box.append(...this.titles(), ...this.cards);
+    this.cards.forEach((card, i) => {
+      card.style.gridArea = `${this.lineOf(this.places[2 * i + 1])} / ${this.places[2 * i] + 1}`;
+    });
+    const focus = (index: number) => {
+      this.cards.forEach((card, i) => setTabIndex(card, i === index ? 0 : -1));
+      this.cards[index].focus();
+    };
+    const under = (event: Event) =>
+      this.cards.indexOf((event.target as Element).closest("[data-device]") as HTMLElement);
+    box.addEventListener("click", (event) => {
+      if (under(event) >= 0) this.choose(under(event));
+    });
+    box.addEventListener("keydown", (event) => {
+      if (under(event) >= 0) this.onKey(event, under(event), focus);
+    });
+    replace(this.place, caption, box);
+  }
+
+  /** The grid line of a row of cards, titles of panels counted. */
+  private lineOf(row: number): number {
+    const { panels } = this.layout;
+    const above = panels.length > 1 ? new Set(panels.filter(([, , y]) => y <= row).map(([, , y]) => y)).size : 0;
+    return above + row + 1;
+  }
+
+  private titles(): HTMLElement[] {
+    const { panels } = this.layout;
+    if (panels.length < 2) return [];
+    return panels.map(([title, x, y, wide]) => {
+      const head = h("p", { class: "wb-note wb-paneltitle" }, title);
+      head.style.gridArea = `${this.lineOf(y) - 1} / ${x + 1} / auto / span ${wide}`;
+      return head;
+    });
+  }
+
+  private buildCanvas(caption: HTMLElement): void {
+    const { columns, rows, panels, reading } = this.layout;
+    const canvas = h("canvas", {
+      class: "wb-pixels",
+      role: "img",
+      tabindex: 0,
+      "aria-label": `${this.context.state<string>("sentence")}. ${reading}. Arrow keys move, Enter chooses.`,
+      width: columns,
+      height: rows,
+    });
+    canvas.style.aspectRatio = `${columns} / ${rows}`;
+    this.canvas = canvas;
+    this.rings = h("div", { class: "wb-rings", "aria-hidden": "true" });
+    const frame = h("div", { class: "wb-meshframe" }, canvas, this.rings);
+    frame.style.maxWidth = `${Math.min(900, (620 * columns) / rows)}px`;
+    const titled = panels.length > 1 && panels.length <= MOST_TITLES;
+    frame.classList.toggle("wb-titled", titled);
+    if (titled)
+      for (const [title, x, y, wide] of panels) {
+        const head = h("span", { class: "wb-paneltag" }, title);
+        Object.assign(head.style, {
+          left: `${(100 * x) / columns}%`,
+          top: `${(100 * y) / rows}%`,
+          maxWidth: `${(100 * wide) / columns}%`,
+        });
+        this.rings.append(head);
+      }
+    const over = (event: MouseEvent) => nearest(this.layout, this.grid, cellAt(event, canvas, columns, rows));
+    const moved = (index: number) => {
+      this.cursor = index;
+      this.tell(index);
+      this.mark();
+    };
+    canvas.addEventListener("mousemove", (event) => this.tell(over(event)));
+    canvas.addEventListener("mouseleave", () => this.tell(-1));
+    canvas.addEventListener("click", (event) => {
+      if (over(event) >= 0) this.choose(over(event));
+    });
+    canvas.addEventListener("keydown", (event) => this.onKey(event, this.cursor, moved));
+    for (const event of ["focus", "blur"]) canvas.addEventListener(event, () => this.mark());
+    replace(this.place, caption, frame, this.tip);
+  }
+
+  private tell(index: number): void {
+    const what =
+      this.choice && index >= 0
+        ? ` · ${this.choice.label}: ${formatAs(this.choice.unit, this.mesh.values(this.choice)[index])}`
+        : "";
+    this.tip.textContent = index < 0 ? "" : `${this.mesh.spoken(index)}${what}`;
+  }
+
+  private get chosen(): number {
+    const { device } = this.context.selection;
+    return device === undefined ? -1 : this.mesh.ids.indexOf(device);
+  }
+
+  /** Rings around the cursor, the chosen device, its group, and the devices of the chosen client. */
+  private mark(): void {
+    const { chosen } = this;
+    const group = this.mesh.groupOf(chosen, this.context.selection.axis);
+    const holders = this.mesh.holding(this.context.selection.client);
+    this.cards.forEach((card, i) => {
+      card.classList.toggle("wb-selected", i === chosen);
+      card.classList.toggle("wb-holds", holders.has(i));
+      card.classList.toggle("wb-group", group.has(i) && i !== chosen);
+      card.setAttribute("aria-pressed", String(i === chosen));
+    });
+    if (!this.rings) return;
+    for (const old of this.rings.querySelectorAll(".wb-ring")) old.remove();
+    if (holders.size <= MOST_RINGS) for (const index of holders) this.ring(index, "client");
+    for (const index of [...group].slice(0, 4 * MOST_RINGS)) this.ring(index, "group");
+    if (chosen >= 0) this.ring(chosen, "chosen");
+    if (document.activeElement === this.canvas) this.ring(this.cursor, "cursor");
+  }
+
+  private ring(index: number, kind: string): void {
+    const { columns, rows } = this.layout;
+    const node = h("span", { class: `wb-ring wb-ring-${kind}` });
+    node.style.left = `${(100 * (this.places[2 * index] + 0.5)) / columns}%`;
+    node.style.top = `${(100 * (this.places[2 * index + 1] + 0.5)) / rows}%`;
+    node.style.width = `max(9px, ${100 / columns}%)`;
+    this.rings?.append(node);
+  }
+
+  private follow(): void {
+    this.paint();
+    this.mark();
+    for (const each of this.detail.parentElement?.querySelectorAll<HTMLElement>("[data-axis]") ?? [])
+      each.setAttribute("aria-pressed", String(each.dataset.axis === this.context.selection.axis));
+    if (this.chosen < 0) this.overview();
+    else this.describe(this.chosen);
+  }
+
+  private overview(): void {
+    const { mesh, context } = this;
+    const rows = mesh.axes.map(({ name, size, type, hops }): [string, string] => [
+      `mesh axis ${name}`,
+      `${formatCount(size)} devices, ${type}${hops ? `; hops to the next: ${hops}` : ""}`,
+    ]);
+    const text =
+      "Choose a device: with the mouse, or with the arrow keys and Enter. Choose a mesh axis above, and the groups of devices that talk to each other over it are coloured.";
+    const blocks: Block[] = [
+      { form: "facts", title: "", rows },
+      { form: "note", title: "Look closer", text },
+    ];
+    showDetails(context, this.detail, {
+      title: `${formatCount(mesh.ids.length)} devices`,
+      kind: "server",
+      subtitle: context.state("sentence"),
+      blocks,
+    });
+  }
+
+  private factsOf(index: number): [string, string][] {
+    const { mesh, context } = this;
+    const rows = mesh.axes.map(({ name, size }, i): [string, string] => [
+      `place along ${name}`,
+      `${mesh.position(index, i)} of ${size}`,
+    ]);
+    const kinds = context.state<string[]>("kinds");
+    if (kinds.length === 1) rows.push(["kind", kinds[0]]);
+    if (context.state<number>("hosts") > 1) rows.push(["host", formatCount(context.array("mesh.host")[index])]);
+    const coords = context.state<number>("coords");
+    if (coords) {
+      rows.push([
+        "torus coordinates",
+        [...context.array("mesh.coords").subarray(index * coords, (index + 1) * coords)].join(" × "),
+      ]);
+      rows.push(["core on chip", String(context.array("mesh.core")[index])]);
+    }
+    for (const choice of mesh.choices)
+      if (choice.kind !== "group") rows.push([choice.label, formatAs(choice.unit, mesh.values(choice)[index])]);
+    return rows;
+  }
+
+  private describe(index: number): void {
+    const { mesh, context } = this;
+    const blocks: Block[] = [{ form: "facts", title: "", rows: this.factsOf(index) }];
+    const held = mesh
+      .heldBy(index)
+      .map(([name, start, stop, padding]) => [
+        name,
+        stop > start ? `${start}–${stop - 1}` : "none",
+        formatCount(stop - start),
+        formatCount(padding),
+      ]);
+    if (held.length)
+      blocks.push({
+        form: "table",
+        title: "Clients here",
+        columns: ["placement", "members", "count", "padding"],
+        rows: held,
+      });
+    const shards = mesh.shardsOf(index);
+    if (shards.length) {
+      const rows = shards.slice(0, MOST_SHARDS).map(([name, slice, bytes]) => [name, slice, formatBytes(bytes)]);
+      const note = shards.length > MOST_SHARDS ? `and ${shards.length - MOST_SHARDS} more` : "";
+      blocks.push({ form: "table", title: "Shards here", columns: ["array", "slice", "bytes"], rows, note });
+    }
+    const axes = mesh.axes
+      .filter(({ size }) => size > 1)
+      .map(({ name }) =>
+        button(
+          `its group along ${name}`,
+          () => context.select({ axis: context.selection.axis === name ? null : name }),
+          { "aria-pressed": String(context.selection.axis === name) },
+        ),
+      );
+    showDetails(context, this.detail, {
+      title: mesh.nameOf(index),
+      kind: "clients",
+      subtitle: "device",
+      blocks,
+      extra: [h("div", { class: "wb-row wb-steps" }, axes)],
+    });
+  }
+}
+
+export const mesh: RenderView = (host, context) => {
+  if (context.state<number>("count")) new MeshPane(host, context);
+  else host.append(h("p", { class: "wb-note wb-scrolls" }, "This mesh has no devices."));
+};
