@@ -33,6 +33,7 @@ from .api import (
     tap as tap,
     trace as trace,
     try_specs as try_specs,
+    why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments
 from .inspection import compare as compare

@@ -46,6 +46,7 @@ class ShardyValue:
     rule: str
     op_name: str
     frames: tuple[Frame, ...]
+    operands: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +192,7 @@ class _Reader:
         for index, value in enumerate(results):
             label = f"%{number}" if len(results) == 1 else f"%{number}#{index}"
             self._names[value] = label
-            self._add(value, label, short, specs[index], origins[index], rule, name, lines)
+            self._add(value, label, short, specs[index], origins[index], rule, name, lines, op.operands)
         self._edges(attributes, [self._name(v) for v in op.operands], [self._name(v) for v in results])
         if short in _KINDS:
             self._collective(op, short, attributes, name, lines, local=local)
@@ -236,11 +237,12 @@ class _Reader:
 
     def _add(
         self, value: Any, name: str, operation: str, spec: Spec, origins: dict[str, str], rule: str, label: str,
-        lines: tuple[Frame, ...],
+        lines: tuple[Frame, ...], operands: Any = (),
     ) -> None:  # fmt: skip
         shape, dtype = _type(value)
         if shape is not None:
-            self.values[name] = ShardyValue(name, operation, shape, dtype, spec, origins, rule, label, lines)
+            read = tuple(self._name(operand) for operand in operands) if self._reasons else ()
+            self.values[name] = ShardyValue(name, operation, shape, dtype, spec, origins, rule, label, lines, read)
 
     def _specs_of(self, op: Any, attributes: dict[str, Any], results: list[Any]) -> list[Spec]:
         for key in ("sharding", "out_sharding"):

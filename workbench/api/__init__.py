@@ -13,4 +13,5 @@ from workbench.api._traced import (
     tap as tap,
     trace as trace,
     try_specs as try_specs,
+    why as why,
 )

@@ -44,6 +44,12 @@ class ShowOptions(InspectOptions, total=False):
     view: str | None
 
 
+class WhyOptions(InspectOptions, total=False):
+    """Options of `Traced.why`."""
+
+    large_bytes: int | None
+
+
 class ExploreOptions(InspectOptions, total=False):
     """Options of `Traced.explore`."""
 

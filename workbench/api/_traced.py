@@ -19,12 +19,22 @@ from workbench.api._options import (
     ShowOptions,
     SpecsOptions,
     TapOptions,
+    WhyOptions,
     options_of,
 )
 from workbench.api._things import is_program, record_of_thing
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError
-from workbench.inspection import Call, LoweredCall, function_name, inspect_call, plan_call, trace_call, trace_call_tree
+from workbench.inspection import (
+    Call,
+    LoweredCall,
+    explain_program,
+    function_name,
+    inspect_call,
+    plan_call,
+    trace_call,
+    trace_call_tree,
+)
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize, check_call
@@ -37,6 +47,7 @@ from workbench.records import (
     TapRecord,
     TimelineRecord,
     WhatIfRecord,
+    WhyRecord,
 )
 
 Progress = Callable[[str, float], None]
@@ -125,6 +136,21 @@ class Traced:
             force=force,
             waiting={"progress": progress, "cancel": cancel, "timeout_seconds": timeout_seconds},
         )
+
+    def why(self, *, large_bytes: int | None = None, **options: Unpack[InspectOptions]) -> WhyRecord:
+        """Why the program communicates as it does, and why its large arrays are replicated: reasons in words.
+
+        Args:
+            large_bytes: From which size on a replicated array is explained. Default: 1 MiB, or a tenth of the largest
+                value where all are smaller.
+            **options: Options of `inspect`.
+
+        Returns:
+            Per collective the line that needs it, the operands that met there with their shardings, and which argument
+            or constraint each mesh axis came from; per large replicated array the reason. Printing it gives the words;
+            `workbench.render.render_why_text(record, details=True)` adds every step of the way.
+        """
+        return explain_program(self.inspect(**options), large_bytes=large_bytes)
 
     def show(self, *, view: str | None = None, **options: Unpack[InspectOptions]) -> None:
         """Displays the program: live in a notebook, as text in a terminal.
@@ -472,6 +498,40 @@ def explore(x: Any, **options: Unpack[ExploreOptions]) -> Any:
         InspectionError: if `x` is neither.
     """
     return _asked(x, Traced.explore, options) if is_program(x) else _show.explorer_of_record(x, **options)
+
+
+@options_of(Traced.why)
+def why(x: Any, **options: Unpack[WhyOptions]) -> Any:
+    """Why a program communicates: `why(fn)(*args)` is `trace(fn)(*args).why()`.
+
+    Args:
+        x: A function; or what `inspect` reads without arguments: a `ProgramRecord`, a `Lowered`, StableHLO text, ….
+        **options: The options of `Traced.why`.
+
+    Returns:
+        For a function, a function of its arguments that returns the reasons; for other programs the reasons.
+
+    Raises:
+        InspectionError: if `x` is no program.
+
+    Example:
+        >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> rows = jax.NamedSharding(mesh, jax.P("data"))
+        >>> found = why(lambda x: x.sum(0))(jax.ShapeDtypeStruct((8, 3), "float32", sharding=rows))
+        >>> found.collectives[0].reason, found.collectives[0].operands[0].origins
+        ('sum', {'data': 'the argument itself'})
+    """
+    if is_program(x):
+        return _asked(x, Traced.why, options)
+    large_bytes = options.pop("large_bytes", None)
+    record = record_of_thing(x, "why", **options)
+    if not isinstance(record, ProgramRecord):
+        message = (
+            f"`why` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. Reasons are "
+            "given for the collectives of a program: pass a function, `why(fn)(*args)`, or what `jax.jit` makes of one."
+        )
+        raise InspectionError(message)
+    return explain_program(record, large_bytes=large_bytes)
 
 
 @options_of(Traced.measure)

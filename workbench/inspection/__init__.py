@@ -22,6 +22,7 @@ from workbench.inspection._program import (
     plan_program as plan_program,
     trace_call_tree as trace_call_tree,
 )
+from workbench.inspection._why import explain_program as explain_program
 from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (
     explain_axis as explain_axis,

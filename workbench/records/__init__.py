@@ -109,3 +109,10 @@ from workbench.records._target import (
     TargetRecord as TargetRecord,
 )
 from workbench.records._what_if import TrafficRecord as TrafficRecord, WhatIfRecord as WhatIfRecord
+from workbench.records._why import (
+    Reason as Reason,
+    WhyArrayRecord as WhyArrayRecord,
+    WhyCollectiveRecord as WhyCollectiveRecord,
+    WhyOperandRecord as WhyOperandRecord,
+    WhyRecord as WhyRecord,
+)

@@ -193,6 +193,7 @@ class PlannedValueRecord(Record):
     stage: str | None = None
     source: SourceLine | None = None
     op_name: str = ""
+    operands: tuple[str, ...] = ()  # names of the values that it reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,3 +156,4 @@ from workbench.render._what_if import (
     render_what_if_text as render_what_if_text,
     what_if_amounts as what_if_amounts,
 )
+from workbench.render._why import render_why_text as render_why_text

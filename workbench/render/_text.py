@@ -24,6 +24,7 @@ from workbench.records import (
     ShardingRecord,
     TapRecord,
     WhatIfRecord,
+    WhyRecord,
 )
 from workbench.render._advice import render_advice_text
 from workbench.render._call_tree import render_call_tree_text
@@ -38,6 +39,7 @@ from workbench.render._sharding import render_propagation_text, render_sharding_
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 from workbench.render._treescope import render_tap_text
 from workbench.render._what_if import render_what_if_text
+from workbench.render._why import render_why_text
 
 _SHOWN = 12
 
@@ -106,6 +108,7 @@ for _kind, _writer in (
     (ShardingRecord, render_sharding_text),
     (TapRecord, render_tap_text),
     (WhatIfRecord, render_what_if_text),
+    (WhyRecord, render_why_text),
 ):
     render_text.register(_kind, _writer)
 

@@ -212,6 +212,7 @@ def _record(
             stage=_stage(value.op_name),
             source=_source(value.frames),
             op_name=value.op_name,
+            operands=value.operands,
         )
         for value in program.values
     )

@@ -1,0 +1,139 @@
+"""`why`: reasons derived by hand for small programs, with the argument or constraint that each axis came from."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench.errors import InspectionError
+from workbench.render import render_why_text
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.fixture
+def shape(mesh):
+    return lambda dims, *spec: jax.ShapeDtypeStruct(dims, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
+
+
+def line_of(fn, text):
+    """The line of the file on which a function's source holds `text`."""
+    import inspect
+
+    lines, first = inspect.getsourcelines(fn)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def two_layers(x, up, down):
+    """A product whose summed dimension is sharded over the model axis."""
+    hidden = jnp.tanh(x @ up)
+    return hidden @ down  # the sum
+
+
+def test_sum_over_a_sharded_dimension_names_both_operands_and_their_arguments(shape):
+    found = wb.why(two_layers)(shape((64, 32), "data"), shape((32, 16), None, "model"), shape((16, 8), "model"))
+    (collective,) = found.collectives
+    assert (collective.kind, collective.axes, collective.reason) == ("all-reduce", ("model",), "sum")
+    assert collective.source.line == line_of(two_layers, "# the sum")
+    assert [(operand.spec, operand.origins["model"]) for operand in collective.operands] == [
+        ((("data",), ("model",)), "argument `up`"),
+        ((("model",), ()), "the argument itself"),
+    ]
+
+
+def test_chain_leads_through_every_operation_back_to_the_argument(shape):
+    found = wb.why(two_layers)(shape((64, 32), "data"), shape((32, 16), None, "model"), shape((16, 8), "model"))
+    chain = found.collectives[0].operands[0].chains["model"]
+    assert [next(word for word in ("tanh", "dot_general", "up", "program") if word in step) for step in chain] == [
+        "tanh",
+        "tanh",
+        "dot_general",
+        "program",
+    ]
+    assert chain[1] in render_why_text(found, details=True)
+    assert chain[1] not in render_why_text(found)
+
+
+def constrained(x, mesh):
+    """A constraint that asks for a whole array."""
+    return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P()))  # asks
+
+
+def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
+    found = wb.why(lambda x: constrained(x, mesh))(shape((64, 32), "data"))
+    (collective,) = found.collectives
+    assert (collective.kind, collective.reason) == ("all-gather", "constraint")
+    assert collective.source.line == line_of(constrained, "# asks")
+    assert "asks for P(-, -)" in collective.sentence
+    assert "arrives as P(data, -)" in collective.sentence
+
+
+CASES = {
+    "gradient of data parallelism": (jax.grad(lambda w, x: (jnp.tanh(x @ w) ** 2).mean()), [(32, 16)], "sum"),
+    "roll": (lambda w, x: jnp.roll(x, 1), [(32, 16)], "whole dimension"),
+    "sort": (lambda w, x: jnp.sort(x, axis=0), [(32, 16)], "whole dimension"),
+    "cumulative sum": (lambda w, x: jnp.cumsum(x, axis=0), [(32, 16)], "whole dimension"),
+    "mean over rows": (lambda w, x: x.mean(0), [(32, 16)], "sum"),
+}
+
+
+@pytest.mark.parametrize(("fn", "shapes", "reason"), CASES.values(), ids=CASES.keys())
+def test_reason_of_an_operation_over_sharded_rows(fn, shapes, reason, shape):
+    found = wb.why(fn)(shape(shapes[0]), shape((64, 32), "data"))
+    assert {collective.reason for collective in found.collectives} == {reason}
+    assert all(collective.axes == ("data",) for collective in found.collectives)
+    origins = {o.origins.get("data") for c in found.collectives for o in c.operands} - {None}
+    assert origins <= {"argument `x`", "the argument itself"}
+
+
+def test_operands_that_disagree_are_both_named(shape):
+    found = wb.why(lambda x, y: x + y)(shape((64, 32), "data"), shape((64, 32), None, "data"))
+    (collective,) = found.collectives
+    assert collective.reason == "disagreement"
+    assert "argument `x`" in collective.sentence
+    assert "argument `y`" in collective.sentence
+
+
+def test_exchange_that_the_program_writes_is_said_to_be_its_own(shape, mesh):
+    total = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+    assert wb.why(total)(shape((64, 32), "data")).collectives[0].reason == "program"
+
+
+def test_large_argument_without_a_sharding_is_named_first(shape):
+    big, x = shape((1024, 512)), shape((64, 1024), "data")
+    found = wb.why(lambda w, x: x @ w)(big, x)
+    array = found.arrays[0]
+    assert (array.shape, array.copies, array.size_bytes) == ((1024, 512), 8, 4 * 1024 * 512)
+    assert "argument `w`" in array.name
+    assert "given without a sharding" in array.sentence
+
+
+def test_program_without_a_mesh_has_nothing_to_explain():
+    assert wb.why(lambda x: x * 2)(jnp.ones(3)).collectives == ()
+
+
+def test_planned_collectives_of_an_abstract_mesh_are_explained():
+    mesh = jax.sharding.AbstractMesh((1024, 8), ("data", "model"))
+    rows = jax.ShapeDtypeStruct((4096, 8), "float32", sharding=NamedSharding(mesh, P("data")))
+    found = wb.why(lambda x: x.sum(0), mesh=mesh)(rows)
+    assert [collective.reason for collective in found.collectives] == ["sum"]
+    assert any("nothing was compiled" in note for note in found.notes)
+
+
+def test_lowered_program_and_record_are_explained(shape):
+    args = (shape((64, 32), "data"), shape((32, 16), None, "model"), shape((16, 8), "model"))
+    lowered = jax.jit(two_layers).lower(*args)
+    assert wb.why(lowered).collectives[0].reason == "sum"
+    assert wb.why(wb.inspect(two_layers)(*args)).collectives[0].reason == "sum"
+    compiled = wb.why(lowered.compile())
+    assert compiled.collectives[0].reason == "unknown"
+    assert any("without a reason" in note for note in compiled.notes)
+
+
+def test_array_is_no_program():
+    with pytest.raises(InspectionError, match="which is not a program but a ShardingRecord"):
+        wb.why(jnp.ones(3))

@@ -1,0 +1,411 @@
+"""Explains collectives and replication from what Shardy decided: operands, shardings, and where these began."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from workbench.inspection.sharding import explain_axis
+from workbench.records import (
+    CollectiveRecord,
+    PlannedCollectiveRecord,
+    PlannedValueRecord,
+    ProgramRecord,
+    PropagationRecord,
+    Reason,
+    SourceLine,
+    WhyArrayRecord,
+    WhyCollectiveRecord,
+    WhyOperandRecord,
+    WhyRecord,
+)
+
+Spec = tuple[tuple[str, ...], ...]
+_LARGE_BYTES = 1 << 20  # arrays below are not worth a reason, unless the program has no larger ones
+_MOST_ARRAYS = 12
+_INPUT = re.compile(r"input: (\d+)")
+_PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # a part of an axis: "clients[4 of 8]"
+_RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
+_DIMENSIONS = re.compile(r"\[([^\]]*)\]")
+
+
+def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) -> WhyRecord:
+    """Why every collective of a program is there, and why its large arrays are replicated.
+
+    Args:
+        record: From `inspect`, with a mesh.
+        large_bytes: From which size on a replicated array is explained. Default: 1 MiB, or a tenth of the largest
+            value where all are smaller.
+
+    Returns:
+        One entry per compiled collective, or per planned one where nothing was compiled, the most bytes first; then
+        the replicated arrays, the largest first. What could not be found out is in `notes`.
+    """
+    notes: list[str] = []
+    known = record.propagation
+    if known is None or not known.values:
+        notes.append(
+            "how shardings spread is not known for this program, so that collectives are named without a reason: give "
+            "the function, with a mesh or arguments that lie on one"
+        )
+        known = PropagationRecord()
+    reader = _Reader(known)
+    compiled = () if record.module is None else record.module.collectives
+    if record.module is not None:
+        found = [reader.compiled(collective) for collective in compiled]
+        missing = sum(why.reason == "unknown" for why in found)
+        if missing and known.values:
+            notes.append(f"for {missing} of {len(found)} collectives no operation of the propagation was found")
+    else:
+        found = [reader.planned(collective) for collective in known.collectives]
+        notes.append("nothing was compiled: these are planned collectives, which the compiler may combine or change")
+    found.sort(key=lambda why: -why.payload_bytes * (why.executions or 1))
+    devices = math.prod(axis.size for axis in record.mesh.axes) if record.mesh is not None else 1
+    sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
+    arrays = reader.replicated(sizes, large_bytes) if devices > 1 else ()
+    return WhyRecord(
+        name=record.name, target=record.target, collectives=tuple(found), arrays=arrays, notes=tuple(notes)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """Which factor (`i`, `k`, …) each dimension of the operands and results of an operation is."""
+
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+    summed: frozenset[str]
+    whole: frozenset[str]  # factors that the operation cannot cut
+
+
+def _read_rule(text: str) -> _Rule | None:
+    found = _RULE.match(text)
+    if found is None:
+        return None
+
+    def values(part: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(
+            tuple(d.strip() for d in dims.split(",")) if dims.strip() else () for dims in _DIMENSIONS.findall(part)
+        )
+
+    def factors(name: str) -> frozenset[str]:
+        listed = re.search(rf"{name}=\{{([^}}]*)\}}", text)
+        return frozenset(f.strip() for f in listed[1].split(",")) if listed else frozenset()
+
+    whole = factors("need_replication") | factors("permutation")
+    return _Rule(values(found["inputs"]), values(found["outputs"]), factors("reduction"), whole)
+
+
+class _Reader:
+    def __init__(self, propagation: PropagationRecord) -> None:
+        self.propagation = propagation
+        self.values = {value.name: value for value in propagation.values}
+        self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
+        for value in propagation.values:
+            if value.operation not in ("input", "output"):
+                self.by_op_name.setdefault(value.op_name, []).append(value)
+
+    # Collectives.
+
+    def compiled(self, found: CollectiveRecord) -> WhyCollectiveRecord:
+        axes = tuple(dict.fromkeys(_whole_axis(axis) for axis in found.axes))
+        line = found.sources[0] if found.sources else None
+        names = {part for name in found.op_names for part in name.split(";")}
+        planned = [p for p in self.propagation.collectives if set(p.axes) & set(axes) and _alike(p.kind, found.kind)]
+        near = [p for p in planned if p.op_name in names] or [p for p in planned if line and p.source == line]
+        if not near and len({p.op_name for p in planned}) == 1:
+            near = planned[:1]  # the compiler moved it to another operation's name
+        chosen = self._values_of(near, names, axes)
+        return self._why(found.kind, axes or found.axes, found.executions, found.payload_bytes, chosen, line)
+
+    def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
+        chosen = self._values_of([found], {found.op_name}, found.axes)
+        return self._why(found.kind, found.axes, None, found.device_bytes or found.size_bytes, chosen, found.source)
+
+    def _values_of(
+        self, planned: Sequence[PlannedCollectiveRecord], names: Iterable[str], axes: Sequence[str]
+    ) -> list[PlannedValueRecord]:
+        """The operations that a collective may serve, those that can explain it first."""
+        found: list[PlannedValueRecord] = []
+        for each in planned:
+            same = self.by_op_name.get(each.op_name, [])
+            found += [value for value in same if value.shape == each.shape] or same
+        for name in names:
+            found += self.by_op_name.get(name, [])
+        unique = list({value.name: value for value in found}.values())
+        return sorted(unique, key=lambda value: self._reason(value, axes)[0] == "unknown")
+
+    def _why(
+        self,
+        kind: str,
+        axes: tuple[str, ...],
+        executions: float | None,
+        payload: int,
+        values: Sequence[PlannedValueRecord],
+        line: SourceLine | None,
+    ) -> WhyCollectiveRecord:
+        over = " and ".join(f"`{axis}`" for axis in axes) or "devices that are no mesh axis"
+        if not values:
+            place = f" at {_place(line)}" if line else ""
+            sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
+            return WhyCollectiveRecord(
+                kind=kind, axes=axes, executions=executions, payload_bytes=payload, reason="unknown",
+                sentence=sentence, source=line,
+            )  # fmt: skip
+        value = values[0]
+        reason, sentence, advice = self._reason(value, axes)
+        return WhyCollectiveRecord(
+            kind=kind,
+            axes=axes,
+            executions=executions,
+            payload_bytes=payload,
+            reason=reason,
+            sentence=sentence,
+            operation=value.operation,
+            source=value.source or line,
+            operands=tuple(self._operand(operand) for operand in self._operands(value)),
+            advice=advice,
+        )
+
+    def _reason(self, value: PlannedValueRecord, axes: Sequence[str]) -> tuple[Reason, str, str]:
+        operands, rule = self._operands(value), _read_rule(value.rule)
+        wanted = set(axes)
+        if value.operation in ("sharding_constraint", "reshard", "copy") and operands:
+            asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
+            sentence = (
+                f"The constraint{_at(value)} asks for {asked}, and {self._named(operands[0])} arrives as {given}."
+            )
+            return "constraint", sentence, f"Ask for {given} there, or shard the value so from the start."
+        if value.operation in _WRITTEN:
+            return "program", f"The program asks for it itself: `{value.operation}`{_at(value)}.", ""
+        if rule is None or len(rule.inputs) != len(operands):
+            return self._without_rule(value, operands, wanted)
+        for factor in sorted(rule.summed):
+            summed = [
+                (operand, dim)
+                for operand, dims in zip(operands, rule.inputs, strict=True)
+                for dim, f in enumerate(dims)
+                if f == factor and wanted & set(_axes_of(operand.spec, dim))
+            ]
+            if summed:
+                parts = " and ".join(f"dimension {dim} of {self._named(operand)}" for operand, dim in summed)
+                over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])))
+                sentence = (
+                    f"`{value.operation}`{_at(value)} sums over {parts}, which {_are(len(summed))} sharded over "
+                    f"{over}: every device has a part of the sum, and the exchange adds the parts."
+                )
+                return "sum", sentence, f"It stays as long as the summed dimension is sharded over {over}."
+        return self._disagreement(value, operands, rule, wanted)
+
+    def _disagreement(
+        self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], rule: _Rule, wanted: set[str]
+    ) -> tuple[Reason, str, str]:
+        for operand, dims in zip(operands, rule.inputs, strict=True):
+            for dim, factor in enumerate(dims):
+                here = set(_axes_of(operand.spec, dim)) & wanted
+                if not here:
+                    continue
+                if factor in rule.whole:
+                    sentence = (
+                        f"`{value.operation}`{_at(value)} needs dimension {dim} of {self._named(operand)} whole, which "
+                        f"is sharded over {_listed(here)}."
+                    )
+                    return "whole dimension", sentence, f"Shard another dimension than {dim} of it."
+                others = [
+                    f"{self._named(other)} has it by {_by(_axes_of(other.spec, place))}"
+                    for other, known in zip(operands, rule.inputs, strict=True)
+                    for place, f in enumerate(known)
+                    if other is not operand and f == factor and set(_axes_of(other.spec, place)) != here
+                ]
+                results = [
+                    f"the result has it by {_by(_axes_of(value.spec, place))}"
+                    for known in rule.outputs[:1]
+                    for place, f in enumerate(known)
+                    if f == factor and set(_axes_of(value.spec, place)) != here
+                ]
+                if others or results:
+                    sentence = (
+                        f"At `{value.operation}`{_at(value)}, {self._named(operand)} has dimension {dim} by "
+                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them has to be "
+                        "brought to the other's sharding."
+                    )
+                    return "disagreement", sentence, "Give both the same sharding, or constrain the smaller one."
+        return self._without_rule(value, operands, wanted)
+
+    def _without_rule(
+        self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], wanted: set[str]
+    ) -> tuple[Reason, str, str]:
+        sharded = [o for o in operands if wanted & {axis for axes in o.spec for axis in axes}]
+        result = {axis for axes in value.spec for axis in axes}
+        if sharded:
+            given = " and ".join(f"{self._named(o)} as {_spec_text(o.spec)}" for o in sharded)
+            sentence = (
+                f"`{value.operation}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
+                "needs elements that lie on other devices."
+            )
+            reason: Reason = "disagreement" if wanted - result else "whole dimension"
+            return reason, sentence, "Shard a dimension that the operation does not move data along."
+        if wanted & result:
+            sentence = (
+                f"The result of `{value.operation}`{_at(value)} is wanted as {_spec_text(value.spec)}, and none of its "
+                "operands is sharded so."
+            )
+            return "output", sentence, "Shard the operands in the same way."
+        return "unknown", f"`{value.operation}`{_at(value)}: no reason was found in how shardings spread.", ""
+
+    def _operands(self, value: PlannedValueRecord) -> list[PlannedValueRecord]:
+        return [self.values[name] for name in value.operands if name in self.values]
+
+    def _operand(self, value: PlannedValueRecord) -> WhyOperandRecord:
+        used = dict.fromkeys(axis for axes in value.spec for axis in axes)
+        chains = {axis: explain_axis(self.propagation, value.name, axis) for axis in used}
+        return WhyOperandRecord(
+            name=self._named(value),
+            value=value.name,
+            shape=value.shape,
+            dtype=value.dtype,
+            spec=value.spec,
+            source=value.source,
+            origins={axis: self._origin(value, axis) for axis in used},
+            chains=chains,
+        )
+
+    def _origin(self, value: PlannedValueRecord, axis: str) -> str:
+        """Where an axis came from, in words: an argument of the user, a constraint, the program."""
+        origin = value.origins.get(axis, "")
+        if value.operation == "input":
+            return "the argument itself"
+        if found := _INPUT.match(origin):
+            number = int(found[1])
+            label = next((v.op_name for v in self.propagation.values if v.name == f"%arg{number}"), "")
+            return f"argument `{label or number}`"
+        if origin.startswith("constraint"):
+            where = self._constraint(value, axis)
+            return f"a sharding constraint{where}"
+        if origin.startswith("output"):
+            return "the sharding asked for the results"
+        if origin.startswith("mc_"):
+            return "a `shard_map` of the program"
+        return "the program itself"
+
+    def _constraint(self, value: PlannedValueRecord, axis: str) -> str:
+        constraints = [
+            v for v in self.propagation.values if v.operation == "sharding_constraint" and axis in sum(v.spec, ())
+        ]
+        number = value.origins.get(axis, "").partition(": ")[2]
+        listed = [v for v in constraints if number.isdigit()]
+        return _at(listed[0]) if len(listed) == 1 else ""
+
+    def _named(self, value: PlannedValueRecord) -> str:
+        kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+        if value.operation == "input":
+            return f"argument `{value.op_name or value.name}` ({kind})"
+        return f"the result of `{value.operation}` ({kind}{_at(value)})"
+
+    # Replicated arrays.
+
+    def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
+        """The large values that devices hold more than once, and why."""
+        devices = math.prod(sizes.values())
+        listed = [v for v in self.propagation.values if v.operation != "output" and v.shape]
+        largest = max((_bytes(v) for v in listed), default=0)
+        limit = large_bytes if large_bytes is not None else _LARGE_BYTES if largest >= _LARGE_BYTES else largest / 10
+        found: dict[tuple[object, ...], WhyArrayRecord] = {}
+        for value in sorted(listed, key=lambda v: (-_bytes(v), v.operation != "input")):
+            shards = math.prod(sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
+            copies = devices // max(shards, 1)
+            if copies < 2 or _bytes(value) < limit or value.operation in ("constant", "broadcast_in_dim", "iota"):
+                continue
+            key = (value.source, value.shape, value.op_name if value.operation == "input" else "")
+            found.setdefault(
+                key,
+                WhyArrayRecord(
+                    name=self._named(value),
+                    shape=value.shape,
+                    dtype=value.dtype,
+                    size_bytes=_bytes(value),
+                    copies=copies,
+                    sentence=self._why_replicated(value, set(sizes), copies),
+                    source=value.source,
+                ),
+            )
+            if len(found) == _MOST_ARRAYS:
+                break
+        return tuple(found.values())
+
+    def _why_replicated(self, value: PlannedValueRecord, axes: set[str], copies: int) -> str:
+        used = {axis for entry in value.spec for axis in entry}
+        free = _listed(axes - used)
+        if value.operation == "input":
+            given = f"is given as {_spec_text(value.spec)}" if used else "is given without a sharding"
+            return (
+                f"It {given}, and no operation spread {free} to it: {copies} devices hold the same. Pass it with a "
+                f"`NamedSharding` that names {free} to cut it."
+            )
+        operands, rule = self._operands(value), _read_rule(value.rule)
+        if value.operation == "sharding_constraint":
+            return f"The constraint{_at(value)} asks for {_spec_text(value.spec)}."
+        lost = []
+        if rule is not None and len(rule.inputs) == len(operands):
+            for operand, dims in zip(operands, rule.inputs, strict=True):
+                for dim, factor in enumerate(dims):
+                    there = set(_axes_of(operand.spec, dim)) - used
+                    if there and factor in rule.summed:
+                        lost.append(f"{_listed(there)} of {self._named(operand)} lies on the summed dimension {dim}")
+                    elif there:
+                        lost.append(f"{_listed(there)} of {self._named(operand)} is on dimension {dim} and given up")
+        if lost:
+            return f"{'; '.join(lost)}. No operand brings {free} on a dimension that the result keeps."
+        return f"None of its operands is sharded over {free}, so nothing cuts it: constrain it, or shard an operand."
+
+
+# Collectives that a program writes itself, as StableHLO calls them.
+_WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
+
+
+def _alike(planned: str, compiled: str) -> bool:
+    """Whether the compiler may have made one collective of the other."""
+    families = (
+        {"all-reduce", "reduce-scatter"},
+        {"all-gather", "all-to-all", "collective-permute", "reshard", "all-reduce", "collective-broadcast"},
+    )
+    return planned == compiled or any({planned, compiled} <= family for family in families)
+
+
+def _whole_axis(axis: str) -> str:
+    found = _PART.match(axis)
+    return found[1] if found else axis
+
+
+def _axes_of(spec: Spec, dim: int) -> tuple[str, ...]:
+    return tuple(_whole_axis(axis) for axis in spec[dim]) if dim < len(spec) else ()
+
+
+def _spec_text(spec: Spec) -> str:
+    return f"P({', '.join('+'.join(axes) or '-' for axes in spec)})"
+
+
+def _listed(axes: Iterable[str]) -> str:
+    return " and ".join(f"`{axis}`" for axis in sorted(axes)) or "any axis"
+
+
+def _by(axes: Sequence[str]) -> str:
+    return _listed(axes) if axes else "nothing"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are both" if count == 2 else "are all"
+
+
+def _place(line: SourceLine) -> str:
+    return f"{Path(line.file).name}:{line.line}"
+
+
+def _at(value: PlannedValueRecord) -> str:
+    return f" at {_place(value.source)}" if value.source else ""
+
+
+def _bytes(value: PlannedValueRecord) -> int:
+    bits = re.search(r"(\d+)", value.dtype)
+    return math.prod(value.shape) * (int(bits[1]) if bits else 8) // 8

@@ -1,0 +1,63 @@
+"""Why a program communicates and why arrays are replicated: reasons in words, with the values they rest on."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workbench.records._base import Record
+from workbench.records._program import SourceLine
+
+Reason = Literal["sum", "disagreement", "constraint", "whole dimension", "output", "program", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyOperandRecord(Record):
+    """A value that met others at an operation: how it is sharded, and where every axis of that came from."""
+
+    name: str  # as the reader knows it: the argument, or the operation with its line
+    value: str  # its name in the propagation, such as "%4"
+    shape: tuple[int, ...]
+    dtype: str
+    spec: tuple[tuple[str, ...], ...]
+    source: SourceLine | None = None
+    origins: dict[str, str] = field(default_factory=dict)  # mesh axis -> where it came from, in words
+    chains: dict[str, tuple[str, ...]] = field(default_factory=dict)  # mesh axis -> the steps back to its origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyCollectiveRecord(Record):
+    """Why one collective is there: the operation that needs it, its operands and their shardings."""
+
+    kind: str
+    axes: tuple[str, ...]
+    executions: float | None
+    payload_bytes: int
+    reason: Reason
+    sentence: str
+    operation: str = ""
+    source: SourceLine | None = None  # the line that needs the exchange
+    operands: tuple[WhyOperandRecord, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyArrayRecord(Record):
+    """Why one large array lies whole, or several times, on the devices."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    copies: int
+    sentence: str
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyRecord(Record):
+    """Why a program communicates as it does, and why its large arrays are replicated."""
+
+    name: str
+    target: str
+    collectives: tuple[WhyCollectiveRecord, ...] = ()
+    arrays: tuple[WhyArrayRecord, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,48 @@
+"""Why a program communicates, in words."""
+
+from workbench.records import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
+from workbench.render._program import axes_text
+from workbench.render._sharding import spec_text
+from workbench.render._svg import bytes_text, count_text
+
+
+def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
+    """Every collective with its reason, then the replicated arrays; with `details` the steps of every axis.
+
+    Example:
+        >>> print(render_why_text(WhyRecord(name="f", target="here: cpu x 1")))
+        f on here: cpu x 1: no collectives, no large replicated arrays.
+    """
+    if not record.collectives and not record.arrays:
+        text = f"{record.name} on {record.target}: no collectives, no large replicated arrays."
+        return "\n".join([text, *(f"Note: {note}" for note in record.notes)])
+    lines = [f"Why {record.name} communicates on {record.target}"]
+    for number, found in enumerate(record.collectives, 1):
+        lines += [f"{number}. {_headline(found)}", f"   {found.sentence}"]
+        for operand in found.operands:
+            lines += _operand_lines(operand, details)
+        if found.advice:
+            lines.append(f"   {found.advice}")
+    if not record.collectives:
+        lines.append("  no collectives")
+    if record.arrays:
+        lines.append("Replicated and large")
+    for array in record.arrays:
+        lines.append(f"  {array.name}: {bytes_text(array.size_bytes)}, {count_text(array.copies)} copies.")
+        lines.append(f"    {array.sentence}")
+    return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
+
+
+def _headline(found: WhyCollectiveRecord) -> str:
+    times = "" if found.executions is None else f"{count_text(found.executions)} × "
+    where = f" at {found.source}" if found.source else ""
+    return f"{times}{found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device{where}"
+
+
+def _operand_lines(operand: WhyOperandRecord, details: bool) -> list[str]:
+    origins = [f"{axis} from {origin}" for axis, origin in operand.origins.items()]
+    said = f": {', '.join(origins)}" if origins else ": no axis reaches it"
+    lines = [f"   · {operand.name} is {spec_text(operand.spec)}{said}"]
+    if details:
+        lines += [f"       {step}" for chain in operand.chains.values() for step in chain]
+    return lines
