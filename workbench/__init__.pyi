@@ -17,12 +17,14 @@ from . import (
     records as records,
     render as render,
     replicate as replicate,
+    testing as testing,
 )
 from ._version import __version__ as __version__
 from .aot import list_targets as list_targets
 from .api import (
     Traced as Traced,
     advise as advise,
+    compare as compare,
     explore as explore,
     export as export,
     inspect as inspect,
@@ -36,7 +38,6 @@ from .api import (
     why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments
-from .inspection import compare as compare
 from .measurement import (
     Run as Run,
     open_profile as open_profile,

@@ -10,8 +10,15 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError
-from workbench.inspection import inspect_mesh, inspect_sharding, inspect_source, inspect_stage, is_program_text
-from workbench.records import Record
+from workbench.inspection import (
+    compare as compare_records,
+    inspect_mesh,
+    inspect_sharding,
+    inspect_source,
+    inspect_stage,
+    is_program_text,
+)
+from workbench.records import ComparisonRecord, Record
 
 _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
 
@@ -39,6 +46,8 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
         return x
     if isinstance(x, Mesh | AbstractMesh):
         return inspect_mesh(x)
+    if hasattr(x, "plan") and callable(getattr(x, "inspect", None)):  # `wb.trace(fn)(*args)`
+        return x.inspect(**options)
     if hasattr(x, "record") and isinstance(x.record, Record):
         return x.record
     if isinstance(x, ExportedProgram):
@@ -57,6 +66,31 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
         " `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file: pass one of these."
     )
     raise InspectionError(message)
+
+
+def compare(*programs: Any) -> ComparisonRecord:
+    """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
+
+    Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
+    are counted per call by kind and mesh axes, loop turns included. Planned collectives are never compared with
+    compiled ones.
+
+    Args:
+        *programs: Two or more: a `ProgramRecord` from `inspect`, or whatever `inspect` makes one of without arguments
+            (`Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files).
+
+    Returns:
+        One row per quantity with a value for every program; `differences` leaves out what is alike.
+
+    Raises:
+        InspectionError: if fewer than two were given, or one is no program.
+
+    Example:
+        >>> once, twice = (jax.jit(lambda x: x @ x).lower(jnp.ones((n, n))).compile() for n in (4, 8))
+        >>> [row.values for row in compare(once, twice).rows if row.name == "FLOPs"]
+        [(128.0, 1024.0)]
+    """
+    return compare_records(*[x if is_program(x) else record_of_thing(x, "compare") for x in programs])
 
 
 def _is_linen(x: Any) -> bool:

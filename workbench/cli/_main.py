@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from workbench.cli._programs import add_program_commands
 from workbench.errors import WorkbenchError
 
 DISTRIBUTION = "mapreduce-workbench"
@@ -128,6 +129,8 @@ def make_parser() -> argparse.ArgumentParser:
     engines = commands.add_parser("engines", help="list where a program can run, and what each engine needs")
     engines.add_argument("--json", action="store_true", help="print the list as JSON")
     engines.set_defaults(start=_start_engines)
+
+    add_program_commands(commands)
     return parser
 
 

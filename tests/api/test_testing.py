@@ -1,0 +1,122 @@
+"""`workbench.testing`: assertions that name what differs, and snapshots that are read back."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench.errors import InspectionError
+from workbench.records import ProgramRecord
+from workbench.testing import RecordSnapshot, assert_collectives, assert_flops, assert_peak_memory, assert_snapshot
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+
+
+@pytest.fixture
+def summed(mesh):
+    x = jax.ShapeDtypeStruct((8, 3), "float32", sharding=NamedSharding(mesh, P("data")))
+    return wb.trace(lambda x: x.sum(0))(x)
+
+
+def test_expected_collectives_pass(summed):
+    assert_collectives(summed, {"all-reduce": {"data": 1}})
+    assert_collectives(summed.inspect(), {"all-reduce": {"data": 1}})
+    assert_collectives(wb.trace(lambda x: x * 2)(jnp.ones(3)), {})
+
+
+def test_collectives_in_loops_count_each_turn(mesh):
+    def steps(x):
+        return jax.lax.scan(lambda c, _: (c + x.sum(0) * c, None), jnp.ones(3), None, length=5)[0]
+
+    x = jax.ShapeDtypeStruct((8, 3), "float32", sharding=NamedSharding(mesh, P("data")))
+    record = wb.inspect(steps)(x)
+    (collective,) = record.module.collectives
+    assert_collectives(record, {collective.kind: {"data": collective.executions}})
+
+
+def test_difference_names_kind_axes_counts_and_line(summed):
+    with pytest.raises(AssertionError) as failed:
+        assert_collectives(summed, {"all-gather": {"data": 2}})
+    said = str(failed.value)
+    assert "all-gather over data: expected 2, found 0" in said
+    assert "all-reduce over data: expected 0, found 1" in said
+    assert "test_testing.py" in said
+
+
+def test_peak_memory_is_compared_in_the_unit_that_is_written(summed):
+    peak = summed.inspect().module.memory.peak_bytes
+    assert_peak_memory(summed, peak)
+    assert_peak_memory(summed, "1 KiB")
+    with pytest.raises(AssertionError, match=f"The peak is {peak} B per device, more than {peak - 1} B"):
+        assert_peak_memory(summed, peak - 1)
+    with pytest.raises(InspectionError, match="'3 miles', which is no number of bytes"):
+        assert_peak_memory(summed, "3 miles")
+
+
+def test_unknown_peak_is_said_to_be_unknown():
+    text = jax.jit(lambda x: x * 2).lower(jnp.ones(3)).compile().as_text()
+    with pytest.raises(InspectionError, match="peak of memory is not known"):
+        assert_peak_memory(text, "1 GiB")
+
+
+def test_flops_are_those_of_the_products():
+    traced = wb.trace(lambda x: x @ x)(jnp.ones((4, 4)))
+    assert_flops(traced, 2 * 4**3)
+    assert_flops(traced, 2.1 * 4**3, rtol=0.1)
+    with pytest.raises(AssertionError, match=r"Expected 64 FLOPs per device, found 128, 2 × as many"):
+        assert_flops(traced, 64)
+
+
+def test_other_things_are_refused():
+    with pytest.raises(InspectionError, match="`assert_flops` received a list, which is no program"):
+        assert_flops([1], 0)
+
+
+def test_planned_program_is_refused_with_the_reason():
+    record = wb.inspect(lambda x: x * 2, mesh=jax.sharding.AbstractMesh((8,), ("data",)))(jnp.ones(3))
+    with pytest.raises(InspectionError, match="nothing was compiled"):
+        assert_flops(record, 0)
+
+
+def test_snapshot_is_written_then_compared(summed, tmp_path):
+    file = tmp_path / "snapshots" / "summed.json"
+    assert_snapshot(summed.inspect(), file)
+    assert_snapshot(summed.inspect(), file)
+    kept = ProgramRecord.from_json(file.read_text())
+    assert kept.module.collectives[0].axes == ("data",)
+    assert str(tmp_path.parent) not in file.read_text()
+
+
+def test_snapshot_that_differs_shows_figures_and_lines(summed, mesh, tmp_path):
+    file = tmp_path / "summed.json"
+    assert_snapshot(summed.inspect(), file)
+    x = jax.ShapeDtypeStruct((8, 6), "float32", sharding=NamedSharding(mesh, P("data")))
+    with pytest.raises(AssertionError) as failed:
+        assert_snapshot(wb.inspect(lambda x: x.sum(0))(x), file)
+    said = str(failed.value)
+    assert "all-reduce over data: 12.0 -> 24.0 bytes" in said
+    assert "\n-" in said
+    assert "\n+" in said
+
+
+def test_snapshot_is_updated_when_asked(summed, tmp_path, monkeypatch):
+    file = tmp_path / "any.json"
+    file.write_text(json.dumps({"old": 1}))
+    monkeypatch.setenv("WORKBENCH_UPDATE_SNAPSHOTS", "1")
+    assert_snapshot(summed.inspect(), file)
+    monkeypatch.delenv("WORKBENCH_UPDATE_SNAPSHOTS")
+    assert_snapshot(summed.inspect(), file)
+
+
+def test_fixture_names_files_by_test_and_count(summed, tmp_path):
+    snapshot = RecordSnapshot(tmp_path, "test_x", None)
+    snapshot(summed.inspect())
+    snapshot(summed.inspect())
+    snapshot(summed.plan, "plan")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["test_x-2.json", "test_x-plan.json", "test_x.json"]

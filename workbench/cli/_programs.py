@@ -1,0 +1,66 @@
+"""`workbench inspect` and `workbench compare`: programs that lie in files."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_program_commands(commands: Any) -> None:
+    """Adds the commands to the parser of the command line."""
+    inspect = commands.add_parser(
+        "inspect", help="read an HLO, StableHLO, exported or record file, or a dump directory"
+    )
+    inspect.add_argument("file", help="the file, a directory that xla_dump_to filled, or - for standard input")
+    inspect.add_argument("--chip", help="estimate seconds for a chip, such as v5e or h100")
+    inspect.add_argument("--why", action="store_true", help="say why it communicates (StableHLO and record files)")
+    inspect.add_argument("--json", action="store_true", help="print the whole record as JSON")
+    inspect.set_defaults(start=_start_inspect)
+
+    compare = commands.add_parser("compare", help="compare two or more programs in files: what differs")
+    compare.add_argument("files", nargs="+", help="files as for `workbench inspect`")
+    compare.add_argument("--all", action="store_true", help="also what is alike")
+    compare.add_argument("--check", action="store_true", help="end with status 1 if something differs")
+    compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    compare.set_defaults(start=_start_compare)
+
+
+def _start_inspect(arguments: argparse.Namespace) -> int:
+    from workbench import api, render
+    from workbench.cli._absent_tpu import choose_platform
+    from workbench.records import ProgramRecord
+
+    choose_platform()
+    options = {"chip": arguments.chip} if arguments.chip else {}
+    record = api.inspect(_source(arguments.file), **options)
+    if arguments.why:
+        record = api.why(record)
+    if arguments.json:
+        print(record.to_json(indent=1))
+    elif isinstance(record, ProgramRecord) and record.module is not None and not record.plan.stages:
+        print(render.render_text(record.module))
+        for note in record.notes:
+            print(f"Note: {note}")
+    else:
+        print(render.render_text(record))
+    return 0
+
+
+def _source(file: str) -> Any:
+    return sys.stdin.buffer.read() if file == "-" else Path(file)
+
+
+def _start_compare(arguments: argparse.Namespace) -> int:
+    from workbench import api
+    from workbench.cli._absent_tpu import choose_platform
+
+    choose_platform()
+    record = api.compare(*[_source(file) for file in arguments.files])
+    if arguments.json:
+        print(record.to_json(indent=1))
+    elif arguments.all:
+        print(json.dumps(record.to_dict()["rows"], indent=1))
+    else:
+        print(record)
+    return 1 if arguments.check and record.differences else 0

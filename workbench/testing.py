@@ -1,0 +1,272 @@
+"""Assertions about programs for test suites: collectives, memory, FLOPs, and snapshots of records.
+
+Each takes a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, or whatever `inspect` makes a record of: a
+`jax.stages.Lowered` or `Compiled`, HLO text, a file. With `pytest_plugins = ["workbench.testing"]` in a `conftest.py`,
+tests have the fixture `record_snapshot`, and `pytest --update-snapshots` writes the files again.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.api import Traced
+from workbench.errors import InspectionError
+from workbench.inspection import compare as _compare, inspect_source, inspect_stage, is_program_text
+from workbench.records import CollectiveRecord, ModuleRecord, ProgramRecord, Record
+
+UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
+_MOST_LINES = 60
+# What differs with every release of XLA and says nothing that the figures do not: left out of snapshots.
+_LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edges": (), "values": (), "timeline": ()}
+
+
+def assert_collectives(program: Any, expected: Mapping[str, Mapping[str, float]]) -> None:
+    """Fails unless a program executes exactly these collectives per call.
+
+    Args:
+        program: A traced call, a record, or anything that `inspect` reads.
+        expected: Executions per call by kind and mesh axes, axes of one collective joined by "+":
+            `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means that nothing is exchanged.
+
+    Raises:
+        AssertionError: naming every difference, with the source lines of the collectives that are too many.
+
+    Example:
+        >>> import jax, workbench as wb
+        >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> x = jax.ShapeDtypeStruct((8, 3), "float32", sharding=jax.NamedSharding(mesh, jax.P("data")))
+        >>> assert_collectives(wb.trace(lambda x: x.sum(0))(x), {"all-reduce": {"data": 1}})
+    """
+    found: dict[tuple[str, str], list[CollectiveRecord]] = {}
+    for collective in _module(program, "assert_collectives").collectives:
+        found.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
+    wanted = {(kind, axes): count for kind, by_axes in expected.items() for axes, count in by_axes.items()}
+    wrong = []
+    for key in sorted({*found, *wanted}):
+        collectives, count = found.get(key, []), wanted.get(key, 0)
+        executions = [collective.executions for collective in collectives]
+        total = None if None in executions else sum(e for e in executions if e is not None)
+        if total != count:
+            wrong.append(_difference(key, count, total, collectives))
+    if wrong:
+        message = "The program's collectives differ from those expected:\n" + "\n".join(wrong)
+        raise AssertionError(message)
+
+
+def _difference(key: tuple[str, str], count: float, total: float | None, found: list[CollectiveRecord]) -> str:
+    kind, axes = key
+    has = "an unknown number (in a loop of unknown length)" if total is None else f"{total:g}"
+    lines = [f"  {kind} over {axes or 'no mesh axis'}: expected {count:g}, found {has}"]
+    for collective in found:
+        where = f" at {collective.sources[0]}" if collective.sources else ""
+        times = "?" if collective.executions is None else f"{collective.executions:g}"
+        lines.append(f"    {times} × {collective.name}, {collective.payload_bytes} B per device{where}")
+    return "\n".join(lines)
+
+
+def assert_peak_memory(program: Any, at_most: int | str) -> None:
+    """Fails if a program needs more memory per device than that, as the compiler planned it.
+
+    Args:
+        program: A traced call, a record, or anything that `inspect` reads.
+        at_most: Bytes per device, as a number or as text: `"16 GiB"`, `"80 GB"`.
+
+    Raises:
+        AssertionError: with the peak and the largest buffers alive at it.
+        InspectionError: if the memory is not known, as for HLO text alone, or `at_most` is no number of bytes.
+    """
+    limit, memory = _bytes(at_most), _module(program, "assert_peak_memory").memory
+    if memory.peak_bytes is None:
+        message = (
+            "`assert_peak_memory` received a program whose peak of memory is not known: its compiler did not state "
+            "it. Only a compiled program has one: pass a traced call, or `jax.jit(fn).lower(*args).compile()`."
+        )
+        raise InspectionError(message)
+    if memory.peak_bytes > limit:
+        buffers = [
+            f"    {buffer.size_bytes} B {buffer.name} {buffer.shape}{f' at {buffer.source}' if buffer.source else ''}"
+            for buffer in memory.largest[:8]
+        ]
+        message = "\n".join([f"The peak is {memory.peak_bytes} B per device, more than {limit} B. Largest:", *buffers])
+        raise AssertionError(message)
+
+
+def assert_flops(program: Any, expected: float, *, rtol: float = 0.0) -> None:
+    """Fails unless a program executes so many FLOPs of products and convolutions per device and call.
+
+    Args:
+        program: A traced call, a record, or anything that `inspect` reads.
+        expected: FLOPs per device, turns of loops included.
+        rtol: How far it may differ, relative to `expected`.
+
+    Raises:
+        AssertionError: with both numbers.
+    """
+    flops = _module(program, "assert_flops").flops
+    if flops is None or not math.isclose(flops, expected, rel_tol=rtol, abs_tol=0.0):
+        has = "an unknown number (a loop of unknown length holds some)" if flops is None else f"{flops:g}"
+        share = "" if not flops or not expected else f", {flops / expected:.4g} × as many"
+        message = f"Expected {expected:g} FLOPs per device, found {has}{share}."
+        raise AssertionError(message)
+
+
+def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: bool | None = None) -> None:
+    """Fails if a record differs from the one in a file; writes the file where there is none.
+
+    Texts of modules and single instructions are left out, and of source files the name alone is kept, so that a
+    snapshot holds what a reader cares for: stages, shardings, collectives, memory, figures, lines.
+
+    Args:
+        record: Any record.
+        path: A JSON file, kept in version control.
+        update: Write it again. Default: whether the environment sets `WORKBENCH_UPDATE_SNAPSHOTS`.
+
+    Raises:
+        AssertionError: with the figures that differ, for programs, and the lines of the files that do.
+    """
+    path, short = Path(path), shortened(record)
+    text = short.to_json(indent=1) + "\n"
+    if update is None:
+        update = os.environ.get(UPDATE, "") not in ("", "0")
+    if update or not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return
+    kept = path.read_text()
+    if json.loads(kept) == json.loads(text):
+        return
+    lines = list(difflib.unified_diff(kept.splitlines(), text.splitlines(), f"{path.name} (kept)", "now", lineterm=""))
+    more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
+    said = [
+        f"The {type(record).__name__} differs from {path}.",
+        *_figures(kept, short),
+        *lines[:_MOST_LINES],
+        *more,
+        f"If it is meant to: `pytest --update-snapshots`, or set {UPDATE}=1.",
+    ]
+    raise AssertionError("\n".join(said))
+
+
+def _figures(kept: str, now: Record) -> list[str]:
+    """What differs between two programs, as `compare` says it."""
+    if not isinstance(now, ProgramRecord):
+        return []
+    try:
+        rows = _compare(ProgramRecord.from_json(kept), now).differences
+    except (ValueError, InspectionError):  # a snapshot of another version still has its lines
+        return []
+    return [f"  {row.group}: {row.name}: {row.values[0]} -> {row.values[1]} {row.unit}".rstrip() for row in rows[:20]]
+
+
+def shortened(record: Record) -> Any:
+    """A record without what changes with every compiler: texts, single instructions, folders of files."""
+    changes: dict[str, Any] = {}
+    for entry in dataclasses.fields(record):
+        value = getattr(record, entry.name)
+        if entry.name in ("call_tree", "traced_call_tree"):  # its figures are those of the module, line by line
+            changes[entry.name] = None
+        elif entry.name in _LEFT_OUT and isinstance(value, type(_LEFT_OUT[entry.name])):
+            changes[entry.name] = _LEFT_OUT[entry.name]
+        elif entry.name == "file" and isinstance(value, str):
+            changes["file"] = Path(value).name
+        else:
+            changes[entry.name] = _shortened(value)
+    return record.replace(**changes)
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, Record):
+        return shortened(value)
+    if isinstance(value, tuple):
+        return tuple(_shortened(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _shortened(item) for key, item in value.items()}
+    return value
+
+
+def _module(program: Any, asked: str) -> ModuleRecord:
+    if isinstance(program, ModuleRecord):
+        return program
+    record: Any = program
+    if isinstance(program, Traced):
+        record = program.inspect()
+    elif is_program_text(program):
+        record = inspect_source(program)
+    elif not isinstance(program, Record):
+        record = inspect_stage(program)
+    if isinstance(record, ProgramRecord) and record.module is not None:
+        return record.module
+    if isinstance(record, ProgramRecord):
+        message = (
+            f"`{asked}` received the record of `{record.name}`, for which nothing was compiled "
+            f"({'; '.join(record.notes) or record.target}). Assertions are about compiled programs: inspect it on a "
+            "mesh of devices, or for a target."
+        )
+        raise InspectionError(message)
+    message = (
+        f"`{asked}` received a {type(program).__name__}, which is no program. It reads a traced call, "
+        "`wb.trace(fn)(*args)`, a record from `inspect`, a `Lowered` or `Compiled`, HLO text, or a file: pass one of "
+        "these."
+    )
+    raise InspectionError(message)
+
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{end}": base**power for power, prefix in enumerate("KMGT", 1) for end, base in (("B", 1000), ("iB", 1024))
+}
+
+
+def _bytes(given: int | str) -> int:
+    if not isinstance(given, str):
+        return int(given)
+    found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", given)
+    if found is None or found[2] not in _UNITS:
+        message = (
+            f"`assert_peak_memory` received at_most={given!r}, which is no number of bytes. Write a number and one of "
+            f'{", ".join(unit for unit in _UNITS if unit)}: "16 GiB".'
+        )
+        raise InspectionError(message)
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+# The plugin for pytest: `pytest_plugins = ["workbench.testing"]`.
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Adds `--update-snapshots` to pytest."""
+    parser.addoption("--update-snapshots", action="store_true", help="write the files of `record_snapshot` again")
+
+
+class RecordSnapshot:
+    """What the fixture `record_snapshot` gives: compares records with files next to the test."""
+
+    def __init__(self, folder: Path, name: str, update: bool | None) -> None:
+        self.folder, self.name, self.update, self.count = folder, name, update, 0
+
+    def __call__(self, record: Record, name: str | None = None) -> None:
+        """Compares one record with `snapshots/<test>[-<name>].json`; see `assert_snapshot`."""
+        self.count += 1
+        ending = name if name is not None else str(self.count) if self.count > 1 else ""
+        file = "-".join(filter(None, (self.name, ending)))
+        assert_snapshot(record, self.folder / f"{file}.json", update=self.update)
+
+
+def _snapshots(request: Any) -> Iterator[RecordSnapshot]:
+    """Compares records with files in `snapshots/` next to the test."""
+    name = re.sub(r"[^\w.-]+", "_", request.node.name)
+    update = True if request.config.getoption("--update-snapshots", default=False) else None
+    yield RecordSnapshot(Path(request.node.path).parent / "snapshots", name, update)
+
+
+try:
+    import pytest
+except ImportError:  # the assertions need no pytest
+    pass
+else:
+    record_snapshot = pytest.fixture(name="record_snapshot")(_snapshots)
