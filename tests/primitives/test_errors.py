@@ -117,8 +117,8 @@ def test_mesh_that_mixes_axis_types_under_one_placement() -> None:
 
 @pytest.mark.parametrize(
     ("returned", "described"),
-    [("a string", "str"), (object, "type"), (np.array([object()]), "ndarray")],
-    ids=["string", "class", "array of objects"],
+    [({1, 2}, "set"), (np.array(["text"]), "ndarray"), (np.array([object()]), "ndarray")],
+    ids=["set", "array of strings", "array of objects"],
 )
 def test_client_output_that_is_not_arrays(returned: Any, described: str) -> None:
     def client(row: Any) -> Any:
@@ -131,8 +131,8 @@ def test_client_output_that_is_not_arrays(returned: Any, described: str) -> None
 
 
 def test_argument_that_is_not_arrays_names_its_leaf() -> None:
-    text = _text(ProgramError, _under(3, lambda: wb.broadcast({"w": jnp.ones(2), "name": "resnet"})))
-    assert text.startswith("`broadcast` was given 1 leaf/leaves that are not arrays: x['name'] = 'resnet' (str).")
+    text = _text(ProgramError, _under(3, lambda: wb.broadcast({"w": jnp.ones(2), "names": {"resnet"}})))
+    assert text.startswith("`broadcast` received 1 leaf/leaves that are not arrays: x['names'] = {'resnet'} (set).")
     assert "pass them as static arguments" in text
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import jax
 import jaxlib
 from jax._src import (
+    api_util as _api_util,
     core as _core,
     effects as _effects,
     linear_util as _lu,
@@ -21,6 +22,7 @@ from jax._src import (
     xla_bridge as _xla_bridge,
 )
 from jax._src.interpreters import ad as _ad, mlir as _mlir, partial_eval as _pe
+from jax._src.state import discharge as _discharge
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import ad
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
@@ -83,14 +85,21 @@ def add_leading_axis(aval: Aval, size: int, explicit_axes: Any, mesh: Any = None
 
 
 def trace_to_jaxpr(
-    fn: Callable[..., Sequence[Any]], avals: Sequence[Aval], *, name: str, axis_sizes: dict[str, int] | None = None
+    fn: Callable[..., Sequence[Any]],
+    avals: Sequence[Aval],
+    *,
+    name: str,
+    axis_sizes: dict[str, int] | None = None,
+    traced_for: str = "map_fn",
+    source: Callable | None = None,
 ) -> tuple[ClosedJaxpr, list[Any]]:
     """Traces a flat function to a jaxpr without constants and the list of what it closed over.
 
     The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use
-    collectives over.
+    collectives over. JAX's errors say that `source`, with its file and line, was traced for `traced_for`.
     """
-    debug_info = _core.DebugInfo("map_fn", name, tuple(f"x{i}" for i in range(len(avals))), None)
+    described = (None if source is None else _api_util.fun_sourceinfo(source)) or name
+    debug_info = _core.DebugInfo(traced_for, described, tuple(f"x{i}" for i in range(len(avals))), None)
     wrapped = _lu.wrap_init(fn, debug_info=debug_info)
     with _core.extend_axis_env_nd(list((axis_sizes or {}).items())):
         jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(wrapped, list(avals))
@@ -129,6 +138,19 @@ def register_dce(primitive: Any, rule: Callable) -> None:
         _pe.dce_rules[primitive] = lambda used, _live, equation: rule(used, equation)
     else:
         _pe.dce_rules[primitive] = rule
+
+
+def register_discharge(primitive: Any, rule: Callable[..., Sequence[Any]]) -> None:
+    """Registers how an equation of `primitive` is bound without the Refs inside of it; its operands are no Refs."""
+
+    @_discharge.register_discharge_rule(primitive)
+    def discharged(in_avals: Sequence[Aval], out_avals: Sequence[Aval], *operands: Any, **params: Any) -> Any:
+        return [None] * len(in_avals), rule(*operands, **params)
+
+
+def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same jaxpr with the Refs that it makes as values."""
+    return _discharge.discharge_state(closed)
 
 
 def is_float0(aval: Any) -> bool:

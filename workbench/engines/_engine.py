@@ -21,6 +21,7 @@ from workbench.plan import Jitted, Plan, Traced, check_call
 from workbench.plan._jit import trace_listening
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
+from workbench.primitives import show_static
 from workbench.records import RunRecord
 
 KEPT_PLANS = 8
@@ -98,7 +99,7 @@ class Engine(abc.ABC):
         if heard and traced.emissions:
             deliver(ledger.name, Emitted(traced.emissions, tuple(outputs[count:])))
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
-        return ledger.record(jax.tree.unflatten(traced.out_tree, results))
+        return ledger.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
 
     def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
         traced = trace_listening(fn, shapes, {})

@@ -18,4 +18,11 @@ from workbench.mesh._placement import (
     make_placements as make_placements,
     resolve as resolve,
 )
+from workbench.mesh._rebase import (
+    Place as Place,
+    bind_here as bind_here,
+    bind_rebased as bind_rebased,
+    rebase as rebase,
+    sharding_here as sharding_here,
+)
 from workbench.mesh._simulate import make_mesh as make_mesh, simulate_devices as simulate_devices

@@ -2,7 +2,10 @@
 
 import contextlib
 import dataclasses
+import difflib
+import functools
 import math
+import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -59,6 +62,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     types = {name: kind for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
     axes = tuple(axis for axis in placement.mesh_axes if types.get(axis, AxisType.Manual) is not AxisType.Manual)
     if not axes:
+        _warn_of_typo(placement, mesh.axis_names, tuple(types[name] is AxisType.Explicit for name in mesh.axis_names))
         return None
     kinds = {types[axis] for axis in axes}
     if len(kinds) > 1:
@@ -73,6 +77,21 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     if explicit and placement.size % layout.size and not uneven:
         return None
     return layout
+
+
+@functools.lru_cache(maxsize=64)  # once per placement and mesh
+def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[bool, ...]) -> None:
+    """On Explicit axes a mistyped name would silently leave every client on every device."""
+    candidates = [name for name, is_explicit in zip(names, explicit, strict=True) if is_explicit]
+    for axis in placement.mesh_axes:
+        meant = difflib.get_close_matches(axis, candidates, n=1, cutoff=0.75)
+        if meant and axis not in names:
+            warnings.warn(
+                f'placement "{placement.name}" is held by the mesh axis "{axis}", which the mesh {names} does not '
+                f'have; did you mean "{meant[0]}"? Its clients are not spread, and every device computes all of them. '
+                f'Name the axis: `program(..., axes={{"{placement.name}": "{meant[0]}"}})`.',
+                stacklevel=2,
+            )
 
 
 def _current_mesh() -> AnyMesh:

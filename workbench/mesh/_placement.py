@@ -1,12 +1,12 @@
 """A placement: a named group of clients, and which ones are active where the code runs now."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 
 import jax
 
-from workbench.errors import PlacementError
+from workbench.errors import MeshError, PlacementError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +67,25 @@ def make_placements(
             "placement to the mesh axes that hold it: use one of these names, or leave `axes` out."
         )
         raise PlacementError(message)
+    held_by = {name: _as_axes((axes or {}).get(name, name)) for name in sizes}
+    check_axis_names("program", [*sizes, *(axis for names in held_by.values() for axis in names)])
     return tuple(Placement(name, int(size), _as_axes((axes or {}).get(name, name))) for name, size in sizes.items())
+
+
+def check_axis_names(operation: str, names: Iterable[str]) -> None:
+    """Checks that XLA can read the names of mesh axes and placements.
+
+    Raises:
+        MeshError: naming every one that would end the process: XLA prints names unescaped and reads them again.
+    """
+    wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
+    if wrong:
+        message = (
+            f"`{operation}` received the axis name(s) {', '.join(map(ascii, wrong))}. XLA ends the process when it "
+            "compiles for an axis whose name has a letter beyond ASCII, a backslash or a control character. Use "
+            'letters of ASCII, digits, spaces and "_".'
+        )
+        raise MeshError(message)
 
 
 def _is_count(size: object) -> bool:

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, Mesh
 
 from workbench import _jax_compat
 from workbench.errors import MeshError
+from workbench.mesh._placement import check_axis_names
 
 _THREADS_PER_DEVICE = 4  # fewer threads than that starved XLA's rendezvous, which then aborts the process after 40 s
 
@@ -72,7 +73,8 @@ def make_mesh(shape: dict[str, int] | None = None, *, devices: Any = None, axis_
         A `jax.sharding.Mesh`, for `with jax.set_mesh(mesh):`.
 
     Raises:
-        MeshError: if an axis size is not a positive int, or if there are fewer devices than the mesh needs.
+        MeshError: if an axis size is not a positive int, if XLA cannot read the name of an axis, or if there are
+            fewer devices than the mesh needs.
 
     Example:
         >>> make_mesh(clients=4, model=2).shape["clients"]
@@ -86,6 +88,7 @@ def make_mesh(shape: dict[str, int] | None = None, *, devices: Any = None, axis_
             "`make_mesh(clients=4, model=2)`."
         )
         raise MeshError(message)
+    check_axis_names("make_mesh", sizes)
     needed = int(np.prod(list(sizes.values())))
     have = list(devices) if devices is not None else jax.devices()
     if len(have) < needed:

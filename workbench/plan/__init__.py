@@ -1,5 +1,6 @@
 """A program's plan: the traced program as stages, its evaluation in chunks of clients, and its description."""
 
+from workbench.mesh import bind_here as bind_here
 from workbench.plan._arguments import check_call as check_call
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
@@ -52,7 +53,6 @@ from workbench.plan._plan import (
     plan_jaxpr as plan_jaxpr,
     source_line as source_line,
 )
-from workbench.plan._rebase import bind_here as bind_here
 from workbench.plan._reductions import REDUCTION_OF as REDUCTION_OF
 from workbench.plan._retarget import RebaseError as RebaseError, retarget as retarget
 from workbench.plan._spread import Spread as Spread

@@ -12,12 +12,11 @@ from jax.extend.core import Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench.mesh import Layout
+from workbench.mesh import Layout, bind_here, rebase, sharding_here
 from workbench.plan._callbacks import call_present, calls_back
 from workbench.plan._inline import uses_primitives
 from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
-from workbench.plan._rebase import bind_here, rebase, sharding_here
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._spread import Spread, choose_spread, manual_axes
 

@@ -7,13 +7,13 @@ from typing import Any, Literal as OneOf, TypeAlias
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
+from workbench.mesh import bind_here
 from workbench.plan._chunk_size import choose_chunk_size
 from workbench.plan._client_loop import ClientLoop
 from workbench.plan._emissions import Emission
 from workbench.plan._interpreter import ControlFlow, Interpreter, control_flow
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._plan import Plan, Step, plan_jaxpr
-from workbench.plan._rebase import bind_here
 from workbench.plan._spread import Spread
 
 ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None

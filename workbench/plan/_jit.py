@@ -15,6 +15,7 @@ from workbench.plan._evaluate import ChunkSize, Traced, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
 from workbench.plan._spread import Spread
+from workbench.primitives import hide_static, is_array, refuse_deleted, show_static
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
@@ -30,20 +31,23 @@ def trace_listening(fn: Callable, args: Any, kwargs: Any) -> Traced:
 def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
     if isinstance(fn, Jitted):
         fn = fn.fn
-    leaves, in_tree = jax.tree.flatten((args, kwargs))
-    paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+    refuse_deleted("trace", (args, kwargs))
+    leaves, in_tree = flatten_call(args, kwargs)
+    paths = jax.tree_util.tree_flatten_with_path(_hidden((args, kwargs)))[0]
     out_tree: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        call_args, call_kwargs = jax.tree.unflatten(in_tree, values)
-        results, tree = jax.tree.flatten(fn(*call_args, **call_kwargs))
+        call_args, call_kwargs = show_static(jax.tree.unflatten(in_tree, values))
+        results, tree = jax.tree.flatten(_hidden(fn(*call_args, **call_kwargs)))
         out_tree.append(tree)
         return [jax.numpy.asarray(y) if not hasattr(y, "dtype") else y for y in results]
 
     name = getattr(fn, "__name__", type(fn).__name__)
     avals = [_jax_compat.aval_of(x) for x in leaves]
     with planned():
-        closed, closed_over = _jax_compat.trace_to_jaxpr(flat, avals, name=name)
+        closed, closed_over = _jax_compat.trace_to_jaxpr(
+            flat, avals, name=name, traced_for="workbench.trace", source=fn
+        )
     if closed_over:
         closed = _jax_compat.close_over(closed, closed_over)
     names = tuple(_argument_name(fn, path) for path, _ in paths)
@@ -51,6 +55,18 @@ def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
     if listening:
         closed, emissions = with_emissions(closed, name)
     return Traced(plan_jaxpr(closed, name), in_tree, out_tree[-1], names, emissions)
+
+
+def flatten_call(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+    """The arrays of a call, and its structure, of which leaves that are no arrays are static parts."""
+    return jax.tree.flatten(_hidden((args, kwargs)))
+
+
+def _hidden(tree: Any) -> Any:
+    """`tree` with leaves that are no arrays as static parts; itself where it has none."""
+    if all(hasattr(x, "dtype") or is_array(x) for x in jax.tree.leaves(tree)):
+        return tree
+    return hide_static(tree)
 
 
 def _argument_name(fn: Callable, path: Any) -> str:
@@ -75,14 +91,23 @@ class Jitted:
         self.fn, self.spread = fn, spread
         self.chunk_size: ChunkSize = chunk_size
         self.options = dict(options)
+        self._returns_static = False  # set while the function is traced
+
+        @functools.wraps(fn)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = show_static((args, kwargs))
+            results = fn(*args, **kwargs)
+            hidden = _hidden(results)
+            self._returns_static |= hidden is not results
+            return hidden
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(*_without_static(fn, args, kwargs), chunk_size, spread)
+            return call_staged(*_without_static(plain, args, kwargs), chunk_size, spread)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
-            moving, args, kwargs = _without_static(fn, args, kwargs)
+            moving, args, kwargs = _without_static(plain, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=spread)
             count = traced.out_tree.num_leaves
@@ -91,29 +116,37 @@ class Jitted:
             return jax.tree.unflatten(traced.out_tree, values[:count]), emitted
 
         self._staged, self._heard = jax.jit(staged, **options), jax.jit(heard, **options)
-        self._plain = jax.jit(fn, **options)
+        self._plain = jax.jit(plain, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_deleted("jit", (args, kwargs))
+        args, kwargs = _hidden((args, kwargs))
         # Under another transformation the primitives must stay visible: whoever compiles in the end makes the plan.
         if not _jax_compat.at_top_level():
-            return self._plain(*args, **kwargs)
+            return self._shown(self._plain(*args, **kwargs))
         if not listeners():
-            return self._staged(*args, **kwargs)
+            return self._shown(self._staged(*args, **kwargs))
         results, emitted = self._heard(*args, **kwargs)
         deliver(getattr(self.fn, "__name__", "program"), emitted)
-        return results
+        return self._shown(results)
+
+    def _shown(self, results: Any) -> Any:
+        return show_static(results) if self._returns_static else results
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """As `jax.jit(fn).lower`."""
+        args, kwargs = _hidden((args, kwargs))
         return self._staged.lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).trace`."""
+        args, kwargs = _hidden((args, kwargs))
         return self._staged.trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).eval_shape`."""
-        return self._plain.eval_shape(*args, **kwargs)
+        args, kwargs = _hidden((args, kwargs))
+        return show_static(self._plain.eval_shape(*args, **kwargs))
 
     def clear_cache(self) -> None:
         """As `jax.jit(fn).clear_cache`: forgets what was traced and compiled."""
@@ -145,7 +178,7 @@ def _without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any
 def call_staged(fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize, spread: Spread = "auto") -> Any:
     """Calls a program by its plan, inside whatever trace is in progress."""
     traced = trace(fn, *args, **kwargs)
-    leaves = jax.tree.leaves((args, kwargs))
+    leaves, _ = flatten_call(args, kwargs)
     return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, spread=spread))
 
 

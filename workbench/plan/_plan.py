@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from workbench import _jax_compat
 from workbench.mesh import Placement
 from workbench.plan._inline import inline_calls, uses_primitives
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
-from workbench.records import SourceLine
+from workbench.records import SourceLine, package_of
 
 # Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
 _ROWWISE = frozenset(
@@ -278,22 +277,24 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
 
 
 def source_line(equation: Any) -> SourceLine | None:
-    """The innermost line of the user's own code that made an equation."""
+    """The innermost line of the user's own code that made an equation; a library's where there is no such line."""
+    of_library: SourceLine | None = None
     for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
-        if is_user_file(file):
-            return SourceLine(
-                file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function
-            )
-    return None
-
-
-_PACKAGE = f"{Path(__file__).parents[1]}/"
-_TAUGHT = (f"{_PACKAGE}federated", f"{_PACKAGE}cli")  # programs that come with the package are a user's programs
+        package = package_of(file)
+        if package in ("workbench", "python") or (package is not None and of_library is not None):
+            continue
+        found = SourceLine(
+            file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function
+        )
+        if package is None:
+            return found
+        of_library = found
+    return of_library
 
 
 def is_user_file(file: str) -> bool:
     """Whether a line of that file is shown to users as theirs."""
-    return not file.startswith(_PACKAGE) or file.startswith(_TAUGHT)
+    return package_of(file) is None
 
 
 def client_count(placement: Placement | None) -> int:

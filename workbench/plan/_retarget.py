@@ -5,8 +5,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
-from workbench.mesh import find_layout
-from workbench.plan._rebase import Place
+from workbench.mesh import Place, find_layout
 
 
 class RebaseError(ValueError):

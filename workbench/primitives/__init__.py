@@ -11,6 +11,7 @@ from workbench.primitives._families import (
 )
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
 from workbench.primitives._program import program as program
+from workbench.primitives._ragged import scan_ragged as scan_ragged
 from workbench.primitives._reduce import (
     max_p as max_p,
     mean_p as mean_p,
@@ -20,6 +21,13 @@ from workbench.primitives._reduce import (
     reduce_min as reduce_min,
     reduce_sum as reduce_sum,
     sum_p as sum_p,
+)
+from workbench.primitives._static import (
+    has_static as has_static,
+    hide_static as hide_static,
+    is_array as is_array,
+    refuse_deleted as refuse_deleted,
+    show_static as show_static,
 )
 from workbench.primitives._weighted import (
     reduce_logsumexp as reduce_logsumexp,

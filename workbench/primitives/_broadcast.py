@@ -65,7 +65,7 @@ def broadcast(x: Any, *, to: str | None = None, at: str | None = None, mesh: Any
         )
     leaves, structure = as_arrays("broadcast", "x", x)
     layout = find_layout(placement, mesh)
-    return jax.tree.unflatten(structure, [bind_broadcast(reveal(leaf, layout), placement, layout) for leaf in leaves])
+    return structure.unflatten([bind_broadcast(reveal(leaf, layout), placement, layout) for leaf in leaves])
 
 
 def bind_broadcast(x: Any, placement: Placement, layout: Layout | None) -> Any:

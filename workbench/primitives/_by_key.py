@@ -81,7 +81,7 @@ def reduce_by_key(
             over=outer[0].name,
         )
     leaves, structure = as_arrays("reduce_by_key", "values", values)
-    check_clients("reduce_by_key", "values", jax.tree.unflatten(structure, leaves), placement)
+    check_clients("reduce_by_key", "values", structure.hidden(leaves), placement)
     keys = _checked_keys(keys, num_keys, leaves, placement)
     layout = find_layout(placement)
     if op == "mean":
@@ -91,7 +91,7 @@ def reduce_by_key(
         (ones,) = bind_map(lambda k: [jnp.ones(k.shape, jnp.int32)], [keys], placement, layout, name="count")
         counts = bind_by_key(ones, keys, placement, layout, num_keys=num_keys)
         sums = [_divide(total, counts) for total in sums]
-    return jax.tree.unflatten(structure, sums)
+    return structure.unflatten(sums)
 
 
 def _divide(total: Any, counts: Any) -> Any:

@@ -3,36 +3,58 @@
 from typing import Any
 
 import jax
-import numpy as np
 
 from workbench.errors import PlacementError, ProgramError
 from workbench.mesh import Placement
+from workbench.primitives._static import hide_static, is_array, refuse_deleted, show_static
 
 
-def as_arrays(operation: str, argument: str, tree: Any) -> tuple[list[jax.Array], Any]:
-    """The leaves of `tree` as arrays, and its structure.
+class Structure:
+    """A pytree without its arrays: leaves that are no arrays are part of it."""
+
+    def __init__(self, treedef: Any, *, static: bool) -> None:
+        self.treedef, self._static = treedef, static
+
+    def unflatten(self, arrays: Any) -> Any:
+        """The pytree with these arrays."""
+        tree = jax.tree.unflatten(self.treedef, arrays)
+        return show_static(tree) if self._static else tree
+
+    def hidden(self, arrays: Any) -> Any:
+        """The pytree with these arrays and without leaves that are none."""
+        return jax.tree.unflatten(self.treedef, arrays)
+
+
+def as_arrays(operation: str, argument: str, tree: Any) -> tuple[list[jax.Array], Structure]:
+    """The arrays of `tree`, and the rest of it, with leaves that are no arrays (functions, names) as static parts.
 
     Raises:
-        ProgramError: naming every leaf that is not an array or a number.
+        ProgramError: naming every leaf that is neither an array nor can be static, and every deleted array.
     """
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves, treedef = jax.tree.flatten(tree)
+    refuse_deleted(operation, tree)
+    static = not all(map(is_array, leaves))
+    if static:
+        leaves, treedef = _hidden_leaves(operation, argument, tree)
+    return [x if hasattr(x, "dtype") else jax.numpy.asarray(x) for x in leaves], Structure(treedef, static=static)
+
+
+def _hidden_leaves(operation: str, argument: str, tree: Any) -> tuple[list[Any], Any]:
+    hidden = hide_static(tree)
+    paths, treedef = jax.tree_util.tree_flatten_with_path(hidden)
     wrong = [(path, leaf) for path, leaf in paths if not is_array(leaf)]
+    if not paths:  # without any array there is nothing to place
+        wrong = jax.tree_util.tree_flatten_with_path(tree)[0]
     if wrong:
         listed = "; ".join(f"{argument}{jax.tree_util.keystr(path)} = {_short(leaf)}" for path, leaf in wrong[:5])
         message = (
-            f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {listed}. Only arrays and numbers "
-            "can be placed at clients: take other values out of the pytree, and close over them or pass them as "
-            "static arguments of the program."
+            f"`{operation}` received {len(wrong)} leaf/leaves that are not arrays: {listed}. Only arrays and numbers "
+            "can be placed at clients; next to them a pytree may have static leaves that are hashable, such as "
+            "functions and names. Take other values out of the pytree, and close over them or pass them as static "
+            "arguments of the program."
         )
         raise ProgramError(message)
-    return [leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf) for _, leaf in paths], structure
-
-
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf can be an array of a program."""
-    return (isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex)) and getattr(
-        leaf, "dtype", None
-    ) != np.dtype(object)
+    return [leaf for _, leaf in paths], treedef
 
 
 def check_clients(operation: str, argument: str, tree: Any, placement: Placement) -> None:

@@ -57,10 +57,10 @@ def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:
             lambda rows, numbers: select(rows, numbers, over=placement.name), (tree, indices), over=outer[0].name
         )
     leaves, structure = as_arrays("select", "tree", tree)
-    check_clients("select", "tree", jax.tree.unflatten(structure, leaves), placement)
+    check_clients("select", "tree", structure.hidden(leaves), placement)
     layout = find_layout(placement)
     cohort = Placement(f"cohort of {placement.name}", indices.shape[0], placement.mesh_axes)
-    return jax.tree.unflatten(structure, [_bind_select(x, indices, placement, layout, cohort) for x in leaves])
+    return structure.unflatten([_bind_select(x, indices, placement, layout, cohort) for x in leaves])
 
 
 def _one(tree: Any) -> tuple[Any]:

@@ -8,7 +8,7 @@ from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
 from workbench.errors import ProgramError
-from workbench.primitives._checks import is_array
+from workbench.primitives._static import is_array
 
 emit_p = Primitive("emit")
 emit_p.multiple_results = True

@@ -11,10 +11,22 @@ from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
 from workbench.errors import ProgramError, WorkbenchError
-from workbench.mesh import Layout, Placement, active, current_scope, find_layout, gather, resolve, reveal, spread
-from workbench.mesh._placement import Scope
+from workbench.mesh import (
+    Layout,
+    Placement,
+    Scope,
+    active,
+    current_scope,
+    find_layout,
+    gather,
+    rebase,
+    resolve,
+    reveal,
+    spread,
+)
 from workbench.primitives._broadcast import bind_broadcast, rows_of, typed
-from workbench.primitives._checks import as_arrays, check_clients, is_array
+from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._static import hide_static, is_array, show_static
 
 map_p = Primitive("map_fn")
 map_p.multiple_results = True
@@ -50,14 +62,14 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
     if outer:
         return map_fn(lambda *rows: map_fn(fn, rows, over=placement.name, mesh=mesh), _tuple(args), over=outer[0].name)
     operands, structure = as_arrays("map_fn", "args", args)
-    check_clients("map_fn", "args", jax.tree.unflatten(structure, operands), placement)
+    check_clients("map_fn", "args", structure.hidden(operands), placement)
     layout = find_layout(placement, mesh)
     call = _ClientCall(fn, structure, isinstance(args, tuple), placement)
     if layout is None and _jax_compat.at_top_level():
         results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     else:
-        results = [reveal(y, layout) for y in bind_map(call, operands, placement, layout, name=call.name)]
-    return jax.tree.unflatten(call.result_structure, results)
+        results = [reveal(y, layout) for y in bind_map(call, operands, placement, layout, name=call.name, source=fn)]
+    return show_static(jax.tree.unflatten(call.result_structure, results))
 
 
 def _tuple(args: Any) -> tuple:
@@ -76,7 +88,7 @@ class _ClientCall:
         self.result_structure: Any = None
 
     def __call__(self, *rows: Any) -> list[Any]:
-        args = jax.tree.unflatten(self.structure, rows)
+        args = self.structure.unflatten(rows)
         with active(self.scope):
             try:
                 result = self.fn(*args) if self.unpack else self.fn(args)
@@ -84,7 +96,8 @@ class _ClientCall:
                 raise
             except Exception as error:
                 raise _client_error(error, self._failure(rows, error)) from error
-        leaves, self.result_structure = jax.tree.flatten(result)
+        hidden = hide_static(result)
+        leaves, self.result_structure = jax.tree.flatten(hidden)
         wrong = [leaf for leaf in leaves if not is_array(leaf)]
         if wrong:
             message = (
@@ -132,11 +145,14 @@ def bind_map(
     layout: Layout | None,
     *,
     name: str,
+    source: Callable | None = None,
 ) -> list[Any]:
     """Traces a flat function of one client and binds it; what it closes over becomes explicit broadcasts."""
     operands = [typed(x, layout) for x in operands]
     avals = [_jax_compat.drop_leading_axis(_jax_compat.aval_of(x)) for x in operands]
-    jaxpr, closed_over = _jax_compat.trace_to_jaxpr(fn, avals, name=name, axis_sizes={placement.name: placement.size})
+    jaxpr, closed_over = _jax_compat.trace_to_jaxpr(
+        fn, avals, name=name, axis_sizes={placement.name: placement.size}, source=source
+    )
     shared = [bind_broadcast(value, placement, layout) for value in closed_over]
     return bind_map_jaxpr(jaxpr, [*shared, *operands], placement, layout, name=name)
 
@@ -155,6 +171,9 @@ def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: 
     # clients.
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
     operands = tuple(gather(x, layout) if together else spread(x, layout) for x in operands)
+    if layout is not None and layout.explicit and not jax.sharding.get_abstract_mesh().empty:
+        # The types of constants that the client closes over were made by numpy arrays, which know no mesh.
+        jaxpr = rebase(jaxpr)
     call = jax.vmap(
         jaxpr_as_fun(jaxpr),
         axis_name=placement.name,
@@ -374,3 +393,11 @@ def _prune(used_outputs: list[bool], equation: Any) -> tuple[list[bool], Any]:
 
 
 _jax_compat.register_dce(map_p, _prune)
+
+
+# Refs that live inside of a client become values when the program is lowered.
+def _without_refs(*operands: Any, jaxpr: ClosedJaxpr, **params: Any) -> list[Any]:
+    return map_p.bind(*operands, jaxpr=_jax_compat.without_refs(jaxpr), **params)
+
+
+_jax_compat.register_discharge(map_p, _without_refs)

@@ -148,7 +148,7 @@ def _reduce(operation: str, x: Any, over: str | None, where: Any, accumulator: A
             over=outer[0].name,
         )
     leaves, structure = as_arrays(operation, "x", x)
-    check_clients(operation, "x", jax.tree.unflatten(structure, leaves), placement)
+    check_clients(operation, "x", structure.hidden(leaves), placement)
     layout = find_layout(placement)
     if where is None:
         results = [_bind_leaf(operation, leaf, placement, layout, accumulator) for leaf in leaves]
@@ -158,7 +158,7 @@ def _reduce(operation: str, x: Any, over: str | None, where: Any, accumulator: A
         # Eagerly, each of the small steps would be dispatched alone.
         alone = layout is None and _jax_compat.at_top_level()
         results = (_compiled_present if alone else _reduce_present)(leaves, mask, operation, placement, accumulator)
-    return jax.tree.unflatten(structure, results)
+    return structure.unflatten(results)
 
 
 def _bind_leaf(operation: str, x: Any, placement: Placement, layout: Layout | None, accumulator: Any) -> Any:

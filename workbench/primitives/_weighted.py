@@ -11,6 +11,7 @@ from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
 from workbench.primitives._reduce import reduce_max, reduce_sum
+from workbench.primitives._static import hide_static
 
 
 def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumulator: Any = None) -> Any:
@@ -49,14 +50,14 @@ def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumu
             over=outer[0].name,
         )
     leaves, structure = as_arrays("reduce_weighted_mean", "x", x)
-    check_clients("reduce_weighted_mean", "x", jax.tree.unflatten(structure, leaves), placement)
+    check_clients("reduce_weighted_mean", "x", structure.hidden(leaves), placement)
     weights = _weights_of_leaves(x, weight, placement)
     unique = list({id(w): w for w in weights}.values())
     index = tuple(next(i for i, w in enumerate(unique) if w is own) for own in weights)
     # Eagerly, each of the small steps would be dispatched alone.
     alone = _jax_compat.at_top_level() and find_layout(placement) is None
     means = (_compiled_means if alone else _means)(leaves, unique, index, placement, accumulator)
-    return jax.tree.unflatten(structure, means)
+    return structure.unflatten(means)
 
 
 def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
@@ -71,7 +72,7 @@ def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
         raise PlacementError(message)
     try:
         given = jax.tree.map(jnp.asarray, weight)
-        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), given, x))
+        return jax.tree.leaves(jax.tree.map(lambda w, part: jax.tree.map(lambda _: w, part), given, hide_static(x)))
     except ValueError as error:
         message = (
             f"`reduce_weighted_mean` was given `weight` as the pytree {jax.tree.structure(weight)} for `x` as "
@@ -146,7 +147,7 @@ def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> A
             lambda row, mask=None: reduce_logsumexp(row, over=placement.name, where=mask), operands, over=outer[0].name
         )
     leaves, structure = as_arrays("reduce_logsumexp", "x", x)
-    check_clients("reduce_logsumexp", "x", jax.tree.unflatten(structure, leaves), placement)
+    check_clients("reduce_logsumexp", "x", structure.hidden(leaves), placement)
     if where is not None:
         where = jnp.asarray(where, dtype=bool)
         check_clients("reduce_logsumexp", "where", where, placement)
@@ -154,7 +155,7 @@ def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> A
     alone = _jax_compat.at_top_level() and find_layout(placement) is None
     of_leaf = _compiled_logsumexp if alone else _logsumexp
     with jax.named_scope("reduce_logsumexp"):
-        return jax.tree.unflatten(structure, [of_leaf(leaf, where, placement) for leaf in leaves])
+        return structure.unflatten([of_leaf(leaf, where, placement) for leaf in leaves])
 
 
 def _logsumexp(x: Any, where: Any, placement: Placement) -> Any:

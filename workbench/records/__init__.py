@@ -64,6 +64,7 @@ from workbench.records._live import (
     TapRecord as TapRecord,
     TimelineRecord as TimelineRecord,
 )
+from workbench.records._packages import package_of as package_of
 from workbench.records._profile import (
     ProfiledDeviceRecord as ProfiledDeviceRecord,
     ProfiledMemoryRecord as ProfiledMemoryRecord,

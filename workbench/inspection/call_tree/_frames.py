@@ -3,15 +3,11 @@
 import functools
 import re
 import sys
-import sysconfig
-from pathlib import Path
 from typing import NamedTuple
 
-_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+from workbench.records import package_of
+
 _CELL = re.compile(r"/ipykernel_\d+/|^<ipython-input-(\d+)-")
-_OURS = str(Path(__file__).resolve().parents[2]) + "/"
-_TAUGHT = (_OURS + "federated/", _OURS + "cli/")  # programs that come with the package are a user's programs
-_STANDARD = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
 _MODULE = re.compile(r"^([A-Z]\w*)\.__call__$")
 # Libraries of layers that open no name scope themselves: a frame of a layer is shown as that layer.
 _LAYERS = (("/flax/nnx/nn/", "nnx"), ("/penzai/", "pz"))
@@ -24,26 +20,6 @@ class Frame(NamedTuple):
     function: str  # qualified name
     line: int
     column: int | None = None
-
-
-@functools.lru_cache(maxsize=4096)
-def package_of(file: str) -> str | None:
-    """The library that a file belongs to; None for the user's own files.
-
-    Example:
-        >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/home/me/train.py")
-        ('optax', None)
-    """
-    match = _PACKAGE.search(file)
-    if match is not None:
-        return match[1]
-    if file.startswith(_TAUGHT):
-        return None
-    if file.startswith(_OURS):
-        return "workbench"
-    if file.startswith(_STANDARD) or file.startswith("<frozen "):
-        return "python"
-    return None
 
 
 @functools.lru_cache(maxsize=4096)

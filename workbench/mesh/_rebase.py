@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench.mesh import find_layout
+from workbench.mesh._layout import find_layout
 
 
 def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:

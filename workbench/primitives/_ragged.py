@@ -1,0 +1,67 @@
+"""`scan_ragged`: a local training loop over padded batches, of which each client has its own number."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from workbench.errors import ProgramError
+
+State = TypeVar("State")
+Output = TypeVar("Output")
+
+
+def scan_ragged(
+    step: Callable[[State, Any], tuple[State, Output]], state: State, batches: Any, mask: Any
+) -> tuple[State, Output]:
+    """Runs `step` over the batches that `mask` marks as real; the others leave the state as it is.
+
+    Clients with different numbers of batches become one program by padding them to the same number. A `scan` whose
+    iterations branch: where a device computes one client at a time, a padding batch costs nothing.
+
+    Args:
+        step: `(state, batch) -> (state, output)`, as for `jax.lax.scan`.
+        state: Pytree that is carried through the batches, such as the parameters and the optimiser's state.
+        batches: Pytree of arrays `[steps, ...]`. Pad with copies of real batches: zeros can make NaN gradients.
+        mask: Which batches are real: bool `[steps]`, or an int, the number of leading batches that are.
+
+    Returns:
+        The last state, and the outputs of all steps, `[steps, ...]`; 0 where a batch is padding.
+
+    Raises:
+        ProgramError: if `mask` does not have one entry per batch.
+
+    Example:
+        >>> add = lambda total, x: (total + x, total)
+        >>> total, before = scan_ragged(add, jnp.float32(0), jnp.array([1.0, 2.0, 9.0]), 2)
+        >>> float(total), before.tolist()
+        (3.0, [0.0, 1.0, 0.0])
+
+    References:
+        Ro, Suresh and Wu, "FedJAX: Federated learning simulation with JAX", 2021, section 3.
+    """
+    lengths = {jnp.shape(x)[0] if jnp.ndim(x) else None for x in jax.tree.leaves(batches)}
+    present = jnp.asarray(mask)
+    steps = next(iter(lengths)) if len(lengths) == 1 else None
+    if present.ndim == 0 and steps is not None and not present.dtype == bool:
+        present = jnp.arange(steps) < present
+    if steps is None or present.shape != (steps,):
+        message = (
+            f"`scan_ragged` received batches with leading axes {sorted(map(str, lengths))} and a mask of shape "
+            f"{present.shape}, dtype {present.dtype}. Every array of `batches` has the same leading axis of steps, and "
+            "the mask one bool per step, or it is one int: the number of real batches. Stack the batches, and pass "
+            "`jnp.arange(steps) < count`."
+        )
+        raise ProgramError(message)
+
+    def iteration(state: State, x: tuple[Any, Any]) -> tuple[State, Output]:
+        batch, is_real = x
+        shapes = jax.eval_shape(step, state, batch)[1]
+
+        def skip(state: State, batch: Any) -> tuple[State, Output]:
+            return state, jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), shapes)
+
+        return jax.lax.cond(is_real, step, skip, state, batch)
+
+    return jax.lax.scan(iteration, state, (batches, present.astype(bool)))

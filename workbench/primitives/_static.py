@@ -1,0 +1,86 @@
+"""Leaves that are no arrays (the activation of an Equinox module, a name): static parts of a pytree's structure."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.errors import ProgramError
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """A leaf that is no array, as a pytree without leaves: JAX compares it, and compiles again where it differs."""
+
+    value: Any
+
+    def tree_flatten(self) -> tuple[tuple[()], Any]:
+        """For JAX."""
+        return (), self.value
+
+    @classmethod
+    def tree_unflatten(cls, value: Any, _: Sequence[Any]) -> "Static":
+        """For JAX."""
+        return cls(value)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf can be an array of a program: no array of objects or of text."""
+    if isinstance(leaf, jax.Array | bool | int | float | complex):
+        return True
+    return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSU"
+
+
+def is_static(leaf: Any) -> bool:
+    """Whether a leaf can be a static part: something without a dtype that JAX can compare."""
+    if hasattr(leaf, "dtype"):
+        return False
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def hide_static(tree: Any) -> Any:
+    """The same pytree with every leaf that is no array as a static part of its structure."""
+    return jax.tree.map(lambda leaf: Static(leaf) if not is_array(leaf) and is_static(leaf) else leaf, tree)
+
+
+def show_static(tree: Any) -> Any:
+    """The pytree that `hide_static` was given, with other arrays perhaps."""
+    return jax.tree.map(lambda x: x.value if isinstance(x, Static) else x, tree, is_leaf=_is_hidden)
+
+
+def has_static(tree: Any) -> bool:
+    """Whether a pytree has leaves that are static parts."""
+    return any(not is_array(leaf) and is_static(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _is_hidden(x: Any) -> bool:
+    return isinstance(x, Static)
+
+
+def _is_deleted(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted()
+
+
+def refuse_deleted(operation: str, tree: Any) -> None:
+    """Checks that no array was deleted or donated.
+
+    Raises:
+        ProgramError: naming every array that was.
+    """
+    if not any(map(_is_deleted, jax.tree.leaves(tree))):
+        return
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    gone = [f"{jax.tree_util.keystr(path) or 'the argument'} of shape {x.shape}" for path, x in paths if _is_deleted(x)]
+    message = (
+        f"`{operation}` received {len(gone)} array(s) whose memory is gone: {', '.join(gone[:8])}. A donated or "
+        "deleted array holds no values any more, and JAX may end the process when it is read. Pass the result of the "
+        "call that it was donated to, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
+    )
+    raise ProgramError(message)
