@@ -141,7 +141,7 @@ def measure_compiled(
         joined_events=joined.joined,
         attributed_seconds=joined.attributed,
         memory_before_bytes=before,
-        memory_peak_bytes=_fullest(devices, peak=True),
+        memory_peak_bytes=_peak(devices, before, module),
         memory_after_bytes=_fullest(devices),
         notes=(
             *joined.notes,
@@ -205,6 +205,15 @@ def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
     figures = [memory.peak if peak else memory.in_use for memory in (read_memory(device, live) for device in devices)]
     known = [figure for figure in figures if figure is not None]
     return max(known) if known else None
+
+
+def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> int | None:
+    """The peak that the backend reports; on a TPU, which leaves programs' own memory out, at least what was planned."""
+    told = _fullest(devices, peak=True)
+    planned = module.memory.temporary_bytes
+    if devices[0].platform != "tpu" or before is None or planned is None:
+        return told
+    return max(told or 0, before + planned + (module.memory.output_bytes or 0) - (module.memory.alias_bytes or 0))
 
 
 def _stage_runs(

@@ -1,6 +1,6 @@
 """What the memory of the devices holds now."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,18 +32,27 @@ def read_memory(device: Any, live: dict[int, int] | None = None) -> DeviceMemory
         live: Bytes of live arrays per device id, from `live_bytes`; counted here if left out.
 
     Returns:
-        Bytes in use, at the peak, and at most. Live arrays know no peak and no limit, and miss what a program that is
-        running uses in between.
+        Bytes in use, at the peak, and at most. On a TPU the peak includes what is reserved for programs now. Live
+        arrays know no peak and no limit, and miss what a program that is running uses in between.
     """
     if not is_here(device):
         return DeviceMemory(None, None, None, "another host")
     stats = device.memory_stats()
     if stats:
-        return DeviceMemory(
-            stats.get("bytes_in_use"), stats.get("peak_bytes_in_use"), stats.get("bytes_limit"), "memory_stats"
-        )
+        peak = stats.get("peak_bytes_in_use")
+        if device.platform == "tpu":
+            peak = _with_programs(peak, stats)
+        return DeviceMemory(stats.get("bytes_in_use"), peak, stats.get("bytes_limit"), "memory_stats")
     live = live_bytes() if live is None else live
     return DeviceMemory(live.get(device.id, 0), None, None, "live_arrays")
+
+
+def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:
+    """A TPU's peak counts arrays alone; what programs reserve for themselves is missing from the largest free block."""
+    limit, free = stats.get("bytes_limit"), stats.get("largest_free_block_bytes")
+    if peak is None or limit is None or free is None:
+        return peak
+    return max(peak, limit - free)
 
 
 def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:

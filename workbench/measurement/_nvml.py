@@ -2,11 +2,13 @@
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from workbench.errors import MissingDependencyError
+
+_GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
 
 class GpuFigures(NamedTuple):
@@ -35,17 +37,26 @@ class NvmlReader:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible
         self._visible = [name.strip() for name in visible.split(",") if name.strip()]
         self._handles: dict[int, Any] = {}
+        self.notes: dict[int, str] = {}  # by the number of a GPU: why a figure of it is missing
 
     def read(self, index: int) -> GpuFigures:
         """The figures of the GPU that is number `index` among the visible ones."""
         nvml = self._nvml
         handle = self._handles.get(index)
         if handle is None:
-            handle = self._handles[index] = self._find(index)
+            try:
+                handle = self._handles[index] = self._find(index)
+            except nvml.NVMLError as error:
+                self._raise_if_lost(error)
+                self.notes[index] = f"NVML does not find GPU {index} of CUDA_VISIBLE_DEVICES: {error}"
+                return GpuFigures(None, None, None)
+        whole = self._whole(handle)
+        if whole is not handle:
+            self.notes[index] = "a MIG slice: its utilisation is not measured; power and heat are those of the GPU"
         return GpuFigures(
             self._ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-            self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),  # milliwatts
-            self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+            self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000),  # milliwatts
+            self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))),
         )
 
     def close(self) -> None:
@@ -56,13 +67,52 @@ class NvmlReader:
         name = self._visible[index] if index < len(self._visible) else str(index)
         if name.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
-        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(name)
+        except self._nvml.NVMLError:
+            found = [handle for uuid, handle in self._identities(mig=name.startswith("MIG-")) if uuid.startswith(name)]
+            if len(found) != 1:  # CUDA takes the beginning of an identity where it is the only one
+                raise
+            return found[0]
+
+    def _identities(self, *, mig: bool) -> Iterator[tuple[str, Any]]:
+        """The identity and handle of every GPU, or of every MIG slice."""
+        nvml = self._nvml
+        for number in range(nvml.nvmlDeviceGetCount()):
+            gpu = nvml.nvmlDeviceGetHandleByIndex(number)
+            if not mig:
+                yield _text(nvml.nvmlDeviceGetUUID(gpu)), gpu
+                continue
+            for slot in range(self._ask(lambda gpu=gpu: nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0):
+                part = self._ask(lambda gpu=gpu, slot=slot: nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot))
+                if part is not None:
+                    yield _text(nvml.nvmlDeviceGetUUID(part)), part
+
+    def _whole(self, handle: Any) -> Any:
+        """The GPU that a MIG slice belongs to; the GPU itself otherwise."""
+        nvml = self._nvml
+        if not hasattr(nvml, "nvmlDeviceIsMigDeviceHandle") or not self._ask(
+            lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle)
+        ):
+            return handle
+        whole = self._ask(lambda: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+        return handle if whole is None else whole
+
+    def _raise_if_lost(self, error: Exception) -> None:
+        if getattr(error, "value", None) == _GPU_IS_LOST:
+            msg = "the GPU is lost: it fell off the bus, or was taken away"
+            raise RuntimeError(msg) from error
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
             return question()
-        except self._nvml.NVMLError:
+        except self._nvml.NVMLError as error:
+            self._raise_if_lost(error)
             return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _import_nvml() -> ModuleType:

@@ -128,7 +128,7 @@ class _Recorder:
         if not self._read.sums and not self._read.unjoined:
             msg = (
                 f"`open_profile` was given `{name}`, in which no device left an event (planes of hosts alone). "
-                f"{' '.join(self._read.notes)} Seconds are read from the planes of devices: record with their tracer on "
+                f"{' '.join(self._read.notes)} Seconds are read from planes of devices: record with their tracer on "
                 "(`jax.profiler.trace`, as it is by default), around calls that are waited for."
             )
             raise ProfileError(msg)

@@ -1,6 +1,7 @@
 """Takes one sample of all devices and of the host."""
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +9,15 @@ from typing import Any
 import jax
 
 from workbench.errors import MissingDependencyError, needs_library
+from workbench.measurement._amdsmi import AmdSmiReader
 from workbench.measurement._memory import device_label, largest_arrays, live_bytes, read_memory
 from workbench.measurement._nvml import GpuFigures, NvmlReader
 from workbench.measurement._tpu_metrics import TpuMetrics
 from workbench.records import DeviceSampleRecord, HostSampleRecord, SampleRecord
 
+_AMD = re.compile(r"\brocm\b|\bAMD\b|\bMI\d{2,3}|\bgfx\d", re.IGNORECASE)
+_TWO_CORES = re.compile(r"TPU v[23]")
+PEAK_NOTE = "the peak counts arrays, and of programs' own memory what is reserved when the sample is taken"
 _NOTHING = GpuFigures(None, None, None)
 
 
@@ -24,16 +29,28 @@ class Sampler:
         arrays: How many of the largest live arrays a sample names.
         nvml: Reads NVIDIA GPUs; None: made here when there is such a device.
         tpu: Reads TPUs; None: made here when there is such a device.
+        amd: Reads AMD GPUs; None: made here when there is such a device.
     """
 
     def __init__(
-        self, devices: Sequence[Any], *, arrays: int, nvml: NvmlReader | None = None, tpu: TpuMetrics | None = None
+        self,
+        devices: Sequence[Any],
+        *,
+        arrays: int,
+        nvml: NvmlReader | None = None,
+        tpu: TpuMetrics | None = None,
+        amd: AmdSmiReader | None = None,
     ) -> None:
         self._devices = list(devices)
+        self._nvml: NvmlReader | None = None
         self._arrays = arrays
         self._notes: list[str] = []
         platforms = {device.platform for device in devices}
-        self._nvml = nvml or (self._start_nvml() if platforms & {"gpu", "cuda"} else None)
+        self._amd = amd
+        if nvml is None and amd is None and platforms & {"gpu", "cuda", "rocm"}:
+            self._start_gpus()
+        else:
+            self._nvml = nvml
         self._tpu = tpu or (TpuMetrics() if "tpu" in platforms else None)
         with needs_library("psutil", needed_for="`watch_devices`"):
             import psutil
@@ -67,21 +84,27 @@ class Sampler:
         """Lets go of NVML and of a worker process."""
         if self._nvml is not None:
             self._nvml.close()
+        if self._amd is not None:
+            self._amd.close()
         if self._tpu is not None:
             self._tpu.close()
 
-    def _start_nvml(self) -> NvmlReader | None:
+    def _start_gpus(self) -> None:
+        is_amd = any(_AMD.search(f"{device.platform} {device.device_kind}") for device in self._devices)
         try:
-            return NvmlReader()
+            if is_amd:
+                self._amd = AmdSmiReader()
+            else:
+                self._nvml = NvmlReader()
         except (MissingDependencyError, RuntimeError) as error:
             self._notes.append(str(error))
-            return None
 
     def _device(self, device: Any, live: dict[int, int], duty: Sequence[float]) -> DeviceSampleRecord:
         label, identity = device_label(device), {"device_id": int(device.id), "platform": str(device.platform)}
         try:
             memory = read_memory(device, live)
             figures = self._figures(device, duty)
+            notes = self._notes_on(device)
             kind = str(device.device_kind)
         except Exception as error:  # whatever a device that is gone answers, the monitor lives on
             gone = f"{label} could not be read: {type(error).__name__}: {error}"
@@ -96,17 +119,33 @@ class Sampler:
             utilisation_percent=figures.utilisation_percent,
             power_watts=figures.power_watts,
             temperature_celsius=figures.temperature_celsius,
+            notes=notes,
             **identity,
         )
 
     def _figures(self, device: Any, duty: Sequence[float]) -> GpuFigures:
-        index = getattr(device, "local_hardware_id", None)
-        index = int(device.id) if index is None else int(index)
+        index = _index(device)
+        if device.platform in ("gpu", "rocm") and self._amd is not None:
+            return self._amd.read(index)
         if device.platform in ("gpu", "cuda") and self._nvml is not None:
             return self._nvml.read(index)
-        if device.platform == "tpu" and index < len(duty):
-            return GpuFigures(duty[index], None, None)
+        if device.platform == "tpu" and duty:
+            chip = index // self._devices_per_chip(device, len(duty))
+            return GpuFigures(duty[chip], None, None) if chip < len(duty) else _NOTHING
         return _NOTHING
+
+    def _devices_per_chip(self, device: Any, chips: int) -> int:
+        """A duty cycle is one of a chip, which on v2, v3 and v7x is two devices of JAX."""
+        if _TWO_CORES.fullmatch(str(device.device_kind)):
+            return 2
+        count = sum(other.platform == "tpu" for other in self._devices)
+        return 2 if count == 2 * chips else 1
+
+    def _notes_on(self, device: Any) -> tuple[str, ...]:
+        if device.platform == "tpu":
+            return (PEAK_NOTE,)
+        note = self._nvml.notes.get(_index(device)) if self._nvml is not None else None
+        return (note,) if note else ()
 
     def _host(self) -> HostSampleRecord:
         memory = self._psutil.virtual_memory()
@@ -116,3 +155,8 @@ class Sampler:
             memory_total_bytes=memory.total,
             process_bytes=self._process.memory_info().rss,
         )
+
+
+def _index(device: Any) -> int:
+    index = getattr(device, "local_hardware_id", None)
+    return int(device.id) if index is None else int(index)

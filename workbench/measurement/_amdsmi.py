@@ -1,0 +1,77 @@
+"""Utilisation, power and temperature of AMD GPUs, through AMD SMI."""
+
+import importlib
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from workbench.errors import MissingDependencyError
+from workbench.measurement._nvml import GpuFigures
+
+_VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+class AmdSmiReader:
+    """Asks AMD SMI about the GPUs that JAX sees, counted as `HIP_VISIBLE_DEVICES` orders them.
+
+    Raises:
+        MissingDependencyError: the binding `amdsmi`, which comes with ROCm, is not installed.
+        RuntimeError: AMD SMI cannot be started, such as without a driver.
+    """
+
+    def __init__(self, amdsmi: ModuleType | Any = None, visible: str | None = None) -> None:
+        self._amdsmi = _import_amdsmi() if amdsmi is None else amdsmi
+        try:
+            self._amdsmi.amdsmi_init()
+            self._handles = list(self._amdsmi.amdsmi_get_processor_handles())
+        except self._amdsmi.AmdSmiException as error:
+            msg = f"AMD SMI cannot be started: {error}"
+            raise RuntimeError(msg) from error
+        if visible is None:
+            visible = next((os.environ[name] for name in _VISIBLE if os.environ.get(name)), "")
+        self._visible = [int(name) for name in visible.split(",") if name.strip().isdigit()]
+
+    def read(self, index: int) -> GpuFigures:
+        """The figures of the GPU that is number `index` among the visible ones."""
+        number = self._visible[index] if index < len(self._visible) else index
+        if number >= len(self._handles):
+            return GpuFigures(None, None, None)
+        smi, handle = self._amdsmi, self._handles[number]
+        power = self._ask(lambda: smi.amdsmi_get_power_info(handle)) or {}
+        activity = self._ask(lambda: smi.amdsmi_get_gpu_activity(handle)) or {}
+        temperature = self._ask(
+            lambda: smi.amdsmi_get_temp_metric(
+                handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+            )
+        )
+        watts = _number(power.get("current_socket_power"))
+        return GpuFigures(
+            _number(activity.get("gfx_activity")),
+            _number(power.get("average_socket_power")) if watts is None else watts,
+            _number(temperature),
+        )
+
+    def close(self) -> None:
+        """Lets AMD SMI go."""
+        self._ask(self._amdsmi.amdsmi_shut_down)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._amdsmi.AmdSmiException:
+            return None
+
+
+def _number(value: Any) -> float | None:
+    """A figure; AMD SMI writes "N/A" for what a GPU does not support."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _import_amdsmi() -> ModuleType:
+    try:
+        return importlib.import_module("amdsmi")
+    except (ImportError, OSError, KeyError) as error:  # the binding loads a library of the driver
+        raise MissingDependencyError(
+            "amdsmi", extra="gpu", needed_for="`watch_devices` for utilisation, power and temperature of AMD GPUs"
+        ) from error
