@@ -10,7 +10,7 @@ from test_lab import ask_kernel, notebook
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 RUN = """
-import time, widgets
+import time, workbench_widgets
 import workbench as wb
 def step(state, round):
     time.sleep(0.05)

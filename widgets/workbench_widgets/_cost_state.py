@@ -8,7 +8,6 @@ from workbench.records import CostRecord, MemoryRecord, ProgramRecord
 from workbench.render import (
     bytes_text,
     render_roofline_svg,
-    render_schedule_memory_svg,
     seconds_text,
     source_text,
 )
@@ -23,13 +22,8 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
         others: The same for other targets.
         can_compile: Whether the view can compile for more of them.
     """
-    memory = record.module.memory if record.module is not None else None
-    picture = render_schedule_memory_svg(memory, live=True) if memory is not None else None
     return {
         "targets": [target_state(each, each.cost) for each in (record, *others) if each.cost is not None],
-        "memory": None if memory is None else _memory_rows(memory),
-        "memory_svg": None if picture is None else str(picture),
-        "buffers": [] if memory is None else _buffer_rows(memory),
         "elsewhere": _elsewhere(record) if can_compile else [],
         "sentence": _sentence(record),
     }
@@ -101,22 +95,6 @@ def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
         }
         for chip, fitting in targets_for(axes)
     ]
-
-
-def _memory_rows(memory: MemoryRecord) -> list[list[str]]:
-    rows = [
-        ["peak memory", memory.peak_bytes],
-        ["arguments", memory.argument_bytes],
-        ["outputs", memory.output_bytes],
-        ["temporaries", memory.temporary_bytes],
-        ["available", memory.available_bytes],
-    ]
-    shown = [[name, bytes_text(value)] for name, value in rows if isinstance(value, int)]
-    if memory.padding_bytes:
-        shown.append(["layout padding", f"{bytes_text(memory.padding_bytes)} of the buffers alive at the peak"])
-    if memory.fits is not None:
-        shown.append(["fits", "yes" if memory.fits else "NO: the program needs more than a device has"])
-    return shown
 
 
 def _buffer_rows(memory: MemoryRecord) -> list[list[str]]:

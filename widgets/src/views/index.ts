@@ -1,11 +1,9 @@
 // Every view by the name that Python gives it. To add one: see ../README.md.
 
-import { cost } from "../../workbench_widgets/static/cost.js";
-
-import { fromLegacy } from "../legacy";
 import type { RenderView } from "../lib/view";
 import { clients } from "./clients";
 import { compare } from "./compare";
+import { cost } from "./cost";
 import { hlo } from "./hlo";
 import { lazy } from "./lazy";
 import { memory } from "./memory";
@@ -26,5 +24,5 @@ export const VIEWS: Record<string, RenderView> = {
   hlo,
   memory,
   compare,
-  cost: fromLegacy(cost),
+  cost,
 };

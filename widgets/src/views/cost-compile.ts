@@ -1,0 +1,190 @@
+// Chooses hardware that is not here, compiles for it in the background, shows how far that is, and stops it.
+import { button, h, menu, type Option, replace } from "../lib/dom";
+import { formatBytes, formatFlops, formatSeconds } from "../lib/format";
+import type { ViewContext } from "../lib/view";
+import { axesOf, type Target } from "./cost-data";
+
+interface Chip {
+  chip: string;
+  description: string;
+  targets: string[];
+  install: string | null;
+  terms: string;
+}
+interface Job {
+  status: "running" | "done" | "stopped" | "failed";
+  target: string;
+  phase: string;
+  seconds: number;
+  error?: { message: string };
+}
+
+const OVER = { done: "Compiled", stopped: "Stopped", failed: "Failed" };
+const ORDERS: Option<string>[] = [
+  ["topology", "as the topology prefers"],
+  ["naive", "naive: as they come"],
+];
+
+class CompilePanel {
+  readonly node: HTMLElement;
+  private readonly target = h("select", { "aria-label": "Machine" });
+  private readonly compile: HTMLButtonElement;
+  private readonly stop: HTMLButtonElement;
+  private readonly bar = h(
+    "div",
+    { class: "wb-progress wb-busy", role: "progressbar", "aria-label": "Compilation" },
+    h("div"),
+  );
+  private readonly words = h("span", { role: "status" });
+  private readonly note = h("p", { class: "wb-note" });
+  private readonly progress: HTMLElement;
+  private chosen: Chip;
+  private order = "topology";
+
+  constructor(
+    private readonly context: ViewContext,
+    chips: Chip[],
+  ) {
+    const ready = chips.filter((each) => !each.install && each.targets.length);
+    const v5e = (list: Chip[]) => list.find(({ chip }) => chip === "v5e");
+    this.chosen = v5e(ready) ?? ready[0] ?? v5e(chips) ?? chips[0];
+    const options = chips.map(
+      ({ chip, install }): Option<string> => [chip, install ? `${chip} (compiler not installed)` : chip],
+    );
+    const chip = menu("Chip", options, this.chosen.chip, (name) => {
+      this.chosen = chips.find((each) => each.chip === name) ?? this.chosen;
+      this.offer();
+    });
+    const order = menu("Order of devices", ORDERS, this.order, (value) => {
+      this.order = value;
+    });
+    this.compile = button("Compile", () => this.ask("compile", { target: this.target.value, order: this.order }), {
+      class: "wb-primary",
+    });
+    this.stop = button("Stop", () =>
+      this.ask("stop", {}).then(() => context.say("Stopping: the compiler's process is being ended.")),
+    );
+    this.progress = h("div", { class: "wb-row", hidden: true }, this.words, this.bar, this.stop);
+    const label = (text: string, node: Node) => h("label", {}, text, " ", node);
+    const row = h(
+      "div",
+      { class: "wb-row" },
+      label("chip", chip),
+      label("machine", this.target),
+      label("devices", order),
+      this.compile,
+    );
+    const title = "Compile for hardware that is not here";
+    this.node = h(
+      "section",
+      { class: "wb-tile wb-compile", "aria-label": title },
+      h("h4", {}, title),
+      row,
+      this.progress,
+      this.note,
+    );
+    context.onLive(() => this.follow());
+    this.offer();
+  }
+
+  private ask(name: string, args: object): Promise<unknown> {
+    return this.context.request(name, args).catch(() => {});
+  }
+
+  private offer(): void {
+    const { targets, install, terms, description } = this.chosen;
+    const middle = targets[Math.floor(targets.length / 2)];
+    replace(
+      this.target,
+      targets.map((name) => h("option", { value: name, selected: name === middle }, name)),
+    );
+    const how = install
+      ? "Its compiler is not installed: "
+      : targets.length
+        ? "Compiled by the vendor's own compiler in a process of its own; nothing runs there. "
+        : "None of its machines fits the axes of this mesh. ";
+    replace(this.note, `${description}. ${how}`, install ? h("code", {}, install) : null, ` (${terms})`);
+    this.follow();
+  }
+
+  private follow(): void {
+    const job = this.context.live<Job>("job");
+    const running = job?.status === "running";
+    this.compile.disabled = running || Boolean(this.chosen.install) || !this.target.value;
+    this.progress.hidden = !job;
+    this.stop.hidden = this.bar.hidden = !running;
+    if (!job) return;
+    const said = job.error ? `: ${job.error.message.replace(/^\w+Error: /, "")}` : "";
+    this.words.textContent =
+      job.status === "running"
+        ? `${job.target}: ${job.phase}, ${job.seconds.toFixed(0)} s`
+        : `${OVER[job.status]}: ${job.target}${said}`;
+    this.words.classList.toggle("wb-wrong", job.status === "failed");
+  }
+}
+
+/** Nothing where the view cannot compile. */
+export function compilePanel(context: ViewContext): HTMLElement | null {
+  const chips = context.state<Chip[]>("elsewhere");
+  return chips?.length ? new CompilePanel(context, chips).node : null;
+}
+
+type Row = [string, (target: Target) => string];
+
+/** One column per target: does it fit, what does it need, how long would it take, which strategy do collectives use. */
+export function sideBySide(
+  context: ViewContext,
+  targets: readonly Target[],
+  compiled: ReadonlySet<string>,
+): HTMLElement | null {
+  if (targets.length < 2) return null;
+  const strategies = [...new Set(targets.flatMap((each) => Object.keys(each.strategies)))];
+  const wire = (each: Target, axis: string) => each.stages.reduce((sum, stage) => sum + (stage.wire[axis] ?? 0), 0);
+  const fits = ({ fits: known, peak, available }: Target) =>
+    known === null ? "unknown" : known ? "yes" : `NO: ${formatBytes((peak ?? 0) - (available ?? 0))} too much`;
+  const rows: Row[] = [
+    ["mesh", (each) => each.mesh || "none"],
+    ["fits", fits],
+    [
+      "peak memory per device",
+      (each) =>
+        each.peak === null
+          ? "unknown"
+          : formatBytes(each.peak) + (each.available === null ? "" : ` of ${formatBytes(each.available)}`),
+    ],
+    ["FLOPs per device", (each) => formatFlops(each.flops)],
+    ["one call, predicted", (each) => formatSeconds(each.seconds)],
+    ...axesOf(targets.flatMap(({ stages }) => stages)).map(
+      (axis): Row => [`sent over ${axis}`, (each) => formatBytes(wire(each, axis))],
+    ),
+    ...strategies.map((axis): Row => [`strategy over ${axis}`, (each) => each.strategies[axis] ?? "not told"]),
+  ];
+  const forget = (name: string) =>
+    button("×", () => context.request("forget", { target: name }).catch(() => {}), {
+      "aria-label": `Take ${name} out`,
+    });
+  const head = targets.map((each) =>
+    h("th", { scope: "col" }, each.target, " ", compiled.has(each.target) ? forget(each.target) : null),
+  );
+  const body = rows.map(([name, value]) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, name),
+      targets.map((each) => h("td", { class: name === "fits" && each.fits === false ? "wb-wrong" : "" }, value(each))),
+    ),
+  );
+  const table = h(
+    "table",
+    { class: "wb-sides" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "per device"), head)),
+    h("tbody", {}, body),
+  );
+  const region = { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": "Targets side by side, table" };
+  return h(
+    "section",
+    { "aria-label": "Targets side by side" },
+    h("h4", {}, "Targets side by side"),
+    h("div", region, table),
+  );
+}

@@ -1,0 +1,61 @@
+// What a program costs on one target, as Python sends it.
+
+export interface StageCost {
+  stage: string;
+  kind: string;
+  name: string;
+  flops: number | null;
+  accessed: number | null;
+  wire: Record<string, number>;
+  wire_seconds: Record<string, number>;
+  compute: number | null;
+  memory: number | null;
+  collective: number | null;
+  seconds: number | null;
+  bound: string;
+}
+export interface Scaling {
+  placement: string;
+  clients: number[];
+  clients_now: number;
+  model: number[];
+  at_once: (number | string)[];
+  at_once_now: string;
+  devices: number[];
+  devices_now: number;
+  axes: string;
+  chips: string[];
+  chip_now: string | null;
+}
+export interface Target {
+  target: string;
+  chip: string;
+  seconds: number | null;
+  roofline: string | null;
+  assumptions: string[];
+  notes: string[];
+  flops: number | null;
+  peak: number | null;
+  available: number | null;
+  fits: boolean | null;
+  mesh: string;
+  strategies: Record<string, string>;
+  buffers: string[][];
+  stages: StageCost[];
+  scaling: Scaling | null;
+}
+
+/** Whether anything is counted for a stage. */
+export const costsSomething = (stage: StageCost): boolean =>
+  Boolean(stage.flops || stage.accessed || stage.seconds || Object.values(stage.wire).some(Boolean));
+
+export const axesOf = (stages: readonly StageCost[]): string[] => [
+  ...new Set(stages.flatMap(({ wire }) => Object.keys(wire))),
+];
+
+/** Parts of a stage's time: compute and memory run together, so the longer of them counts, then each axis. */
+export function timeParts(stage: StageCost): [string, number][] {
+  const [compute, memory] = [stage.compute ?? 0, stage.memory ?? 0];
+  const long: [string, number] = compute >= memory ? ["compute", compute] : ["memory", memory];
+  return [long, ...Object.entries(stage.wire_seconds)];
+}

@@ -1,0 +1,264 @@
+// Sliders for another size of the program; the kernel estimates every number again from the program's own records.
+import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
+import { formatBytes, formatCount, formatFlops, formatSeconds } from "../lib/format";
+import { term } from "../lib/glossary";
+import type { ViewContext } from "../lib/view";
+import type { Scaling, StageCost, Target } from "./cost-data";
+
+interface Estimate {
+  seconds: number | null;
+  chip: string;
+  peak: number | null;
+  available: number | null;
+  fits: boolean | null;
+  flops: number | null;
+  sent: number;
+  per_device: number;
+  devices: number;
+  idle: number;
+  stages: StageCost[];
+  assumptions: string[];
+  as_is: { seconds: number | null; peak: number | null; flops: number | null; sent: number };
+}
+export type DrawStages = (target: { target: string; stages: StageCost[] }, longest: number) => HTMLElement;
+
+/** How an estimate compares with the program as it is. */
+export function comparedWith(now: number | null, then: number | null, base: string): string {
+  if (!now || !then) return "";
+  return Math.abs(then / now - 1) > 1e-9 ? `× ${(then / now).toPrecision(3)} of ${base}` : `as on ${base}`;
+}
+
+class WhatIf {
+  readonly section: HTMLElement;
+  private readonly sliders = h("div", { class: "wb-sliders" });
+  private readonly results = h("div", { class: "wb-tiles", "aria-live": "polite" });
+  private readonly stages = h("div");
+  private readonly rests = h("div");
+  private readonly menus = h("div", { class: "wb-row wb-menus" });
+  private inputs: Record<string, () => number | string> = {};
+  private base: Target;
+  private chip = "";
+  private busy = false;
+  private again = false;
+
+  constructor(
+    private readonly context: ViewContext,
+    private readonly targets: () => Target[],
+    private readonly drawStages: DrawStages,
+  ) {
+    this.base = this.known[0];
+    this.settle();
+    const summary = h("summary", {}, "What if: more clients, a larger model, fewer at once, more devices?");
+    this.section = h(
+      "details",
+      { class: "wb-whatif" },
+      summary,
+      this.menus,
+      this.sliders,
+      this.results,
+      this.stages,
+      this.rests,
+    );
+    this.section.addEventListener("toggle", () => {
+      if ((this.section as HTMLDetailsElement).open && !this.results.childElementCount) this.ask();
+    });
+  }
+
+  private get known(): Target[] {
+    return this.targets().filter(({ scaling }) => scaling);
+  }
+
+  /** The targets to start from, of which there are more after a compilation. */
+  offer(): void {
+    const made = this.scaling;
+    const from = menu(
+      "Starting from",
+      this.known.map(({ target }): Option<string> => [target, target]),
+      this.base.target,
+      (name) => {
+        this.base = this.known.find(({ target }) => target === name) ?? this.base;
+        this.settle();
+        this.ask();
+      },
+    );
+    const chips = made.chips.map((name): Option<string> => [name, name]);
+    const chip = menu(
+      "Chip of the estimate",
+      [["", made.chip_now ? `as it is: ${made.chip_now}` : "none: no seconds"], ...chips],
+      this.chip,
+      (name) => {
+        this.chip = name;
+        this.ask();
+      },
+    );
+    const reset = button("As it is", () => {
+      this.settle();
+      this.ask();
+    });
+    replace(this.menus, h("label", {}, "starting from ", from), h("label", {}, "chip ", chip), reset);
+  }
+
+  private get scaling(): Scaling {
+    return this.base.scaling as Scaling;
+  }
+
+  private slider<T extends number | string>(
+    name: string,
+    label: string,
+    values: readonly T[],
+    now: T,
+    text: (value: T) => string,
+  ): HTMLElement {
+    const input = h("input", {
+      type: "range",
+      min: 0,
+      max: values.length - 1,
+      step: 1,
+      value: Math.max(0, values.indexOf(now)),
+      "aria-label": label,
+      disabled: values.length < 2,
+    });
+    const shown = h("output");
+    const value = () => values[Number(input.value)];
+    const tell = () => {
+      shown.textContent = text(value());
+      input.setAttribute("aria-valuetext", text(value()));
+    };
+    input.addEventListener("input", () => {
+      tell();
+      this.ask();
+    });
+    tell();
+    this.inputs[name] = value;
+    return h("label", {}, h("span", {}, label), input, shown);
+  }
+
+  /** The sliders at the size that the program has. */
+  private settle(): void {
+    const made = this.scaling;
+    this.inputs = {};
+    this.chip = "";
+    const chunk = (value: number | string) =>
+      typeof value === "number" ? formatCount(value) : `${value}: ${made.at_once_now}`;
+    replace(
+      this.sliders,
+      this.slider("clients", made.placement, made.clients, made.clients_now, formatCount),
+      this.slider("model", "model size", made.model, 1, (value) => (value === 1 ? "as it is" : `× ${value}`)),
+      this.slider("chunk_size", `${made.placement} at once`, made.at_once, "as it is", chunk),
+      this.slider(
+        "devices",
+        made.axes ? `devices, along ${made.axes}` : `devices (no mesh axis carries the ${made.placement})`,
+        made.devices,
+        made.devices_now,
+        formatCount,
+      ),
+    );
+    this.offer();
+  }
+
+  private tile(title: Child, value: string, compared: string, note: string, wrong = false): HTMLElement {
+    const words = [compared, note].filter(Boolean).join(" · ");
+    return h(
+      "div",
+      { class: "wb-tile" },
+      h("h4", {}, title),
+      h("div", { class: `wb-big${wrong ? " wb-wrong" : ""}` }, value),
+      h("div", { class: "wb-note" }, words),
+    );
+  }
+
+  private draw(made: Estimate): void {
+    const { base, context } = this;
+    const estimated = (words: string): Child => [`${words}, `, term(context, "estimated")];
+    const compared = (name: keyof Estimate["as_is"], then: number | null) =>
+      comparedWith(made.as_is[name], then, base.target);
+    const room = formatBytes(made.available);
+    const fit =
+      made.fits === null
+        ? "what a device has is not known"
+        : made.fits
+          ? `of ${room}: fits`
+          : `of ${room}: DOES NOT FIT, ${formatBytes((made.peak ?? 0) - (made.available ?? 0))} too much`;
+    const idle = made.idle
+      ? `${formatCount(made.idle)} of ${formatCount(made.devices)} devices have nothing to do`
+      : `${formatCount(made.devices)} devices`;
+    replace(
+      this.results,
+      this.tile(
+        estimated("one call"),
+        formatSeconds(made.seconds),
+        compared("seconds", made.seconds),
+        made.seconds === null ? "choose a chip" : made.chip,
+      ),
+      this.tile(
+        estimated("peak memory per device"),
+        formatBytes(made.peak),
+        compared("peak", made.peak),
+        made.peak === null ? "nothing was compiled" : fit,
+        made.fits === false,
+      ),
+      this.tile(
+        estimated("FLOPs per device"),
+        formatFlops(made.flops),
+        compared("flops", made.flops),
+        `${formatCount(made.per_device)} ${this.scaling.placement} on the fullest device`,
+      ),
+      this.tile(estimated("sent by one device"), formatBytes(made.sent), compared("sent", made.sent), idle),
+    );
+    const most = (stage: StageCost) => (made.seconds === null ? stage.flops : stage.seconds) ?? 0;
+    const table = this.drawStages(
+      { target: `${base.target}, estimated`, stages: made.stages },
+      Math.max(1e-30, ...made.stages.map(most)),
+    );
+    replace(this.stages, h("details", {}, h("summary", {}, "Stage by stage"), table));
+    replace(
+      this.rests,
+      h(
+        "details",
+        {},
+        h("summary", {}, "What the estimate rests on"),
+        h(
+          "ul",
+          { class: "wb-note" },
+          made.assumptions.map((each) => h("li", {}, each)),
+        ),
+      ),
+    );
+  }
+
+  /** One question at a time; while it is answered only the newest of the others is kept. */
+  private ask(): void {
+    this.again = true;
+    if (this.busy || !this.context.hasKernel) return;
+    this.busy = true;
+    this.answer()
+      .catch(() => {})
+      .finally(() => {
+        this.busy = false;
+      });
+  }
+
+  private async answer(): Promise<void> {
+    while (this.again) {
+      this.again = false;
+      const { clients, model, devices, chunk_size } = this.inputs;
+      const chunk = chunk_size();
+      const args = {
+        target: this.base.target,
+        clients: clients(),
+        model: model(),
+        devices: devices(),
+        chunk_size: typeof chunk === "number" ? chunk : null,
+        chip: this.chip || null,
+      };
+      this.draw(await this.context.request<Estimate>("scale", args));
+    }
+  }
+}
+
+/** Nothing where no target can be estimated at another size, or nobody could answer. */
+export function whatIf(context: ViewContext, targets: () => Target[], drawStages: DrawStages): WhatIf | null {
+  return context.hasKernel && targets().some(({ scaling }) => scaling)
+    ? new WhatIf(context, targets, drawStages)
+    : null;
+}

@@ -1,0 +1,287 @@
+// Predicted cost: the roofline, seconds per stage and mesh axis; other sizes; targets side by side, here and elsewhere.
+import { button, type Child, h, pictureFrom, replace } from "../lib/dom";
+import { formatBytes, formatFlops, formatSeconds, plural } from "../lib/format";
+import { term } from "../lib/glossary";
+import { rove } from "../lib/keyboard";
+import type { RenderView, ViewContext } from "../lib/view";
+import { compilePanel, sideBySide } from "./cost-compile";
+import { axesOf, costsSomething, type StageCost, type Target, timeParts } from "./cost-data";
+import { whatIf } from "./cost-scaling";
+
+const LOOKS: Record<string, string> = { compute: "wb-part-clients", memory: "wb-part-broadcast" };
+const AXIS_LOOKS = 4; // patterns of axes in the style sheet; then they repeat
+const LEAST = 1e-30;
+
+/** A bar of parts, each with its look, as a share of the longest. */
+function strip(parts: readonly (readonly [number, string])[], longest: number): HTMLElement {
+  const made = parts
+    .filter(([value]) => value > 0)
+    .map(([value, look]) => {
+      const part = h("div", { class: `wb-part ${look}` });
+      part.style.width = `${(100 * value) / longest}%`;
+      return part;
+    });
+  return h("div", { class: "wb-bar", "aria-hidden": "true" }, made);
+}
+
+class Cost {
+  private readonly shown = h("div");
+  private readonly sizes: ReturnType<typeof whatIf>;
+  private drawn: unknown = null;
+
+  constructor(
+    private readonly host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.sizes = whatIf(
+      context,
+      () => this.targets,
+      (target, longest) => this.stageTable(target, longest, "estimated"),
+    );
+    host.append(
+      ...[compilePanel(context), this.sizes?.section, this.shown].filter((node): node is HTMLElement => Boolean(node)),
+    );
+    host.addEventListener("click", (event) => {
+      const row = (event.target as Element).closest<HTMLElement>("tr[data-stage]");
+      if (row) context.select({ stage: row.dataset.stage });
+    });
+    context.onLive(() => this.draw());
+    context.onSelection(() => this.follow());
+    this.draw();
+  }
+
+  private get compiled(): Target[] {
+    return this.context.live<Target[]>("compiled") ?? [];
+  }
+
+  private get targets(): Target[] {
+    return [...this.context.state<Target[]>("targets"), ...this.compiled];
+  }
+
+  private draw(): void {
+    const key = this.context.live("compiled") ?? this;
+    if (this.drawn === key) return;
+    this.drawn = key;
+    const all = this.targets;
+    const most = (value: (stage: StageCost) => number | null) =>
+      Math.max(LEAST, ...all.flatMap(({ stages }) => stages.map((stage) => value(stage) ?? 0)));
+    const [seconds, flops] = [most((stage) => stage.seconds), most((stage) => stage.flops)];
+    const names = new Set(this.compiled.map(({ target }) => target));
+    replace(
+      this.shown,
+      sideBySide(this.context, all, names),
+      all.map((target) => this.section(target, target.seconds === null ? flops : seconds)),
+    );
+    this.sizes?.offer();
+    this.follow();
+  }
+
+  private section(target: Target, longest: number): HTMLElement {
+    const assumed = [...target.notes, ...target.assumptions];
+    const rests = assumed.length
+      ? h(
+          "details",
+          {},
+          h("summary", {}, `What this rests on: ${target.assumptions[0] ?? "notes"}, …`),
+          h(
+            "ul",
+            { class: "wb-note" },
+            assumed.map((each) => h("li", {}, each)),
+          ),
+        )
+      : null;
+    const roofline =
+      target.chip === "no chip"
+        ? null
+        : h("div", {}, h("h4", {}, term(this.context, "roofline")), this.roofline(target));
+    const columns = h(
+      "div",
+      { class: "wb-columns" },
+      h("div", {}, h("h4", {}, this.titleOf(target)), this.total(target), rests),
+      roofline,
+    );
+    return h(
+      "section",
+      { class: "wb-target", "aria-label": target.target },
+      this.misfit(target),
+      columns,
+      this.stageTable(target, longest, "predicted"),
+    );
+  }
+
+  /** The program was compiled here, and its seconds are those of a chip: both are named. */
+  private titleOf({ target, chip, seconds }: Target): string {
+    return seconds !== null && target.startsWith("here") ? `${target}, as if on ${chip}` : target;
+  }
+
+  private total(target: Target): HTMLElement {
+    const time = target.seconds === null ? "" : formatSeconds(target.seconds);
+    const flops = target.stages.reduce((sum, stage) => sum + (stage.flops ?? 0), 0);
+    const note = time
+      ? target.chip
+      : 'Seconds need the published figures of a chip: inspect with target="v5e:4x4" or another, or choose one under What if.';
+    return h(
+      "div",
+      { class: "wb-tile" },
+      h("h4", {}, time ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
+      h("div", { class: "wb-big" }, time || formatFlops(flops)),
+      h("div", { class: "wb-note" }, note),
+    );
+  }
+
+  private misfit(target: Target): Child {
+    if (target.fits !== false) return null;
+    const largest = target.buffers.map(([name, bytes, shape, where]) =>
+      h("li", {}, `${bytes}: ${name} ${shape.split("{")[0]} ${where ? `from ${where}` : ""}`),
+    );
+    const sentence = `Does not fit: needs ${formatBytes(target.peak)} of ${formatBytes(target.available)}.`;
+    return h(
+      "div",
+      { class: "wb-misfit", role: "note" },
+      h("b", {}, sentence),
+      largest.length ? h("ul", {}, largest) : null,
+    );
+  }
+
+  private roofline(target: Target): Node {
+    if (!target.roofline) return h("p", { class: "wb-note" }, "No stage computes anything.");
+    const svg = pictureFrom(target.roofline);
+    svg.style.maxWidth = `${svg.getAttribute("width")}px`;
+    for (const attribute of ["width", "height"]) svg.removeAttribute(attribute);
+    svg.classList.add("wb-chart");
+    svg.setAttribute("role", "group");
+    const points = [...svg.querySelectorAll<SVGElement>("[data-stage]")];
+    for (const point of points) {
+      point.setAttribute("role", "button");
+      point.setAttribute("aria-label", point.dataset.label ?? "");
+    }
+    const choose = (point: SVGElement) => this.context.select({ stage: point.dataset.stage });
+    svg.addEventListener("click", (event) => {
+      const point = (event.target as Element).closest<SVGElement>("[data-stage]");
+      if (point) choose(point);
+    });
+    rove<SVGElement>(svg, { items: () => points, choose });
+    return svg;
+  }
+
+  /** Stages × axes as bars: of seconds where a chip is known, else of FLOPs; what each stage sends over each axis. */
+  private stageTable(target: { target: string; stages: StageCost[] }, longest: number, known: string): HTMLElement {
+    const { stages } = target;
+    const timed = stages.some(({ seconds }) => seconds !== null);
+    const axes = axesOf(stages);
+    const look = (name: string) => LOOKS[name] ?? `wb-axis-${axes.indexOf(name) % AXIS_LOOKS}`;
+    const most = Math.max(LEAST, ...stages.flatMap(({ wire }) => Object.values(wire)));
+    const row = (stage: StageCost) => this.stageRow(stage, { timed, axes, look, longest, most });
+    const idle = stages.filter((stage) => !costsSomething(stage));
+    const rows = stages.map((stage) => {
+      const made = row(stage);
+      made.hidden = idle.includes(stage) && idle.length < stages.length;
+      return made;
+    });
+    const more =
+      idle.length && idle.length < stages.length
+        ? button(
+            `Show ${plural(idle.length, "stage")} that cost nothing`,
+            () => {
+              for (const each of rows) each.hidden = false;
+              more?.remove();
+            },
+            { class: "wb-link" },
+          )
+        : null;
+    const column = (name: Child) => h("th", { scope: "col" }, name || h("span", { class: "wb-hidden" }, "value"));
+    const titles = [
+      "stage",
+      `${timed ? "time" : "FLOPs"}, ${known}`,
+      ...(timed ? ["", "bound", "FLOPs"] : [""]),
+      "memory traffic",
+      ...axes.map((axis) => `sent over ${axis}`),
+    ];
+    const label = `Cost of stages on ${target.target}`;
+    const table = h(
+      "table",
+      { "aria-label": label },
+      h("thead", {}, h("tr", {}, titles.map(column))),
+      h("tbody", {}, rows),
+    );
+    return h(
+      "div",
+      {},
+      timed ? this.keys(axes, look) : null,
+      h("div", { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": label }, table),
+      more,
+    );
+  }
+
+  private keys(axes: string[], look: (name: string) => string): HTMLElement {
+    const key = (words: Child, name: string) =>
+      h("span", { class: "wb-row" }, h("span", { class: `wb-key ${look(name)}`, "aria-hidden": "true" }), words);
+    const parts = ["compute", "memory"].map((name) => key(term(this.context, name), name));
+    return h(
+      "div",
+      { class: "wb-row wb-keys" },
+      parts,
+      axes.map((axis) => key([term(this.context, "collective"), ` over ${axis}`], axis)),
+    );
+  }
+
+  private stageRow(
+    stage: StageCost,
+    {
+      timed,
+      axes,
+      look,
+      longest,
+      most,
+    }: { timed: boolean; axes: string[]; look: (name: string) => string; longest: number; most: number },
+  ): HTMLTableRowElement {
+    const parts = timed
+      ? timeParts(stage).map(([name, value]) => [value, look(name)] as const)
+      : [[stage.flops ?? 0, LOOKS.compute] as const];
+    const wires = axes.map((axis) =>
+      h(
+        "td",
+        { class: "wb-wirecell" },
+        stage.wire[axis]
+          ? [strip([[stage.wire[axis], look(axis)]], most), h("span", {}, formatBytes(stage.wire[axis]))]
+          : "–",
+      ),
+    );
+    const number = (text: string) => h("td", { class: "wb-num" }, text);
+    const choose = button(`${stage.stage}. ${stage.name}`, () => this.context.select({ stage: stage.stage }), {
+      class: "wb-link",
+    });
+    const time = timed
+      ? [number(formatSeconds(stage.seconds)), h("td", {}, stage.seconds === 0 ? "" : stage.bound)]
+      : null;
+    const counted = [
+      number(stage.flops ? formatFlops(stage.flops) : "–"),
+      number(stage.accessed ? formatBytes(stage.accessed) : "–"),
+    ];
+    return h(
+      "tr",
+      { "data-stage": stage.stage },
+      h("td", {}, choose),
+      h("td", { class: "wb-barcell" }, strip(parts, longest)),
+      time,
+      counted,
+      wires,
+    );
+  }
+
+  private follow(): void {
+    const { stage } = this.context.selection;
+    for (const node of this.host.querySelectorAll<HTMLElement | SVGElement>("[data-stage]")) {
+      node.classList.toggle("wb-selected", node.dataset.stage === stage);
+      if (node.getAttribute("role") === "button")
+        node.setAttribute("aria-pressed", String(node.dataset.stage === stage));
+    }
+  }
+}
+
+export const cost: RenderView = (host, context) => {
+  const place = h("div", { class: "wb-scrolls" });
+  host.append(place);
+  if (context.state<Target[]>("targets").length) new Cost(place, context);
+  else place.append(h("p", { class: "wb-note" }, context.state<string>("sentence")));
+};
