@@ -40,6 +40,7 @@ from .api import (
 from .federated import algorithms as algorithms, data as data, experiments as experiments
 from .measurement import (
     Run as Run,
+    explain as explain,
     open_profile as open_profile,
     run_rounds as run_rounds,
     watch_devices as watch_devices,

@@ -1,6 +1,7 @@
 """`trace` and the object that it returns; `inspect`, `show`, `measure`, … are the same questions in one line."""
 
 import functools
+import inspect as inspect_module
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack
@@ -357,6 +358,19 @@ class Traced:
         def positional(*args: Any) -> Any:
             return call.replayed(*args[:count], **dict(zip(names, args[count:], strict=True)))
 
+        kind = inspect_module.Parameter.POSITIONAL_ONLY
+        parameters = [inspect_module.Parameter(f"arg{number}", kind) for number in range(count)]
+        try:
+            known = list(inspect_module.signature(call.parameters).parameters)
+        except (TypeError, ValueError):
+            known = []
+        parameters = (
+            [inspect_module.Parameter(name, kind) for name in known[:count]] if len(known) > count else parameters
+        )
+        keywords = [inspect_module.Parameter(name, kind) for name in names]
+        unique = {parameter.name: parameter for parameter in (*parameters, *keywords)}
+        if len(unique) == count + len(names):
+            positional.__signature__ = inspect_module.Signature(list(unique.values()))
         return positional, (*call.args, *call.kwargs.values())
 
     def __repr__(self) -> str:

@@ -32,6 +32,14 @@ from workbench.records._compiled import (
     StageCostRecord as StageCostRecord,
 )
 from workbench.records._data import ClientDataRecord as ClientDataRecord, FieldRecord as FieldRecord
+from workbench.records._explain import (
+    CompilationRecord as CompilationRecord,
+    ExplanationRecord as ExplanationRecord,
+    LiveArrayRecord as LiveArrayRecord,
+    OutOfMemoryRecord as OutOfMemoryRecord,
+    RetraceRecord as RetraceRecord,
+    TransferRecord as TransferRecord,
+)
 from workbench.records._files import write_whole as write_whole
 from workbench.records._hardware import (
     AxisRecord as AxisRecord,

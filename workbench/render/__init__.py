@@ -27,6 +27,7 @@ from workbench.render._cost import (
 )
 from workbench.render._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
 from workbench.render._disclosure import describe_disclosed as describe_disclosed, disclosed_blocks as disclosed_blocks
+from workbench.render._explain import render_explanation_text as render_explanation_text
 from workbench.render._glossary import (
     GLOSSARY as GLOSSARY,
     LESSONS as LESSONS,

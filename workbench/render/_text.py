@@ -10,6 +10,7 @@ from workbench.records import (
     CallTreeRecord,
     ComparisonRecord,
     CostRecord,
+    ExplanationRecord,
     LaunchedRecord,
     LeafShardingRecord,
     MemoryRecord,
@@ -30,6 +31,7 @@ from workbench.render._advice import render_advice_text
 from workbench.render._call_tree import render_call_tree_text
 from workbench.render._compare import render_comparison_text
 from workbench.render._cost import collective_bytes, render_cost_text
+from workbench.render._explain import render_explanation_text
 from workbench.render._launch import render_graph_text, render_launched_text
 from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
@@ -109,6 +111,7 @@ for _kind, _writer in (
     (TapRecord, render_tap_text),
     (WhatIfRecord, render_what_if_text),
     (WhyRecord, render_why_text),
+    (ExplanationRecord, render_explanation_text),
 ):
     render_text.register(_kind, _writer)
 

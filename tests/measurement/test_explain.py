@@ -1,0 +1,144 @@
+"""`explain`: what a block did besides its results, and that it never ends the block differently."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from workbench.measurement import explain
+from workbench.records import ExplanationRecord
+
+
+def test_retraces_are_counted_with_what_changed():
+    scaled = jax.jit(lambda x, factor: x * factor)
+    ones = [jnp.ones(n) for n in (3, 4, 5)]
+    two = jnp.float32(2.0)
+    with explain(quiet=True) as seen:
+        for x in ones:
+            scaled(x, 2.0)
+        scaled(ones[0], two)
+    (retrace,) = seen.record.retraces
+    assert retrace.count == 3
+    assert retrace.defined.startswith("test_explain.py:")
+    assert dict(retrace.reasons) == {
+        "argument `x`: its shape changed (now [4], before [3])": 1,
+        "argument `x`: its shape changed (now [5], before [3])": 1,
+        "argument `factor`: its weak type changed (now not weak)": 1,
+    }
+
+
+def test_changed_dtype_is_named():
+    doubled = jax.jit(lambda x: x + x)
+    floats, ints = jnp.ones(3), jnp.ones(3, jnp.int32)
+    with explain(quiet=True) as seen:
+        doubled(floats)
+        doubled(ints)
+    (retrace,) = seen.record.retraces
+    assert retrace.reasons == (("argument `x`: its dtype changed (now i32, before f32)", 1),)
+
+
+def test_function_that_is_new_each_time_is_named_so():
+    x = jnp.ones(3)
+    with explain(quiet=True) as seen:
+        for _ in range(4):
+            jax.jit(lambda x: x * 3)(x)
+    (retrace,) = seen.record.retraces
+    assert retrace.count == 3
+    assert "new function object each time" in retrace.reasons[0][0]
+
+
+def test_calls_that_hit_the_cache_are_no_retraces():
+    doubled = jax.jit(lambda x: x + x)
+    x = jnp.ones(3)
+    with explain(quiet=True) as seen:
+        for _ in range(5):
+            doubled(x)
+    assert seen.record.retraces == ()
+    assert [compilation.count for compilation in seen.record.compilations if compilation.function == "<lambda>"] == [1]
+
+
+def test_slow_compilation_has_its_line_and_phases(capsys):
+    @jax.jit
+    def to_compile(x):
+        return jnp.tanh(x @ x)
+
+    with explain(slow_seconds=0.0) as seen:
+        to_compile(jnp.ones((4, 4)))
+    found = next(c for c in seen.record.compilations if c.function == "to_compile")
+    assert found.called.startswith("test_explain.py:")
+    assert found.seconds == found.trace_seconds + found.lower_seconds + found.compile_seconds
+    assert found.compile_seconds > 0
+    assert "compilation of to_compile at test_explain.py:" in capsys.readouterr().out
+
+
+def test_host_arrays_given_to_a_jitted_function_are_implicit_transfers():
+    doubled = jax.jit(lambda x: x + x)
+    host = np.ones((17, 3), np.float32)
+    doubled(host)
+    with explain(quiet=True) as seen:
+        for _ in range(3):
+            doubled(host)
+    assert [(t.direction, t.count) for t in seen.record.transfers] == [("host-to-device", 3)]
+
+
+def test_explicit_transfers_are_not_counted():
+    host = np.ones((17, 3), np.float32)
+    with explain(quiet=True) as seen:
+        jax.device_put(host).block_until_ready()
+    assert seen.record.transfers == ()
+
+
+def test_what_the_process_writes_to_stderr_still_arrives(capfd):
+    with explain(quiet=True):
+        print("a warning of mine", file=sys.stderr, flush=True)
+    assert "a warning of mine" in capfd.readouterr().err
+
+
+def out_of_memory():
+    weights = {"w": jnp.ones((512, 256))}
+    message = f"RESOURCE_EXHAUSTED: Out of memory allocating {weights['w'].nbytes} bytes."
+    raise jax.errors.JaxRuntimeError(message)
+
+
+def test_memory_that_runs_out_shows_the_largest_arrays_and_who_holds_them(capsys):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"), explain() as seen:
+        out_of_memory()
+    found = seen.record.out_of_memory
+    mine = next(array for array in found.arrays if array.shape == (512, 256))
+    assert mine.device_bytes == 4 * 512 * 256
+    assert mine.names[0].startswith("weights['w'] in out_of_memory (test_explain.py:")
+    assert found.line.startswith("test_explain.py:")
+    assert "Memory ran out at test_explain.py:" in capsys.readouterr().out
+
+
+def test_exceptions_of_the_block_go_on_as_they_are(capsys):
+    error = KeyError("mine")
+    with pytest.raises(KeyError) as caught, explain():
+        raise error
+    assert caught.value is error
+    assert "no retraces" in capsys.readouterr().out
+
+
+def test_failure_of_the_report_never_ends_the_block(monkeypatch, capsys):
+    def fail(record):
+        raise RuntimeError("no text")
+
+    monkeypatch.setitem(explain.__exit__.__globals__, "render_text", fail)
+    with explain():
+        pass
+    assert "cannot be shown" in capsys.readouterr().out
+
+
+def test_record_is_read_back():
+    with explain(quiet=True) as seen:
+        jax.jit(lambda x: x * 5)(jnp.ones(3))
+    assert ExplanationRecord.from_json(seen.record.to_json()) == seen.record
+
+
+def test_settings_of_jax_are_as_before():
+    before = jax.config.jax_explain_cache_misses, jax.config.jax_transfer_guard
+    with explain(quiet=True):
+        pass
+    assert (jax.config.jax_explain_cache_misses, jax.config.jax_transfer_guard) == before

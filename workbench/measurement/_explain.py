@@ -1,0 +1,363 @@
+"""`explain`: watches a block of code for retraces, implicit transfers, slow compilations and memory that runs out."""
+
+import collections
+import contextlib
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+
+from workbench.plan import is_user_file
+from workbench.records import (
+    CompilationRecord,
+    ExplanationRecord,
+    LiveArrayRecord,
+    OutOfMemoryRecord,
+    RetraceRecord,
+    TransferRecord,
+)
+from workbench.render import render_text
+
+_MISS = "TRACING CACHE MISS"
+_MISS_AT = re.compile(r"TRACING CACHE MISS at (?P<line>[^\n]*?)(?::\d+)? \((?P<function>[^)]*)\)")
+_SEEN = re.compile(r"^\s+for (?P<name>.+) defined at (?P<defined>.+)$", re.MULTILINE)
+_NEW = re.compile(r"^\s+(?P<name>.+) id=\d+ defined at (?P<defined>.+)$", re.MULTILINE)
+_CHANGE = re.compile(
+    r"^\s+\* at (?P<what>.+?), now (?P<now>.+?) and before (?P<before>.+?)(?:https?://.*)?$", re.MULTILINE
+)
+_BULLET = re.compile(r"^\s+\* (?P<text>.+?)(?:https?://.*)?$", re.MULTILINE)
+_TYPE = re.compile(r"^(?P<dtype>[a-z]+[0-9]*\w*?)\[(?P<dims>[^\]]*)\](?P<rest>.*)$")
+_GUARD = re.compile(r"(?P<direction>host-to-device|device-to-host|device-to-device) transfer: (?P<what>.*)")
+_AVAL = re.compile(r"(?:ShapedArray\(|shape=)?(?P<shape>[a-z]+[0-9]+\w*\[[^\]]*\])")
+_DURATIONS = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory")
+_MOST_ARRAYS = 8
+
+
+class explain:
+    """Watches a block and ends it with a short table: retraces with their reasons, slow compilations, transfers.
+
+    If memory runs out in the block, the arrays that are alive are listed, the largest first, with the variables that
+    hold them. The block ends as it would without: its own exception goes on, and nothing here raises one.
+
+    Args:
+        slow_seconds: From which time on a compilation is worth a line.
+        transfers: Whether to look for implicit copies between host and devices: host arrays given to jitted functions.
+        quiet: Print nothing; `record` holds what was seen all the same.
+
+    Example:
+        >>> scaled = jax.jit(lambda x, factor: x * factor)
+        >>> with explain(quiet=True) as seen:
+        ...     _ = scaled(jnp.ones(3), 2.0), scaled(jnp.ones(3), jnp.float32(2.0))
+        >>> [retrace.reasons for retrace in seen.record.retraces]
+        [(('argument `factor`: its weak type changed (now not weak)', 1),)]
+    """
+
+    record: ExplanationRecord
+
+    def __init__(self, *, slow_seconds: float = 1.0, transfers: bool = True, quiet: bool = False) -> None:
+        self.slow_seconds, self.transfers, self.quiet = slow_seconds, transfers, quiet
+        self.record = ExplanationRecord(seconds=0.0)
+        self._inside = contextlib.ExitStack()
+        self._notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._misses: list[str] = []
+        self._durations: list[tuple[str, str, float, str]] = []
+        self._guarded: list[str] = []
+        self._started = time.perf_counter()
+        try:
+            self._watch()
+        except Exception as error:  # what cannot be watched is said, and the block runs
+            self._notes.append(f"not everything could be watched: {type(error).__name__}: {error}")
+        return self
+
+    def _watch(self) -> None:
+        enter = self._inside.enter_context
+        enter(_listening(self._duration))
+        enter(_filtered(self._misses))
+        enter(jax.explain_cache_misses(True))
+        if self.transfers:
+            enter(_captured_log(self._guarded))
+            enter(jax.transfer_guard("log"))
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: types.TracebackType | None) -> None:
+        seconds = time.perf_counter() - self._started
+        try:
+            self._inside.close()
+            self.record = self._made(seconds, error, trace)
+            if not self.quiet:
+                print(render_text(self.record))
+        except Exception as own:  # nothing here may end the block
+            if not self.quiet:
+                print(f"explain: what was seen cannot be shown ({type(own).__name__}: {own})")
+
+    def _duration(self, event: str, seconds: float, **told: Any) -> None:
+        if event in _DURATIONS:
+            name = re.sub(r"^jit\((.*)\)$", r"\1", str(told.get("fun_name", "?")))
+            self._durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
+
+    def _made(self, seconds: float, error: BaseException | None, trace: Any) -> ExplanationRecord:
+        return ExplanationRecord(
+            seconds=seconds,
+            retraces=_retraces(self._misses),
+            compilations=_compilations(self._durations),
+            transfers=_transfers(self._guarded),
+            out_of_memory=_out_of_memory(error, trace) if error is not None else None,
+            slow_seconds=self.slow_seconds,
+            notes=tuple(self._notes),
+        )
+
+
+# Watching.
+
+
+@contextlib.contextmanager
+def _listening(listener: Any) -> Iterator[None]:
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+
+
+@contextlib.contextmanager
+def _filtered(misses: list[str]) -> Iterator[None]:
+    """Takes JAX's messages about cache misses out of its log; the others go where they went."""
+    unasked = not jax.config.jax_explain_cache_misses
+
+    def keep(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.startswith(_MISS):
+            return True
+        misses.append(text)
+        return not unasked
+
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith("jax") and isinstance(logger, logging.Logger)
+    ]
+    for logger in loggers:
+        logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(keep)
+
+
+@contextlib.contextmanager
+def _captured_log(guarded: list[str]) -> Iterator[None]:
+    """Takes the transfer guard's lines out of the process's stderr, where XLA writes them; passes on the others."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def pass_on() -> None:
+        rest = b""
+        while block := os.read(reading, 65536):
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                if b"guard_lib" in line and b" transfer: " in line:
+                    guarded.append(line.decode(errors="replace"))
+                else:
+                    os.write(real, line + b"\n")
+            if rest and b"guard_lib" not in rest and not rest.startswith((b"W", b"I", b"E")):
+                os.write(real, rest)  # a progress bar, which ends no line
+                rest = b""
+        if rest:
+            os.write(real, rest)
+
+    thread = threading.Thread(target=pass_on, name="workbench-explain", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        thread.join(timeout=5)
+        os.close(reading)
+        os.close(real)
+
+
+# Reading what was seen.
+
+
+def _retraces(misses: list[str]) -> tuple[RetraceRecord, ...]:
+    reasons: dict[tuple[str, str], collections.Counter[str]] = {}
+    called: dict[tuple[str, str], str] = {}
+    new: collections.Counter[tuple[str, str]] = collections.Counter()
+    for text in misses:
+        found = _SEEN.search(text) or _NEW.search(text)
+        if found is None or not is_user_file(found["defined"]) or _in_library(found["defined"]):
+            continue
+        key = found["name"], found["defined"]
+        at = _MISS_AT.search(text)
+        called[key] = _short(at["line"]) if at else ""
+        if "never seen function" in text:
+            new[key] += 1
+            if new[key] > 1:
+                reason = "it is a new function object each time: define and jit it once, outside of the loop"
+                reasons.setdefault(key, collections.Counter())[reason] += 1
+            continue
+        changes = [_change(c["what"], c["now"].strip(), c["before"].strip()) for c in _CHANGE.finditer(text)]
+        changes = changes or [found["text"].strip() for found in _BULLET.finditer(text)]
+        reasons.setdefault(key, collections.Counter())["; ".join(changes) or text.splitlines()[-1].strip()] += 1
+    return tuple(
+        RetraceRecord(
+            function=key[0],
+            defined=_short(key[1]),
+            called=called[key],
+            count=counted.total(),
+            reasons=tuple(counted.most_common()),
+        )
+        for key, counted in sorted(reasons.items(), key=lambda item: -item[1].total())
+    )
+
+
+def _in_library(place: str) -> bool:
+    return "site-packages" in place or "/jax/_src/" in place
+
+
+def _change(what: str, now: str, before: str) -> str:
+    """One changed argument in words."""
+    here, there = _TYPE.match(now), _TYPE.match(before)
+    said = f"argument `{what}`: "
+    if here is None or there is None:
+        return f"{said}{now}, before {before}"
+    if here["dims"] != there["dims"]:
+        return f"{said}its shape changed (now [{here['dims']}], before [{there['dims']}])"
+    if here["dtype"] != there["dtype"]:
+        return f"{said}its dtype changed (now {here['dtype']}, before {there['dtype']})"
+    if "weak_type" in now or "weak_type" in before:
+        weak = "weak_type=True" in now
+        return f"{said}its weak type changed (now {'weak, as of a Python number' if weak else 'not weak'})"
+    return f"{said}now {now}, before {before}"
+
+
+def _compilations(durations: list[tuple[str, str, float, str]]) -> tuple[CompilationRecord, ...]:
+    sums: dict[str, dict[str, float]] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    lines: dict[str, str] = {}
+    for phase, name, seconds, line in durations:
+        known = sums.setdefault(name, dict.fromkeys(("trace", "lower", "compile"), 0.0))
+        known[phase] += seconds
+        counts[name] += phase == "compile"
+        lines[name] = line or lines.get(name, "")
+    made = [
+        CompilationRecord(
+            function=name,
+            count=counts[name],
+            trace_seconds=known["trace"],
+            lower_seconds=known["lower"],
+            compile_seconds=known["compile"],
+            called=lines[name],
+        )
+        for name, known in sums.items()
+        if counts[name]
+    ]
+    return tuple(sorted(made, key=lambda record: -record.seconds))
+
+
+def _transfers(lines: list[str]) -> tuple[TransferRecord, ...]:
+    counts: collections.Counter[tuple[Any, str]] = collections.Counter()
+    for line in lines:
+        found = _GUARD.search(line)
+        if found is None:
+            continue
+        aval = _AVAL.search(found["what"])
+        shape = aval["shape"] if aval else "a value that JAX does not describe"
+        if not shape.endswith("[]"):  # numbers that are written into the code go over with every operation
+            counts[found["direction"], shape] += 1
+    return tuple(
+        TransferRecord(direction=direction, shape=shape, count=count)
+        for (direction, shape), count in counts.most_common()
+    )
+
+
+def _out_of_memory(error: BaseException, trace: Any) -> OutOfMemoryRecord | None:
+    text = str(error)
+    if isinstance(error, MemoryError):
+        text = text or "MemoryError"
+    elif not any(word in text for word in _OUT_OF_MEMORY):
+        return None
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    own = [frame for frame in frames if not _in_library(frame.f_code.co_filename)]
+    names = _variables(own)
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for array in jax.live_arrays():
+        groups.setdefault((array.shape, str(array.dtype), array.sharding), []).append(array)
+    arrays = []
+    for (shape, dtype, _), members in groups.items():
+        per_device = max((shard.data.nbytes for shard in members[0].addressable_shards), default=0)
+        held = [name for array in members for name in names.get(id(array), ())]
+        arrays.append(
+            LiveArrayRecord(
+                shape=tuple(shape),
+                dtype=dtype,
+                count=len(members),
+                device_bytes=per_device * len(members),
+                names=tuple(dict.fromkeys(held))[:4],
+            )
+        )
+    arrays.sort(key=lambda record: -record.device_bytes)
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return OutOfMemoryRecord(
+        message=" ".join(text.split())[:400],
+        line=_line_of(own[-1]) if own else "",
+        in_use_bytes=stats.get("bytes_in_use"),
+        limit_bytes=stats.get("bytes_limit"),
+        arrays=tuple(arrays[:_MOST_ARRAYS]),
+    )
+
+
+def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:
+    """Which variables of the user's functions hold which array, the innermost function first."""
+    found: dict[int, list[str]] = {}
+    for frame in reversed(frames):
+        where = f" in {frame.f_code.co_name} ({_line_of(frame)})"
+        for name, value in list(frame.f_locals.items()):
+            if name.startswith("_"):
+                continue
+            try:
+                leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+            except (TypeError, ValueError):
+                continue
+            for path, leaf in leaves[:10_000]:
+                if isinstance(leaf, jax.Array):
+                    found.setdefault(id(leaf), []).append(f"{name}{jax.tree_util.keystr(path)}{where}")
+    return found
+
+
+def _line_of(frame: types.FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _user_line(frame: types.FrameType | None) -> str:
+    """The innermost line on the stack that is the user's."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _in_library(file) and is_user_file(file) and not file.startswith("<frozen"):
+            return _line_of(frame)
+        frame = frame.f_back
+    return ""
+
+
+def _short(place: str) -> str:
+    return Path(place).name

@@ -1,0 +1,78 @@
+"""What happened in a block of code besides its results: retraces, compilations, transfers, memory that ran out."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.records._base import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetraceRecord(Record):
+    """A jitted function that was traced again after its first time, and why."""
+
+    function: str
+    defined: str  # "train.py:12"
+    called: str  # the line of the last call that traced it
+    count: int
+    reasons: tuple[tuple[str, int], ...] = ()  # in words, with how often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilationRecord(Record):
+    """Seconds that tracing, lowering and compiling a function took in the block, over all its compilations."""
+
+    function: str
+    count: int
+    trace_seconds: float
+    lower_seconds: float
+    compile_seconds: float
+    called: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.trace_seconds + self.lower_seconds + self.compile_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRecord(Record):
+    """Copies between host and devices that nobody asked for: an array of the host given to a jitted function."""
+
+    direction: Literal["host-to-device", "device-to-host", "device-to-device"]
+    shape: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveArrayRecord(Record):
+    """Arrays of one kind that were alive when memory ran out, and the variables that hold them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    count: int
+    device_bytes: int  # of all of them, on the fullest device
+    names: tuple[str, ...] = ()  # "state.params['w'] in train (loop.py:31)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemoryRecord(Record):
+    """The moment at which memory ran out."""
+
+    message: str
+    line: str
+    in_use_bytes: int | None = None
+    limit_bytes: int | None = None
+    arrays: tuple[LiveArrayRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationRecord(Record):
+    """What `with explain():` saw of a block."""
+
+    seconds: float
+    retraces: tuple[RetraceRecord, ...] = ()
+    compilations: tuple[CompilationRecord, ...] = ()
+    transfers: tuple[TransferRecord, ...] = ()
+    out_of_memory: OutOfMemoryRecord | None = None
+    slow_seconds: float = 1.0  # from which on a compilation is worth a line
+    notes: tuple[str, ...] = ()

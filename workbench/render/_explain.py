@@ -1,0 +1,69 @@
+"""What happened in a block of code, as a short table."""
+
+from workbench.records import ExplanationRecord, OutOfMemoryRecord
+from workbench.render._svg import bytes_text, count_text
+
+
+def render_explanation_text(record: ExplanationRecord) -> str:
+    """Memory that ran out first, then retraces, slow compilations and transfers; one line where nothing happened.
+
+    Example:
+        >>> print(render_explanation_text(ExplanationRecord(seconds=2.0)))
+        explain: 2.0 s; no retraces, no slow compilations, no implicit transfers.
+    """
+    compiling = sum(compilation.seconds for compilation in record.compilations)
+    count = sum(compilation.count for compilation in record.compilations)
+    slow = [compilation for compilation in record.compilations if compilation.seconds >= record.slow_seconds]
+    head = f"explain: {record.seconds:.1f} s"
+    if count:
+        head += f", {compiling:.1f} s of it in {count_text(count)} compilation{'s' if count != 1 else ''}"
+    missing = [
+        words
+        for words, found in (
+            ("no retraces", record.retraces),
+            ("no slow compilations", slow),
+            ("no implicit transfers", record.transfers),
+        )
+        if not found
+    ]
+    lines = [f"{head}{'; ' + ', '.join(missing) if missing else ''}."]
+    if record.out_of_memory is not None:
+        lines += _memory_lines(record.out_of_memory)
+    for retrace in record.retraces:
+        lines.append(
+            f"  retraced {count_text(retrace.count)} ×: {retrace.function} ({retrace.defined}), last at "
+            f"{retrace.called or 'an unknown line'}"
+        )
+        lines += [f"    {count_text(times)} × {reason}" for reason, times in retrace.reasons[:5]]
+        if len(retrace.reasons) > 5:
+            lines.append(f"    and {count_text(len(retrace.reasons) - 5)} other reasons")
+    for compilation in slow:
+        where = f" at {compilation.called}" if compilation.called else ""
+        lines.append(
+            f"  {compilation.seconds:.1f} s for {count_text(compilation.count)} compilation"
+            f"{'s' if compilation.count != 1 else ''} of {compilation.function}{where}: tracing "
+            f"{compilation.trace_seconds:.1f} s, lowering {compilation.lower_seconds:.1f} s, XLA "
+            f"{compilation.compile_seconds:.1f} s"
+        )
+    for transfer in record.transfers[:8]:
+        lines.append(f"  {count_text(transfer.count)} × implicit {transfer.direction} transfer of {transfer.shape}")
+    if len(record.transfers) > 8:
+        lines.append(f"  and transfers of {count_text(len(record.transfers) - 8)} other shapes")
+    return "\n".join([*lines, *(f"  Note: {note}" for note in record.notes)])
+
+
+def _memory_lines(found: OutOfMemoryRecord) -> list[str]:
+    lines = [f"  Memory ran out at {found.line or 'an unknown line'}: {found.message}"]
+    if found.in_use_bytes is not None and found.limit_bytes is not None:
+        lines.append(f"    {bytes_text(found.in_use_bytes)} of {bytes_text(found.limit_bytes)} are in use")
+    if found.arrays:
+        lines.append("    largest live arrays, on the fullest device:")
+    for array in found.arrays:
+        shape = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+        times = f"{count_text(array.count)} × " if array.count > 1 else ""
+        lines.append(f"      {bytes_text(array.device_bytes)}  {times}{shape}{_held(array.names)}")
+    return lines
+
+
+def _held(names: tuple[str, ...]) -> str:
+    return f"  {', '.join(names)}" if names else "  held by no variable of the functions on the stack"
