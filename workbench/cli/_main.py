@@ -78,6 +78,14 @@ def _start_engines(arguments: argparse.Namespace) -> int:
     return list_engines(as_json=arguments.json)
 
 
+def _start_record(arguments: argparse.Namespace) -> int:
+    from workbench.cli._absent_tpu import choose_platform
+    from workbench.cli._record import write_recording
+
+    choose_platform()
+    return write_recording(arguments.out, profile=arguments.profile)
+
+
 class _Parser(argparse.ArgumentParser):
     """Names the nearest choice where one is misspelt."""
 
@@ -129,6 +137,11 @@ def make_parser() -> argparse.ArgumentParser:
     engines = commands.add_parser("engines", help="list where a program can run, and what each engine needs")
     engines.add_argument("--json", action="store_true", help="print the list as JSON")
     engines.set_defaults(start=_start_engines)
+
+    record = commands.add_parser("record", help="measure and profile the devices here, and write one file to hand on")
+    record.add_argument("--out", type=Path, default=Path("recording.zip"), help="(default: recording.zip)")
+    record.add_argument("--profile", type=Path, help="trim this profile of your own instead of running programs")
+    record.set_defaults(start=_start_record)
 
     add_program_commands(commands)
     return parser

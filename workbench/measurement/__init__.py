@@ -23,3 +23,4 @@ from workbench.measurement._open_profile import open_profile as open_profile
 from workbench.measurement._profile import Profile as Profile, capture_profile as capture_profile
 from workbench.measurement._rounds import Run as Run, run_rounds as run_rounds
 from workbench.measurement._simulate import simulate_round as simulate_round, simulate_rounds as simulate_rounds
+from workbench.measurement._xplane import trim_profile as trim_profile

@@ -73,5 +73,5 @@ def _import_amdsmi() -> ModuleType:
         return importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError) as error:  # the binding loads a library of the driver
         raise MissingDependencyError(
-            "amdsmi", extra="gpu", needed_for="`watch_devices` for utilisation, power and temperature of AMD GPUs"
+            "amdsmi", extra="rocm", needed_for="`watch_devices` for utilisation, power and temperature of AMD GPUs"
         ) from error

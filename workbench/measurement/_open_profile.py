@@ -134,6 +134,7 @@ class _Recorder:
             raise ProfileError(msg)
         chip = next((device.chip for device in self._read.devices.values() if device.chip), None)
         modules, programs = self._modules()
+        self._take_from_containers(modules)
         operations = tuple(
             sorted(
                 (self._operation(key, total, modules.get(key[0]), chip) for key, total in self._read.sums.items()),
@@ -157,6 +158,25 @@ class _Recorder:
             trees=trees,
             notes=tuple(dict.fromkeys([*self._read.notes, *self._final_notes(operations)])),
         )
+
+    def _take_from_containers(self, modules: Mapping[str, ModuleRecord]) -> None:
+        """Leaves a loop, call or branch its own seconds: on a CPU its event encloses those of what runs inside."""
+        for program, module in modules.items():
+            inside: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+            for instruction in module.instructions:
+                total = self._read.sums.get((program, instruction.name))
+                for where, seconds in total.seconds.items() if total else ():
+                    inside[instruction.computation][where] += seconds
+            taken = {}
+            for instruction in module.instructions:
+                total = self._read.sums.get((program, instruction.name))
+                if total is not None and not total.nested and instruction.opcode in ("while", "conditional", "call"):
+                    taken[instruction.name] = {
+                        where: max(0.0, seconds - sum(inside[callee][where] for callee in instruction.calls))
+                        for where, seconds in total.seconds.items()
+                    }
+            for name, seconds in taken.items():
+                self._read.sums[program, name].seconds.update(seconds)
 
     def _modules(self) -> tuple[dict[str, ModuleRecord], tuple[ProfiledProgramRecord, ...]]:
         seconds: Counter[str] = Counter()
@@ -227,6 +247,8 @@ class _Recorder:
             if instruction.opcode == "custom-call" and not flops:  # a kernel whose work HLO does not say
                 flops = None
         kind = kind_of(name, category, instruction)
+        if kind == "copy":  # it works beside others, so that its own seconds are no measure of its rate
+            accessed = None
         dtype = dtype_of(instruction, module) if instruction and module else dtype_of_text(str(facts.get("long_name") or
                        facts.get("shape_with_layout") or ""))  # fmt: skip
         seconds, bound = None, ""
@@ -268,7 +290,7 @@ class _Recorder:
         own = [operation for operation in operations if operation.program == program]
         module = modules.get(program)
         tree = module.call_tree if module is not None else None
-        return tree_of_names(program, own) if tree is None else measured_tree(tree, own)
+        return tree_of_names(program, own) if tree is None else measured_tree(tree, own, module)
 
     def _device_records(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[ProfiledDeviceRecord]:
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)

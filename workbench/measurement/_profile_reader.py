@@ -33,6 +33,7 @@ class MeasuredSum:
     category: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     events: int = 0
+    nested: bool = False  # the seconds of what runs inside are left out already
     executions: float = 0.0
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -132,6 +133,7 @@ class ProfileReader:
         if total is None:
             total = self.sums[key] = MeasuredSum(event.category, event.facts)
         total.events += 1
+        total.nested |= event.inner_seconds > 0
         total.executions += share
         total.seconds[where] += event.self_seconds
         device.events += 1

@@ -1,13 +1,24 @@
 """Measured seconds on the call tree of a program."""
 
+import re
 from collections.abc import Iterable, Mapping
 
-from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, ProfiledOperationRecord
+from workbench.records import (
+    CallFiguresRecord,
+    CallNodeRecord,
+    CallTreeRecord,
+    ModuleRecord,
+    ProfiledOperationRecord,
+)
 
+_COPY = re.compile(r".*-(start|done)(\.\d+)?$")
+_HOPS = 3
 UNKNOWN = "measured, but not found in the program"
 
 
-def measured_tree(tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord]) -> CallTreeRecord:
+def measured_tree(
+    tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord], module: ModuleRecord | None = None
+) -> CallTreeRecord:
     """The tree with the measured seconds of every operation on the nodes that it came from.
 
     An instruction that the compiler fused from several lines shares its seconds as the tree shares its instructions.
@@ -16,7 +27,9 @@ def measured_tree(tree: CallTreeRecord, operations: Iterable[ProfiledOperationRe
     Args:
         tree: Of the compiled module.
         operations: Of the same program, measured.
+        module: The program. With it, an asynchronous copy that the compiler made counts where its value was made.
     """
+    made = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}
     places: dict[str, list[tuple[int, float]]] = {}
     for node in tree.nodes:
         for name, share in node.instructions.items():
@@ -25,6 +38,12 @@ def measured_tree(tree: CallTreeRecord, operations: Iterable[ProfiledOperationRe
     lost: list[ProfiledOperationRecord] = []
     for operation in operations:
         found = places.get(operation.name, [])
+        name = operation.name
+        for _ in range(_HOPS if _COPY.match(name) else 0):  # from the end of a copy to its start, and to what it copies
+            if found or not made.get(name):
+                break
+            (name,) = made[name]
+            found = places.get(name, [])
         total = sum(share for _, share in found)
         if not total:
             lost.append(operation)

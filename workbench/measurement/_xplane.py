@@ -215,6 +215,37 @@ def read_space(source: Path | bytes) -> Space:
     return Space(planes, tuple(hosts), tuple(warnings), damage)
 
 
+def trim_profile(path: Path) -> bytes:
+    """A profile without the planes of hosts, their names and the environment: what one may want to hand on.
+
+    Planes of devices and the HLO of the programs stay as they are, and on a CPU, whose devices are threads of the host,
+    the host's plane too.
+
+    Args:
+        path: A `*.xplane.pb`.
+
+    Returns:
+        The bytes of a profile.
+    """
+    buffer = _mapped(path)
+    spans = [value for number, value in fields(buffer, Span(0, len(buffer))) if number == 1]
+    names = [Plane(buffer, span).name for span in spans]
+    on_devices = any(name.startswith("/device:") and "CUSTOM" not in name for name in names)
+    kept = []
+    for span, name in zip(spans, names, strict=True):
+        if name == "/host:metadata" or name.startswith("/device:") or (name == "/host:CPU" and not on_devices):
+            kept.append(b"\x0a" + _length(span.stop - span.start) + bytes(buffer[span.start : span.stop]))
+    return b"".join(kept)
+
+
+def _length(value: int) -> bytes:
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
 def fields(buffer: Buffer, span: Span) -> Iterator[tuple[int, Any]]:
     """Field numbers and values of one message: integers, or the `Span` of what has a length.
 

@@ -6,6 +6,7 @@ from workbench.render._svg import bytes_text, count_text, flops_text, seconds_te
 _OPERATIONS = 10
 _TREE_LINES = 16
 _TREE_SHARE = 0.02
+_ALL = 0.999
 
 
 def render_profile_text(profile: ProfileRecord) -> str:
@@ -70,11 +71,20 @@ def render_profile_text(profile: ProfileRecord) -> str:
 def _tree_lines(tree: CallTreeRecord) -> list[str]:
     whole = _measured(tree.root)
     lines = ["  call tree, seconds of all devices:"]
-    for depth, node in tree.walk():
-        share = _measured(node) / whole if whole else 0.0
-        if share >= _TREE_SHARE and len(lines) <= _TREE_LINES and not node.hidden:
+    largest: dict[int, float] = {}  # node -> seconds of its largest child
+    for node in tree.nodes:
+        if node.parent is not None:
+            largest[node.parent] = max(largest.get(node.parent, 0.0), _measured(node))
+    depths: dict[int, int] = {}  # of what is shown: a node whose seconds are all those of one child is left out
+    for node in tree.nodes:
+        seconds = _measured(node)
+        share = seconds / whole if whole else 0.0
+        passes = node.parent is not None and largest.get(node.id, 0.0) >= _ALL * seconds
+        above = depths.get(-1 if node.parent is None else node.parent, 0)
+        depths[node.id] = above if passes or node.hidden else above + 1
+        if share >= _TREE_SHARE and len(lines) <= _TREE_LINES and not node.hidden and not passes:
             where = f" at {node.file}:{node.line}" if node.file and node.line else ""
-            lines.append(f"  {'  ' * (depth + 1)}{share:6.1%} {node.name}{where}")
+            lines.append(f"  {'  ' * depths[node.id]}{share:6.1%} {node.name}{where}")
     return lines
 
 
