@@ -58,7 +58,7 @@ from .primitives import (
     reduce_min as reduce_min,
     reduce_sum as reduce_sum,
     reduce_weighted_mean as reduce_weighted_mean,
-    scan_ragged as scan_ragged,
     sample as sample,
+    scan_ragged as scan_ragged,
     select as select,
 )

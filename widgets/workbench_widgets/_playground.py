@@ -1,9 +1,9 @@
 """The playground: an experiment in federated learning without writing code, and the code that does the same."""
 
 import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
-from workbench.federated.experiments import ALGORITHMS, COMPRESSIONS, Experiment, Settings, write_code
 from workbench.render import GLOSSARY, Markup, bytes_text, describe_rounds, render_rounds_svg
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_desk import OVER, RunDesk
@@ -12,7 +12,7 @@ MOST_KEPT = 8  # earlier runs that stay in the comparison
 
 # name, label, what it is; the range of a slider, and whether its steps are factors
 _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("algorithm", "algorithm", "How clients train and what the server does with it.", {"choices": ALGORITHMS}),
+    ("algorithm", "algorithm", "How clients train and what the server does with it.", {"choices": "ALGORITHMS"}),
     ("clients", "clients", "How many hold data.", {"low": 4, "high": 256, "factor": 2}),
     ("alpha", "skew of labels (α)", "Dirichlet α: 0.05 is one or two digits per client, the right end is no skew.",
      {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
@@ -29,16 +29,27 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
      {"low": 0.0, "high": 4.0, "step": 0.1}),
     ("clip", "privacy clip", "The largest update of one client, where there is noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
-    ("compression", "compression", "What clients send of their update.", {"choices": COMPRESSIONS}),
+    ("compression", "compression", "What clients send of their update.", {"choices": "COMPRESSIONS"}),
     ("rounds", "rounds", "How many.", {"low": 5, "high": 320, "factor": 2}),
     ("seed", "seed", "Decides everything that is drawn.", {"low": 0, "high": 20, "step": 1}),
 )  # fmt: skip
+
+
+class Experiments(Protocol):
+    """What the playground runs: `workbench.federated.experiments`, which it is given, as views know no JAX."""
+
+    ALGORITHMS: Sequence[str]
+    COMPRESSIONS: Sequence[str]
+    Settings: Callable[..., Any]
+    Experiment: Callable[[Any], Any]
+    write_code: Callable[[Any], str]
 
 
 class Playground(RunDesk):
     """An experiment on real handwritten digits: choose, run, compare, and take the code along.
 
     Args:
+        experiments: What makes settings, experiments and their code: the package `workbench.federated.experiments`.
         settings: What to start with.
 
     Attributes:
@@ -48,15 +59,20 @@ class Playground(RunDesk):
     module_name = "playground.js"
     requests: ClassVar[dict[str, str]] = RunDesk.requests | {"start": "start", "code": "code", "forget": "forget"}
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.experiment: Experiment | None = None
+    def __init__(self, experiments: Experiments, settings: Any = None) -> None:
+        self._experiments = experiments
+        self.experiment: Any = None
         self._digest = RunDigest()
         self._earlier: list[dict[str, Any]] = []
         self._number = 0
-        given = dataclasses.asdict(settings or Settings())
+        given = dataclasses.asdict(settings or experiments.Settings())
         given["alpha"] = min(given["alpha"], 12.8)
         data = {
-            "fields": [{"name": name, "label": label, "help": text, **form} for name, label, text, form in _FIELDS],
+            "fields": [
+                {"name": name, "label": label, "help": text, **form}
+                | ({"choices": list(getattr(experiments, form["choices"]))} if "choices" in form else {})
+                for name, label, text, form in _FIELDS
+            ],
             "usual": given,
             "run": run_state(None),
             "glossary": GLOSSARY,
@@ -79,7 +95,7 @@ class Playground(RunDesk):
                 "stop it, or wait until its rounds are over."
             )
             raise RuntimeError(message)
-        experiment = Experiment(_settings(chosen))
+        experiment = self._experiments.Experiment(self._settings(chosen))
         self._keep()
         self.experiment, self._digest = experiment, RunDigest()
         self._number += 1
@@ -91,7 +107,7 @@ class Playground(RunDesk):
 
     def code(self, **chosen: Any) -> str:
         """The notebook cell that does what these settings do."""
-        return write_code(_settings(chosen))
+        return self._experiments.write_code(self._settings(chosen))
 
     def forget(self, number: int) -> None:
         """Takes an earlier experiment out of the comparison."""
@@ -115,6 +131,11 @@ class Playground(RunDesk):
         run = self.experiment.run
         rounds = describe_rounds(run.history, run.rounds)
         return f"{self.label}: {_name(self.experiment.settings)}, {run.status}: {rounds}"
+
+    def _settings(self, chosen: dict[str, Any]) -> Any:
+        alpha = chosen.get("alpha")
+        no_skew = {"alpha": float("inf")} if alpha is not None and alpha > 12 else {}
+        return self._experiments.Settings(**{**chosen, **no_skew})
 
     def _keep(self) -> None:
         if self.experiment is not None and len(self.experiment.run.history):
@@ -152,21 +173,16 @@ class Playground(RunDesk):
         super().close()
 
 
-def _settings(chosen: dict[str, Any]) -> Settings:
-    alpha = chosen.get("alpha")
-    return Settings(**{**chosen, **({"alpha": float("inf")} if alpha is not None and alpha > 12 else {})})
-
-
 def _number(value: Any) -> float:
     return float(value)
 
 
-def _name(settings: Settings) -> str:
+def _name(settings: Any) -> str:
     changed = {name: value for name, value in settings.changed().items() if name != "algorithm"}
     labels = {name: label.split(" (")[0] for name, label, _, _ in _FIELDS}
     if changed.pop("alpha", None) == float("inf"):
         changed["skew"] = "no skew"
-    elif settings.alpha != Settings().alpha:
+    elif settings.alpha != type(settings)().alpha:
         changed["alpha"] = settings.alpha
     parts = [f"{labels[name]} {value:g}" if not isinstance(value, str) else value for name, value in changed.items()]
     return ", ".join([settings.algorithm, *parts])

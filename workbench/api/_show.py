@@ -109,9 +109,9 @@ def playground(**settings: Any) -> Any:
     """
     import workbench_widgets
 
-    from workbench.federated.experiments import Settings
+    from workbench.federated import experiments
 
-    return workbench_widgets.Playground(Settings(**settings))
+    return workbench_widgets.Playground(experiments, experiments.Settings(**settings))
 
 
 def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:

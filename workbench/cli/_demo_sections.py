@@ -4,15 +4,26 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.records import ClientRange, MeshRecord, ProgramRecord, ShardingRecord, StageRecord
-from workbench.records._data import ClientDataRecord
-from workbench.render._data import render_label_skew
-from workbench.render._mesh import render_mesh_svg
-from workbench.render._program import axes_text, describe_program, render_program_svg, walk
-from workbench.render._report import ReportCode, ReportImage, ReportPicture, ReportSection, ReportTable, ReportText
-from workbench.render._sharding import render_sharding_svg
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
-from workbench.render._theme import palette
+from workbench.records import ClientDataRecord, ClientRange, MeshRecord, ProgramRecord, ShardingRecord, StageRecord
+from workbench.render import (
+    ReportCode,
+    ReportImage,
+    ReportPicture,
+    ReportSection,
+    ReportTable,
+    ReportText,
+    axes_text,
+    bytes_text,
+    count_text,
+    describe_program,
+    flops_text,
+    palette,
+    render_label_skew,
+    render_mesh_svg,
+    render_program_svg,
+    render_sharding_svg,
+    seconds_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +76,7 @@ def stages_section(record: ProgramRecord) -> ReportSection:
         (stage.path, stage.name or stage.kind, stage.kind, _where(stage),
          bytes_text(stage.moved_bytes) if stage.moved_bytes else "–",
          "–" if stage.flops_per_client is None else flops_text(stage.flops_per_client))
-        for stage in walk(record.plan.stages)
+        for stage in record.plan.walk()
     )  # fmt: skip
     text = "FLOPs are of one client's function, counted in its jaxpr: loops count as often as they turn."
     table = ReportTable(
@@ -158,13 +169,13 @@ def cost_section(record: ProgramRecord) -> ReportSection | None:
 
 def derivative_section(record: ProgramRecord) -> ReportSection:
     """The gradient of the round, which is a program of the same primitives."""
-    operations = ", ".join(dict.fromkeys(f"{s.operation}" for s in walk(record.plan.stages) if s.operation))
+    operations = ", ".join(dict.fromkeys(f"{s.operation}" for s in record.plan.walk() if s.operation))
     text = (
         "The derivative of the whole round with respect to the server's parameters, through every client's training, "
         f"is again a program of the same few primitives ({operations}), so it is planned, drawn and priced alike."
     )
     picture = ReportPicture(svg=render_program_svg(record, width=760), caption=describe_program(record))
-    count = count_text(len(list(walk(record.plan.stages))))
+    count = count_text(len(list(record.plan.walk())))
     return ReportSection(
         heading="Its derivative", pieces=(ReportText(text=text), picture, ReportText(text=f"It has {count} stages."))
     )

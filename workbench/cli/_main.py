@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from workbench.cli._name import DISTRIBUTION
 from workbench.cli._programs import add_program_commands
 from workbench.errors import WorkbenchError
-
-DISTRIBUTION = "mapreduce-workbench"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ import importlib.metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from workbench.cli._main import DISTRIBUTION
+from workbench.cli._name import DISTRIBUTION
 
 
 def read_requirements() -> list[Requirement]:

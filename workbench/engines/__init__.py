@@ -13,5 +13,5 @@ from workbench.engines._federated_language import (
 from workbench.engines._mesh import Mesh as Mesh
 from workbench.engines._sequential import Sequential as Sequential
 from workbench.engines._tap import tap as tap
-from workbench.engines.beam._engine import Beam as Beam
-from workbench.engines.flower._engine import Flower as Flower
+from workbench.engines.beam import Beam as Beam
+from workbench.engines.flower import Flower as Flower

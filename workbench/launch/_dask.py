@@ -299,10 +299,12 @@ class DaskEngine:
 
     def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
         """How this process calls a service."""
+        from workbench.launch._dask_worker import NodeActor
+
         with self._making:
             if spec.index not in self._endpoints:
                 look = functools.partial(self._look, self._places, spec.label)
-                self._endpoints[spec.index] = DaskEndpoint(self.client, spec.label, spec.methods, look)
+                self._endpoints[spec.index] = DaskEndpoint(self.client, spec.label, spec.methods, look, NodeActor)
             return self._endpoints[spec.index]
 
     def _look(self, places: dict[str, Place], label: str, seconds: float) -> Place | None:

@@ -63,10 +63,12 @@ class DaskEndpoint:
         client: Dask's.
         label: The node's.
         methods: Its public methods.
-        look: Gives the actor's place; waits for it for at most so many seconds.
+        look: Gives the actor's place; waits for it for at most this many seconds.
+        actor: The class of the actors that hold nodes.
     """
 
-    def __init__(self, client: Any, label: str, methods: tuple[str, ...], look: Look) -> None:
+    def __init__(self, client: Any, label: str, methods: tuple[str, ...], look: Look, actor: type) -> None:
+        self._class = actor
         self.label = label
         self.methods = methods
         self.gone: str | None = None
@@ -167,9 +169,7 @@ class DaskEndpoint:
             if place is not None and place == self._lost and time.monotonic() < self._lost_until:
                 time.sleep(0.02)
             elif place is not None:
-                from workbench.launch._dask_worker import NodeActor
-
-                actor = distributed.Actor(NodeActor, *place)
+                actor = distributed.Actor(self._class, *place)
                 self._asked = asked = _Asked(place, actor, self._client.loop.asyncio_loop)
                 return asked
         raise unreachable(self.label, method, f"it did not start within {CONNECT_SECONDS:.0f} s")

@@ -123,7 +123,7 @@ class _Seat:
         with self._lock:
             if handle.index not in self._lines:
                 label, methods, parallel = self._order.services[handle.index]
-                endpoint = DaskEndpoint(self._client, label, methods, functools.partial(self._look, label))
+                endpoint = DaskEndpoint(self._client, label, methods, functools.partial(self._look, label), NodeActor)
                 self._endpoints.append(endpoint)
                 self._lines[handle.index] = PipelinedLine(endpoint, parallel)
             return Client(self._lines[handle.index])

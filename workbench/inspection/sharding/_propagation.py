@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from workbench._jax_compat import shardy as _shardy
 from workbench.errors import InspectionError
-from workbench.inspection.hlo._groups import group_axes, pair_axes
+from workbench.inspection.hlo import group_axes, pair_axes
 from workbench.records import (
     AxisArrivalRecord,
     PlannedCollectiveRecord,

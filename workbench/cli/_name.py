@@ -1,0 +1,3 @@
+"""The name under which this library is installed."""
+
+DISTRIBUTION = "mapreduce-workbench"
