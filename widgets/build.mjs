@@ -14,6 +14,7 @@ const options = {
     workbench: "src/main.ts",
     editor: "src/editor/index.ts",
     runs: "src/runs/index.ts",
+    player: "src/player/index.ts",
     styles: "src/styles/index.css",
   },
   bundle: true,

@@ -13,6 +13,7 @@ How is this array laid out?                             ``wb.show(array)``
 Run it with memory that does not grow with clients.     ``wb.jit(fn)``
 Where did the time go?                                  ``wb.measure(fn)(*args)``
 What did one client compute?                            ``wb.tap(fn, client=17)(*args)``
+What happens in a round, step by step?                ``wb.play(fn)(*args)``
 ======================================================  ==============================================
 """
 

@@ -30,6 +30,7 @@ from .api import (
     inspect as inspect,
     load as load,
     measure as measure,
+    play as play,
     playground as playground,
     show as show,
     tap as tap,

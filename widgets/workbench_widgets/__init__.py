@@ -19,3 +19,4 @@ from workbench_widgets._run import RunView as RunView
 from workbench_widgets._sharding import ShardingView as ShardingView
 from workbench_widgets._show import show_record as show_record
 from workbench_widgets._timeline import TimelineView as TimelineView
+from workbench_widgets._player import PlayerView as PlayerView

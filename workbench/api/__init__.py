@@ -10,6 +10,7 @@ from workbench.api._traced import (
     export as export,
     inspect as inspect,
     measure as measure,
+    play as play,
     show as show,
     tap as tap,
     trace as trace,

@@ -9,6 +9,7 @@ import jax
 
 from workbench import launch, render
 from workbench.api._things import record_of_thing
+from workbench.engines import play
 from workbench.errors import InspectionError, MeshError
 from workbench.inspection import current_mesh
 from workbench.inspection.what_if import WhatIf
@@ -76,6 +77,18 @@ def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **v
         tap=_opener(traced),
         **views,
     )
+
+
+def player_of(traced: "Traced", fn: Callable, args: Any) -> Any:
+    """The player of a traced program; see `Traced.play`."""
+    import workbench_widgets
+
+    played = play(fn, *args)
+    mesh = current_mesh()
+    placed = [leaf.sharding.device_set for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array)]
+    spread = isinstance(mesh, jax.sharding.Mesh) or any(len(devices) > 1 for devices in placed)
+    compiled = traced.inspect() if spread else None  # one device sends nothing to others
+    return workbench_widgets.PlayerView(played, compiled)
 
 
 def explorer_of_record(x: Any, **views: Any) -> Any:

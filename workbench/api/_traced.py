@@ -237,6 +237,21 @@ class Traced:
         fn, args = self._replayed("tap")
         return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes)
 
+    def play(self) -> Any:
+        """A player of one call: what is sent, what clients compute step by step, what comes back, from real values.
+
+        Costs one evaluation of the program in this process. Numbers that clients `emit` are their courses over local
+        steps. Under a mesh the program is compiled as well, and its collectives can be played message by message.
+
+        Returns:
+            The widget; the last line of a cell displays it. `.to_html("round.html")` saves it.
+
+        Raises:
+            InspectionError: if the program computes nothing.
+        """
+        fn, args = self._replayed("play")
+        return _show.player_of(self, fn, args)
+
     def try_specs(
         self,
         specs: Mapping[str, Any],
@@ -592,6 +607,27 @@ def tap(fn: Callable, **options: Unpack[TapOptions]) -> Callable[..., TapRecord]
         (6.0, 56.0)
     """
     return _asked(fn, Traced.tap, options)
+
+
+def play(fn: Callable) -> Callable[..., Any]:
+    """Plays one call of a program step by step: `play(fn)(*args)` is `trace(fn)(*args).play()`.
+
+    Args:
+        fn: A function.
+
+    Returns:
+        A function of the arguments of `fn` that returns the widget.
+
+    Example:
+        >>> @program(clients=4)
+        ... def total(x):
+        ...     return wb.reduce_sum(map_fn(lambda row: row**2, x))
+        >>> print(wb.play(total)(jnp.arange(4.0)).text())
+        total, played step by step
+          0 clients: <lambda>, 4 clients
+          1 reduce: reduce_sum, 4 clients, 16 B sent
+    """
+    return _asked(fn, Traced.play, {})
 
 
 @options_of(Traced.try_specs)

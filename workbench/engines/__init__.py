@@ -11,6 +11,7 @@ from workbench.engines._federated_language import (
     to_federated_language as to_federated_language,
 )
 from workbench.engines._mesh import Mesh as Mesh
+from workbench.engines._play import play as play
 from workbench.engines._sequential import Sequential as Sequential
 from workbench.engines._tap import tap as tap
 from workbench.engines.beam import Beam as Beam

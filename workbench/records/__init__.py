@@ -73,6 +73,12 @@ from workbench.records._live import (
     TimelineRecord as TimelineRecord,
 )
 from workbench.records._packages import package_of as package_of
+from workbench.records._play import (
+    PlayedCourseRecord as PlayedCourseRecord,
+    PlayedStageRecord as PlayedStageRecord,
+    PlayedValueRecord as PlayedValueRecord,
+    PlayRecord as PlayRecord,
+)
 from workbench.records._profile import (
     ProfiledDeviceRecord as ProfiledDeviceRecord,
     ProfiledMemoryRecord as ProfiledMemoryRecord,

@@ -41,13 +41,3 @@ export function traceParts(scene: Scene): string[] {
   flush();
   return [...parts, "\n]}"];
 }
-
-/** Hands a file to the reader. */
-export function download(parts: BlobPart[], type: string, name: string): void {
-  const address = URL.createObjectURL(new Blob(parts, { type }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
-}

@@ -2,11 +2,12 @@
 import { button, h, keepKeys, menu, replace } from "../lib/dom";
 import { formatCount, formatSeconds } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
+import { save } from "../lib/save";
 import { split } from "../lib/split";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type Camera, framed, inside, panned, zoomed } from "./camera";
 import { type Area, AXIS, coloursOf, type Marks, Painter, type View } from "./paint";
-import { download, traceParts } from "./perfetto";
+import { traceParts } from "./perfetto";
 import { countBefore, type Levels, type Row, Scene, type TimelineData } from "./scene";
 import { type Columns, deviceOf, endOf, KINDS, spanAt, sumsBetween } from "./spans";
 import { KIND_WORDS, sentenceOf, showArea, showSpan, showWhole } from "./timeline-details";
@@ -577,7 +578,7 @@ class Timeline {
   }
 
   private save(): void {
-    download(traceParts(this.scene), "application/json", `${this.scene.data.title}.perfetto-trace.json`);
+    save(traceParts(this.scene), "application/json", `${this.scene.data.title}.perfetto-trace.json`);
   }
 }
 

@@ -25,4 +25,6 @@ export const VIEWS: Record<string, RenderView> = {
   memory,
   compare,
   cost,
+  cost: fromLegacy(cost),
+  player: lazy("player", "player"),
 };

@@ -1,0 +1,134 @@
+// A round as frames: what moves, what is computed, and the sentence that says so. Nothing here draws.
+import { formatBytes, formatCount, plural } from "../lib/format";
+
+export interface PlayedValue {
+  name: string;
+  shape: readonly number[];
+  dtype: string;
+  size_bytes: number;
+  norms: readonly number[];
+  distances: readonly number[];
+  picture: readonly number[];
+  picture_shape: readonly [number, number];
+}
+export interface PlayedStage {
+  path: string;
+  kind: "server" | "broadcast" | "clients" | "reduce" | "loop" | "branch";
+  name: string;
+  clients: number;
+  moved_bytes: number;
+  values: readonly PlayedValue[];
+  line: string | null;
+}
+export interface Course {
+  name: string;
+  values: readonly (readonly (number | null)[])[];
+}
+export interface Played {
+  name: string;
+  stages: readonly PlayedStage[];
+  courses: readonly Course[];
+  pictured: readonly number[];
+  clients: number;
+}
+
+export interface Frame {
+  stage: number;
+  kind: "server" | "down" | "local" | "up" | "result";
+  /** Of a local frame: how many steps are done at its end, and of how many. */
+  step: number;
+  steps: number;
+  sentence: string;
+}
+
+const MOST_STEPS = 24; // frames of one stage; more steps are taken several at a time
+
+const mean = (values: readonly (number | null)[]): number | null => {
+  const known = values.filter((value): value is number => value !== null);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+};
+
+/** Mean of a course over the clients after a step. */
+export const meanAt = (course: Course, step: number): number | null =>
+  mean(course.values.map((row) => row[step] ?? null));
+
+/** How far clients went: from what they received, or in size where they return updates already. */
+export function movesOf(value: PlayedValue | undefined): { moves: readonly number[]; from: boolean } {
+  if (!value) return { moves: [], from: false };
+  const { norms, distances } = value;
+  const from = distances.length > 0 && distances.every((distance, i) => distance < norms[i]);
+  return { moves: from ? distances : norms, from };
+}
+
+/** The course that is shown while clients work: the longest, and of these one called a loss. */
+export function mainCourse(courses: readonly Course[]): Course | undefined {
+  const length = (course: Course) => course.values[0]?.length ?? 0;
+  const isLoss = (course: Course) => Number(/loss|cost|error/i.test(course.name));
+  return [...courses].sort((a, b) => length(b) - length(a) || isLoss(b) - isLoss(a))[0];
+}
+
+function localFrames(stage: PlayedStage, index: number, course: Course | undefined): Frame[] {
+  const steps = course?.values[0]?.length ?? 1;
+  const count = Math.min(steps, MOST_STEPS);
+  const moved = movesOf(stage.values[0]);
+  const average = mean(moved.moves);
+  const end =
+    average === null
+      ? ""
+      : ` Each ${moved.from ? "moved by" : "returns something of size"} ${formatCount(average)} on average.`;
+  return Array.from({ length: count }, (_, i) => {
+    const step = Math.round(((i + 1) * steps) / count);
+    const value = course && steps > 1 ? meanAt(course, step - 1) : null;
+    const said =
+      value === null
+        ? `${plural(stage.clients, "client")} compute ${stage.name}.`
+        : `Local step ${step} of ${steps} in ${stage.name}: mean ${course?.name} ${formatCount(value)}.`;
+    return { stage: index, kind: "local", step, steps, sentence: i === count - 1 ? said + end : said };
+  });
+}
+
+function total(stage: PlayedStage): string {
+  const each = stage.moved_bytes / Math.max(stage.clients, 1);
+  return `${formatCount(stage.clients)} × ${formatBytes(each)} = ${formatBytes(stage.moved_bytes)}`;
+}
+
+export function framesOf(played: Played): Frame[] {
+  const course = mainCourse(played.courses);
+  // The course belongs to the stage that does the most: the first one whose clients return arrays.
+  const trained = played.stages.findIndex(
+    ({ kind, values }) => kind === "clients" && values.some(({ shape }) => shape.length > 0),
+  );
+  return played.stages.flatMap((stage, index): Frame[] => {
+    const one = (kind: Frame["kind"], sentence: string): Frame => ({ stage: index, kind, step: 1, steps: 1, sentence });
+    if (stage.kind === "broadcast") return [one("down", `The server sends to every client: ${total(stage)}.`)];
+    if (stage.kind === "clients") return localFrames(stage, index, index === trained ? course : undefined);
+    if (stage.kind === "reduce")
+      return [
+        one("up", `Every client sends back for ${stage.name}: ${total(stage)}.`),
+        one("result", `${stage.name} makes one of ${plural(stage.clients, "value")}${sizeOf(stage)}.`),
+      ];
+    const word = stage.kind === "server" ? "The server computes" : stage.kind === "loop" ? "A loop:" : "A branch:";
+    return [one("server", `${word} ${stage.name === "server" ? "with what it has" : stage.name}${sizeOf(stage)}.`)];
+  });
+}
+
+function sizeOf(stage: PlayedStage): string {
+  const norm = stage.values[0]?.norms[0];
+  return norm === undefined ? "" : `, of size ${formatCount(norm)}`;
+}
+
+/** Where a moment lies: the frame, and how much of it has passed. */
+export function frameAt(moment: number, count: number): { index: number; passed: number } {
+  const index = Math.min(Math.max(Math.floor(moment), 0), count - 1);
+  return { index, passed: Math.min(Math.max(moment - index, 0), 1) };
+}
+
+export const ease = (share: number): number => share * share * (3 - 2 * share);
+
+/** Columns and rows of a grid of cells in a box, as square as they can be. */
+export function gridOf(count: number, width: number, height: number): { columns: number; rows: number } {
+  let columns = 1;
+  const side = (n: number) => Math.min(width / n, height / Math.ceil(count / n));
+  for (let n = 2; n <= count; n++) if (side(n) > side(columns)) columns = n;
+  return { columns, rows: Math.ceil(count / columns) };
+}

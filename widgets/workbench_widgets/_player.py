@@ -1,0 +1,126 @@
+"""The player: a round of a program played from its real values, and its collectives step by step."""
+
+from typing import Any, ClassVar
+
+from workbench.records import CollectiveRecord, MeshRecord, PlayedStageRecord, PlayRecord, ProgramRecord
+from workbench.render import GLOSSARY, bytes_text, source_text
+from workbench_widgets._base import WorkbenchWidget
+
+MOST_COLLECTIVES = 24  # of the menu, the largest
+MOST_DEVICES = 16  # of a group whose messages are drawn
+
+
+class PlayerView(WorkbenchWidget):
+    """A round, step by step: what is sent, what clients compute, what comes back.
+
+    Args:
+        play: From `workbench.engines.play`; none to play the collectives of a program only.
+        program: The compiled program: its collectives can be played on its mesh.
+    """
+
+    view_name = "player"
+    requests: ClassVar[dict[str, str]] = {"player_page": "page"}
+
+    def __init__(self, play: PlayRecord | None, program: ProgramRecord | None = None, **values: Any) -> None:
+        self.play = play
+        data = player_state(play, program) | {"glossary": GLOSSARY}
+        super().__init__(data=data, label=f"{data['title']}, played step by step", **values)
+
+    def page(self) -> str:
+        """The player as one HTML page."""
+        return self.to_html()
+
+    def text(self) -> str:
+        """The stages in words."""
+        stages = () if self.play is None else self.play.stages
+        return "\n".join([self.label, *(f"  {stage.path} {stage.kind}: {_words(stage)}" for stage in stages)])
+
+
+def _words(stage: PlayedStageRecord) -> str:
+    said = stage.name if stage.clients == 1 else f"{stage.name}, {stage.clients:,} clients"
+    return said + (f", {bytes_text(stage.moved_bytes)} sent" if stage.moved_bytes else "")
+
+
+def player_state(play: PlayRecord | None, program: ProgramRecord | None = None) -> dict[str, Any]:
+    """What the player shows: stages with values, courses of clients, and collectives with their devices."""
+    collectives = [] if program is None else _collectives(program)
+    named = play.name if play is not None else program.name if program is not None else "nothing"
+    return {
+        "title": named,
+        "played": None if play is None else _played(play),
+        "collectives": collectives,
+        "notes": [] if play is None else list(play.notes),
+    }
+
+
+def _played(play: PlayRecord) -> dict[str, Any]:
+    return {
+        "name": play.name,
+        "stages": [_stage(stage) for stage in play.stages],
+        "courses": [{"name": course.name, "values": [list(row) for row in course.values]} for course in play.courses],
+        "pictured": list(play.pictured_clients),
+        "clients": max((stage.clients for stage in play.stages), default=1),
+    }
+
+
+def _stage(stage: PlayedStageRecord) -> dict[str, Any]:
+    return {
+        "path": stage.path,
+        "kind": stage.kind,
+        "name": stage.name,
+        "clients": stage.clients,
+        "moved_bytes": stage.moved_bytes,
+        "line": None if stage.source is None else source_text(stage.source.file, stage.source.line),
+        "values": [
+            {
+                "name": value.name,
+                "shape": list(value.shape),
+                "dtype": value.dtype,
+                "size_bytes": value.size_bytes,
+                "norms": list(value.norms),
+                "distances": list(value.distances),
+                "picture": list(value.picture),
+                "picture_shape": list(value.picture_shape),
+            }
+            for value in stage.values
+        ],
+    }
+
+
+def _collectives(program: ProgramRecord) -> list[dict[str, Any]]:
+    if program.module is None:
+        return []
+    found = [each for each in program.module.collectives if 1 < each.group_size <= MOST_DEVICES]
+    largest = sorted(found, key=lambda each: -each.payload_bytes * (each.executions or 1))[:MOST_COLLECTIVES]
+    return [_collective(each, program.mesh) for each in largest]
+
+
+def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[str, Any]:
+    axes = " and ".join(collective.axes)
+    source = collective.sources[0] if collective.sources else None
+    over = f" over {axes}" if axes else ""
+    return {
+        "label": f"{collective.kind} of {bytes_text(collective.payload_bytes)}{over}",
+        "kind": collective.kind,
+        "axes": axes,
+        "payload_bytes": collective.payload_bytes,
+        "devices": _devices(collective, mesh),
+        "groups": collective.groups,
+        "executions": collective.executions,
+        "line": None if source is None else source_text(source.file, source.line),
+    }
+
+
+def _devices(collective: CollectiveRecord, mesh: MeshRecord | None) -> list[str]:
+    """The first group: the devices that differ in the collective's axes only, or numbers where that is not known."""
+    names = [] if mesh is None else [axis.name for axis in mesh.axes]
+    numbered = [f"device {place}" for place in range(collective.group_size)]
+    if mesh is None or not collective.axes or any(axis not in names for axis in collective.axes):
+        return numbered
+    others = [place for place, name in enumerate(names) if name not in collective.axes]
+    first = [
+        f"{device.platform}:{device.id}"
+        for device in mesh.devices
+        if all(device.position[place] == 0 for place in others)
+    ]
+    return first if len(first) == collective.group_size else numbered

@@ -1,0 +1,195 @@
+"""`play`: one evaluation of a program with what every stage made, for a player that shows a round step by step."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal, Var
+
+from workbench.engines._stage import dtype_of, is_key
+from workbench.errors import InspectionError
+from workbench.plan import Plan, Step, Traced, bind_here, describe_plan, trace_listening
+from workbench.records import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord, StageRecord
+
+MOST_PICTURED = 64  # clients whose values are in the pictures
+PICTURE = 8  # rows and columns of a picture at most
+MOST_VALUES = 8  # arrays of one stage, the largest
+
+
+def play(fn: Callable, *args: Any) -> PlayRecord:
+    """Evaluates a program once and keeps what every stage made, for all clients.
+
+    Runs by the plan, stage by stage, in this process; every client is computed. What the program emits inside a client
+    is kept as that client's course over its local steps. Of large arrays only norms and a small picture are kept.
+
+    Args:
+        fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+        *args: Its arguments.
+
+    Returns:
+        The stages in order, with values per client.
+
+    Raises:
+        InspectionError: if `fn` has no stages.
+
+    Example:
+        >>> import workbench as wb
+        >>> @wb.program(clients=4)
+        ... def total(x):
+        ...     return wb.reduce_sum(wb.map_fn(lambda row: 2 * row, x))
+        >>> played = play(total, np.arange(4, dtype=np.float32))
+        >>> [(stage.kind, stage.values[0].norms) for stage in played.stages]
+        [('clients', (0.0, 2.0, 4.0, 6.0)), ('reduce', (12.0,))]
+    """
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), _dtype(x)), args)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        traced = trace_listening(fn, shapes, {})
+        if not traced.plan.stages:
+            message = f"`play` received {getattr(fn, '__name__', fn)!r}, which computes nothing. Pass a program."
+            raise InspectionError(message)
+        values = _evaluate(traced.plan, [_here(x) for x in jax.tree.leaves(args)])
+    return _record(traced, values)
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if hasattr(x, "dtype") else jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
+
+
+def _here(x: Any) -> Any:
+    """The value on one device of this process: the plan is evaluated without a mesh."""
+    if is_key(_dtype(x)):
+        return x
+    return jax.numpy.asarray(np.asarray(x))
+
+
+def _evaluate(plan: Plan, inputs: Sequence[Any]) -> dict[Var, Any]:
+    closed = plan.closed
+    values = dict(zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *inputs], strict=True))
+    for step in plan.steps:  # in program order: what a step reads is there
+        values.update(
+            zip(step.outputs, bind_here(step.equation, [_read(a, values) for a in _inputs(step)]), strict=True)
+        )
+    return values
+
+
+def _inputs(step: Step) -> Sequence[Any]:
+    return step.equation.invars
+
+
+def _read(atom: Any, values: dict[Var, Any]) -> Any:
+    return np.asarray(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else values[atom]
+
+
+def _record(traced: Traced, values: dict[Var, Any]) -> PlayRecord:
+    plan = traced.plan
+    described = describe_plan(plan, names=traced.in_names)
+    outputs = [_read(atom, values) for atom in plan.closed.jaxpr.outvars]
+    count = traced.out_tree.num_leaves
+    clients = max((stage.clients for stage in described.stages), default=1)
+    pictured = np.unique(np.linspace(0, clients - 1, min(clients, MOST_PICTURED)).astype(int))
+    stages = [_stage(plan, stage, values, pictured) for stage in described.stages]
+    notes = []
+    if clients > len(pictured):
+        notes.append(f"Pictures hold {len(pictured)} of {clients:,} clients; all are computed and counted.")
+    if any(stage.kind in ("loop", "branch") for stage in described.stages):
+        notes.append("Of loops and branches, what goes in and comes out is shown: play the function inside for more.")
+    courses = [
+        made
+        for emission, value in zip(traced.emissions, outputs[count:], strict=True)
+        if (made := _course(emission.name, emission.axes, np.asarray(value))) is not None
+    ]
+    return PlayRecord(
+        name=plan.name,
+        stages=tuple(stages),
+        courses=tuple(courses),
+        pictured_clients=tuple(pictured.tolist()),
+        notes=tuple(notes),
+        results=jax.tree.unflatten(traced.out_tree, outputs[:count]),
+    )
+
+
+def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured: np.ndarray) -> PlayedStageRecord:
+    stage = plan.stages[described.index]
+    inside = {v for step in stage.steps for v in step.outputs}
+    read = {v for step in plan.steps if step.stage != described.index for v in step.inputs}
+    read |= {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
+    leaving = [v for step in stage.steps for v in step.outputs if v in read and v in inside]
+    at_clients = described.kind in ("clients", "broadcast")
+    arrays = [(np.asarray(values[v]), v) for v in leaving if not is_key(dtype_of(v))]
+    arrays = [(array, v) for array, v in arrays if array.dtype.kind in "fiub"]
+    if described.kind == "broadcast":  # every client receives the same: one row stands for all
+        arrays = [(array[0], v) for array, v in arrays]
+    received = _received(plan, values, described.index) if described.kind == "clients" else []
+    names = [value.name for value in described.outputs]
+    made = [
+        _value(names[i] if i < len(names) else "", array, described.kind == "clients", received, pictured)
+        for i, (array, _) in enumerate(arrays)
+    ]
+    return PlayedStageRecord(
+        path=described.path,
+        kind=described.kind,
+        name=described.name,
+        clients=described.clients if at_clients or described.kind == "reduce" else 1,
+        moved_bytes=described.moved_bytes,
+        values=tuple(sorted(made, key=lambda value: -value.size_bytes)[:MOST_VALUES]),
+        source=described.source,
+    )
+
+
+def _received(plan: Plan, values: dict[Var, Any], stage: int) -> list[np.ndarray]:
+    """What the clients of a stage got from the server, one row each."""
+    sent = {v for step in plan.steps if step.kind == "broadcast" for v in step.outputs}
+    read = [v for step in plan.steps if step.stage == stage for v in step.inputs if v in sent]
+    return [np.asarray(values[v])[0] for v in dict.fromkeys(read) if not is_key(dtype_of(v))]
+
+
+def _value(
+    name: str, array: np.ndarray, per_client: bool, received: Sequence[np.ndarray], pictured: np.ndarray
+) -> PlayedValueRecord:
+    rows = array if per_client else array[None]
+    flat = np.nan_to_num(rows.reshape(len(rows), -1).astype(np.float64), posinf=0.0, neginf=0.0)
+    alike = [
+        x
+        for x in received
+        if x.shape == rows.shape[1:] and x.dtype == rows.dtype and x.dtype.kind == "f" and x.size > 1
+    ]
+    base = alike[0] if len(alike) >= 1 else None
+    distances = () if base is None else np.linalg.norm(flat - base.reshape(-1), axis=1).tolist()
+    shown = flat[pictured[pictured < len(flat)]] if per_client else flat
+    pictures = [_picture(row.reshape(rows.shape[1:])) for row in shown]
+    return PlayedValueRecord(
+        name=name,
+        shape=rows.shape[1:],
+        dtype=str(rows.dtype),
+        size_bytes=int(rows[0].nbytes),
+        norms=tuple(np.linalg.norm(flat, axis=1).tolist()),
+        distances=tuple(distances),
+        picture=tuple(np.concatenate([each.ravel() for each in pictures]).tolist()),
+        picture_shape=pictures[0].shape,
+    )
+
+
+def _picture(array: np.ndarray) -> np.ndarray:
+    """The array as a matrix of at most `PICTURE` rows and columns, each cell the mean of its part."""
+    matrix = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+    for axis in (0, 1):
+        parts = min(PICTURE, matrix.shape[axis])
+        cuts = np.linspace(0, matrix.shape[axis], parts, endpoint=False).astype(int)
+        sizes = np.diff([*cuts, matrix.shape[axis]])
+        matrix = np.add.reduceat(matrix, cuts, axis=axis) / np.expand_dims(sizes, 1 - axis)
+    return matrix
+
+
+def _course(name: str, axes: Sequence[str], array: np.ndarray) -> PlayedCourseRecord | None:
+    """An emitted number as `[clients, steps]`; None for what is not of single clients, or no number."""
+    place = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
+    if place is None or array.dtype.kind not in "fiu":
+        return None
+    rows = np.moveaxis(array, place, 0)
+    steps = sum(axis.startswith("step") for axis in axes)
+    if rows.ndim > len(axes):  # an array was emitted: its mean
+        rows = rows.mean(axis=tuple(range(len(axes), rows.ndim)))
+    rows = rows.reshape(len(rows), -1) if steps else rows.reshape(len(rows), -1)[:, -1:]
+    finite = [tuple(float(x) if np.isfinite(x) else None for x in row) for row in rows]
+    return PlayedCourseRecord(name=name, values=tuple(finite))
