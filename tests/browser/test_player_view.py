@@ -118,3 +118,16 @@ def test_a_round_is_saved_as_a_page(browser: Browser, harness: Harness, played: 
     expect(page.locator(".wb-playsaid")).to_contain_text("The server sends to every client")
     expect(page.get_by_role("button", name="Save as page")).to_have_count(0)
     page.close()
+
+
+def test_the_explorer_plays_the_program_when_asked(harness: Harness, played: PlayRecord) -> None:
+    made = workbench_widgets.Explorer(examples.fedavg_record(), play=lambda: played)
+    answer = made.play_round(report=lambda phase: None)
+    made.play_round = lambda report: answer  # type: ignore[method-assign]
+    made.background = frozenset()  # type: ignore[misc] - a page of the synchronous Playwright knows one thread
+    made.requests = {**made.requests, "play_round": "_answer_now"}  # type: ignore[misc]
+    made._answer_now = lambda: answer  # type: ignore[attr-defined]
+    view = harness.mount(made)
+    view.get_by_role("tab", name="Play", exact=True).click()
+    view.get_by_role("button", name="Play the round with my values").click()
+    expect(view.locator(".wb-playsaid")).to_have_text("The server sends to every client: 4 × 12 B = 48 B.")

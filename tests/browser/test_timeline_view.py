@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import records_examples as examples
 import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness
@@ -128,3 +129,14 @@ def test_the_trace_is_saved_with_every_span(harness: Harness, tmp_path: Path) ->
     download.value.save_as(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == 243
+
+
+def test_the_time_line_is_a_tab_of_the_explorer_and_shares_its_selection(harness: Harness) -> None:
+    made = workbench_widgets.Explorer(examples.fedavg_record(), run=a_run(), view="timeline")
+    view = harness.mount(made)
+    canvas = view.locator(".wb-tl-canvas")
+    canvas.focus()
+    canvas.press("ArrowRight")
+    expect(view.get_by_role("button", name="Let go of device 0")).to_be_visible()
+    made.select(instruction="dot.2")
+    expect(view.locator("aside:visible h3")).to_be_visible()

@@ -12,6 +12,7 @@ from workbench_widgets._launch import LaunchView as LaunchView
 from workbench_widgets._memory import MemoryView as MemoryView
 from workbench_widgets._mesh import MeshView as MeshView
 from workbench_widgets._picture import PictureView as PictureView
+from workbench_widgets._player import PlayerView as PlayerView
 from workbench_widgets._playground import Playground as Playground
 from workbench_widgets._program import ProgramView as ProgramView
 from workbench_widgets._propagation import PropagationView as PropagationView
@@ -19,4 +20,3 @@ from workbench_widgets._run import RunView as RunView
 from workbench_widgets._sharding import ShardingView as ShardingView
 from workbench_widgets._show import show_record as show_record
 from workbench_widgets._timeline import TimelineView as TimelineView
-from workbench_widgets._player import PlayerView as PlayerView

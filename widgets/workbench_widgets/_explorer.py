@@ -1,11 +1,11 @@
 """The explorer: every view of one program as tabs of one widget, with one selection."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from workbench.records import ProgramRecord, RunRecord, TimelineRecord
-from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text, render_run_svg
+from workbench.records import PlayRecord, ProgramRecord, RunRecord, TimelineRecord
+from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
 from workbench_widgets._clients import clients_view_state
 from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
 from workbench_widgets._clients_state import Arrays
@@ -17,11 +17,12 @@ from workbench_widgets._hlo import hlo_state
 from workbench_widgets._memory import memory_state
 from workbench_widgets._mesh import mesh_state
 from workbench_widgets._operations import operations_state
-from workbench_widgets._picture import for_both_widths
+from workbench_widgets._player import player_state
 from workbench_widgets._program import program_state
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_desk import Run, RunDesk
 from workbench_widgets._sharding import ShardingDesk, sharding_state
+from workbench_widgets._timeline import timeline_state
 from workbench_widgets._trial_desk import TriesSpecs
 
 TITLES = {
@@ -33,6 +34,8 @@ TITLES = {
     "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets"),
     "mesh": ("Mesh", "Devices, mesh axes, and which clients live where"),
     "clients": ("Clients", "Every client: examples, FLOPs, bytes, seconds"),
+    "player": ("Play", "The round and its collectives step by step, from real values"),
+    "timeline": ("Time line", "Every measured span of every device; who waits for whom"),
     "devices": ("Devices", "What the devices do now"),
     "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
 }
@@ -53,12 +56,18 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         view: The tab to open first.
         compile_for: Compiles the program for a target that is chosen in the cost view.
         what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
+        play: Evaluates the program and returns what every stage made; the round can then be played.
     """
 
     view_name = "explorer"
     requests: ClassVar[dict[str, str]] = (
-        CostDesk.requests | ClientsDesk.requests | RunDesk.requests | ShardingDesk.requests
+        CostDesk.requests
+        | ClientsDesk.requests
+        | RunDesk.requests
+        | ShardingDesk.requests
+        | {"play_round": "play_round"}
     )
+    background: ClassVar[frozenset[str]] = ClientsDesk.background | {"play_round"}
     _place = "cost/"
     _trial_place = "sharding/"
 
@@ -76,8 +85,9 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         view: str | None = None,
         compile_for: CompileFor | None = None,
         what_if: TriesSpecs | None = None,
+        play: Callable[[], PlayRecord] | None = None,
     ) -> None:
-        self.record, self.gradient, self.monitor = record, gradient, monitor
+        self.record, self.gradient, self.monitor, self._play = record, gradient, monitor, play
         parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
         if "clients" in parts or rounds is not None:
             made, columns = clients_view_state(record, run, timeline)
@@ -87,10 +97,15 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
             parts["run"] = run_state(timeline)
         if "sharding" in parts:
             parts["sharding"]["can_try"] = what_if is not None
+        if run is not None and run.events:
+            parts["timeline"], columns = timeline_state(run, record)
+            arrays |= {f"timeline/{name}": value for name, value in columns.items()}
+        player = player_state(None, record)
+        if player["collectives"] or play is not None:
+            parts["player"] = player | {"can_play": play is not None}
         live: dict[str, Any] = {}
         if monitor is not None:
-            measured = None if run is None or not run.events else for_both_widths(render_run_svg, run)
-            parts["devices"] = {"timeline": measured}
+            parts["devices"] = {}
             live = _prefixed(devices_state(tuple(monitor.history())))
         if view is not None and view not in parts:
             message = (
@@ -149,6 +164,17 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
                 explorer.update_live(**_prefixed(devices_state(tuple(explorer.monitor.history()))))
 
         return monitor.subscribe(arrived)
+
+    def play_round(self, report: Callable[[str], None]) -> dict[str, Any]:
+        """The stages of one evaluation with their values, for the player."""
+        if self._play is None:
+            message = (
+                "`play_round` was asked of an explorer without its program, for example of a saved record. Open it "
+                "from the program: `workbench.explore(fn)(*args)`."
+            )
+            raise RuntimeError(message)
+        report("Evaluating the program")
+        return player_state(self._play())
 
     def static_svg(self) -> Markup:
         """The stages as a picture."""

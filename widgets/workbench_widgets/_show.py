@@ -9,6 +9,7 @@ from workbench.records import (
     LeafShardingRecord,
     MeshRecord,
     PlanRecord,
+    PlayRecord,
     ProgramGraphRecord,
     ProgramRecord,
     PropagationRecord,
@@ -51,7 +52,7 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
 
 # What a view of a program can be given to ask the kernel for.
 _ASKING = {
-    "explorer": ("compile_for", "what_if", "tap"),
+    "explorer": ("compile_for", "what_if", "tap", "play"),
     "clients": ("tap",),
     "cost": ("compile_for",),
     "sharding": ("what_if",),
@@ -65,6 +66,7 @@ def show_record(
     compile_for: CompileFor | None = None,
     what_if: TriesSpecs | None = None,
     tap: Tap | None = None,
+    play: Callable[[], PlayRecord] | None = None,
 ) -> WorkbenchWidget:
     """The live view of a record.
 
@@ -75,6 +77,7 @@ def show_record(
         compile_for: Compiles the program for a target that is chosen in the view.
         what_if: Tries other shardings of the program's arguments that are chosen in the view.
         tap: Evaluates the program and returns the values of a client that is opened in the view.
+        play: Evaluates the program and returns what every stage made, for the player.
 
     Returns:
         A widget; the last value of a cell shows it.
@@ -99,7 +102,7 @@ def show_record(
         )
         raise ValueError(message)
     if isinstance(record, ProgramRecord):
-        given = {"compile_for": compile_for, "what_if": what_if, "tap": tap}
+        given = {"compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play}
         return _PROGRAM[wanted](record, **{name: given[name] for name in _ASKING.get(wanted, ())})
     return views[wanted](record)
 

@@ -14,7 +14,7 @@ from workbench.errors import InspectionError, MeshError
 from workbench.inspection import current_mesh
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
-from workbench.records import ProgramRecord, Record, TapRecord
+from workbench.records import PlayRecord, ProgramRecord, Record, TapRecord
 
 if TYPE_CHECKING:
     from workbench.api._traced import Traced
@@ -44,6 +44,7 @@ def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any])
         compile_for=_elsewhere(traced, options),
         what_if=_tries(traced, options, record),
         tap=_opener(traced),
+        play=_plays(traced),
     )
 
 
@@ -75,6 +76,7 @@ def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **v
         compile_for=_elsewhere(traced, options),
         what_if=_tries(traced, options, record),
         tap=_opener(traced),
+        play=_plays(traced),
         **views,
     )
 
@@ -173,6 +175,15 @@ def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         return None
     return lambda client: traced.tap(client=client)
+
+
+def _plays(traced: "Traced") -> Callable[[], PlayRecord] | None:
+    """What evaluates the program for the player; None for arguments that are only shapes."""
+    return None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play")))
+
+
+def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:
+    return call[0], *call[1]
 
 
 def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:

@@ -234,10 +234,10 @@ class Player {
   constructor(
     host: HTMLElement,
     private readonly context: ViewContext,
+    played: Played | null,
   ) {
     const { node, main, detail } = split(context, "What happens in this step", 0.68);
     this.detail = detail;
-    const played = context.state<Played | null | undefined>("played");
     this.collectives = context.state<SentCollective[] | undefined>("collectives") ?? [];
     this.piece = played ? new RoundPiece(context, played) : this.collectiveOf(0);
     const notes = context.state<string[] | undefined>("notes") ?? [];
@@ -247,6 +247,7 @@ class Player {
     keepKeys(host);
     this.listen(host);
     this.open(this.piece);
+    if (!played) this.offerAlgorithms(0);
   }
 
   private collectiveOf(index: number, algorithm?: Algorithm): CollectivePiece {
@@ -254,7 +255,7 @@ class Player {
     return new CollectivePiece(this.context, sent, algorithm ?? ALGORITHMS[sent.kind]?.[0] ?? "direct");
   }
 
-  private tools(played: Played | null | undefined): HTMLElement {
+  private tools(played: Played | null): HTMLElement {
     const pieces: [number, string][] = [
       ...(played ? [[-1, "the round"] as [number, string]] : []),
       ...this.collectives.map(({ label }, i) => [i, label] as [number, string]),
@@ -461,9 +462,41 @@ class Player {
   }
 }
 
+/** The program is not evaluated before the reader asks for it: that may take a while. */
+function offer(host: HTMLElement, context: ViewContext): void {
+  const ask = button("Play the round with my values", () => evaluate(), { class: "wb-primary" });
+  const said = h(
+    "p",
+    { class: "wb-note", role: "status" },
+    "Evaluates the program once, in the kernel; every client is computed.",
+  );
+  const bar = h("div", { class: "wb-playoffer" }, ask, said);
+  const evaluate = async () => {
+    ask.disabled = true;
+    const onProgress = ({ phase, seconds }: { phase: string; seconds?: number }) => {
+      said.textContent = `${phase}, ${(seconds ?? 0).toFixed(0)} s`;
+    };
+    const made = await context
+      .request<{ played: Played; notes: string[] }>("play_round", {}, { onProgress, signal: context.signal })
+      .catch(() => null); // the error is shown already
+    ask.disabled = false;
+    if (!made) return;
+    replace(host);
+    new Player(host, context, made.played);
+  };
+  host.append(bar);
+}
+
 export const player: RenderView = (host, context) => {
+  if (context.state<boolean | undefined>("can_play") && context.hasKernel) {
+    const rest = h("div", { class: "wb-pane" });
+    offer(host, context);
+    host.append(rest);
+    if (context.state<unknown[]>("collectives").length) new Player(rest, context, null);
+    return;
+  }
   const nothing = !context.state("played") && !context.state<unknown[] | undefined>("collectives")?.length;
   if (nothing)
     host.append(h("p", { class: "wb-note wb-empty" }, "Nothing was played, and the program has no collectives."));
-  else new Player(host, context);
+  else new Player(host, context, context.state<Played | null>("played"));
 };

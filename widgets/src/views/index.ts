@@ -25,6 +25,5 @@ export const VIEWS: Record<string, RenderView> = {
   memory,
   compare,
   cost,
-  cost: fromLegacy(cost),
   player: lazy("player", "player"),
 };
