@@ -23,3 +23,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 del lazy_loader
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Registers `%%explore`, `%%measure` and `%inspect`: what `%load_ext workbench` calls."""
+    from workbench.magics import load_ipython_extension as load
+
+    load(shell)

@@ -99,6 +99,15 @@ from workbench.render._propagation import (
     render_propagation_steps as render_propagation_steps,
     render_propagation_svg as render_propagation_svg,
 )
+from workbench.render._report import (
+    ReportCode as ReportCode,
+    ReportImage as ReportImage,
+    ReportPicture as ReportPicture,
+    ReportSection as ReportSection,
+    ReportTable as ReportTable,
+    ReportText as ReportText,
+    render_report as render_report,
+)
 from workbench.render._rounds import (
     curves as curves,
     describe_rounds as describe_rounds,

@@ -1,0 +1,104 @@
+"""IPython magics: `%load_ext workbench`, then `%%explore`, `%%measure` and `%inspect`.
+
+The last line of a cell has to be a call, `fn(x, y)`: the lines before it run as they are, and the call is explored,
+measured or inspected. Options are keyword arguments, written with or without commas::
+
+    %%measure rounds=5, warmup=1
+    step = jax.jit(train)
+    step(params, batch)
+"""
+
+import ast
+from typing import Any
+
+from workbench.errors import ProgramError
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the magics; IPython calls it for `%load_ext workbench`."""
+    for name, kinds in (("explore", "cell"), ("measure", "cell"), ("inspect", "line_cell")):
+        shell.register_magic_function(_Magic(shell, name), magic_kind=kinds, magic_name=name)
+
+
+class _Magic:
+    """One magic: runs what comes before the call, and gives the call to a function of `workbench`."""
+
+    def __init__(self, shell: Any, name: str) -> None:
+        self._shell, self._name = shell, name
+        self.__doc__ = f"Gives the call in the last line to `workbench.{name}`; options are its keyword arguments."
+
+    def __call__(self, line: str, cell: str | None = None) -> Any:
+        """Runs the code and returns what `workbench` made of its last call."""
+        from workbench import api  # only now: `%load_ext workbench` does not have to import JAX
+
+        names = self._shell.user_ns
+        if cell is None:  # `%inspect fn(x) target="v5e:4x4"`: the call comes first
+            call, options = _split_line(line, self._name)
+        else:
+            call, options = _take_call(cell, self._name, self._shell), line
+        keywords = {keyword.arg: _value(keyword.value, names) for keyword in _options(options, self._name)}
+        function = _value(call.func, names)
+        arguments = [
+            value
+            for node in call.args
+            for value in (_value(node.value, names) if isinstance(node, ast.Starred) else [_value(node, names)])
+        ]
+        named: dict[str, Any] = {}
+        for keyword in call.keywords:
+            value = _value(keyword.value, names)
+            named.update(value if keyword.arg is None else {keyword.arg: value})
+        return getattr(api, self._name)(function, **keywords)(*arguments, **named)
+
+
+def _take_call(cell: str, name: str, shell: Any) -> ast.Call:
+    """Runs everything but the last line of a cell, and returns the call in it."""
+    tree = ast.parse(cell)
+    last = tree.body.pop() if tree.body else None
+    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
+        raise _no_call("%%" + name, cell)
+    # The cell's own file name, so that views find the lines of the functions that it defines.
+    exec(compile(tree, shell.compile.cache(cell), "exec"), shell.user_ns)
+    return last.value
+
+
+def _split_line(line: str, name: str) -> tuple[ast.Call, str]:
+    """The call at the beginning of a line, and the options after it."""
+    for end in range(len(line), 0, -1):
+        if line[end - 1] != ")":
+            continue
+        try:
+            found = ast.parse(line[:end].strip(), mode="eval").body
+        except SyntaxError:
+            continue
+        if isinstance(found, ast.Call):
+            return found, line[end:]
+    raise _no_call("%" + name, line)
+
+
+def _options(text: str, name: str) -> list[ast.keyword]:
+    """The keyword arguments in a line such as `rounds=5 warmup=1`."""
+    for attempt in (text, ", ".join(text.split())):
+        try:
+            call = ast.parse(f"f({attempt})", mode="eval").body
+        except SyntaxError:
+            continue
+        if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
+            return call.keywords
+    message = (
+        f"`{name}` received the options {text.strip()!r}, which are not keyword arguments. Options are those of "
+        f"`workbench.{name}`: write them as `name=value`, such as `rounds=5`."
+    )
+    raise ProgramError(message)
+
+
+def _value(node: ast.expr, names: dict[str, Any]) -> Any:
+    return eval(compile(ast.Expression(node), "<cell>", "eval"), names)
+
+
+def _no_call(magic: str, code: str) -> ProgramError:
+    last = (code.strip().splitlines() or [""])[-1]
+    message = (
+        f"`{magic}` received code that ends in {last!r}, which is not a call. It opens a call of a function: end with "
+        "`fn(x, y)`."
+    )
+    return ProgramError(message)
