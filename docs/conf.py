@@ -1,6 +1,7 @@
-"""Sphinx configuration of the documentation site: `python -m sphinx -W docs build/site`. Reads nothing from a network."""
+"""Sphinx configuration of the documentation site, `python -m sphinx -W docs build/site`; nothing is fetched."""
 
 import inspect
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -69,8 +70,21 @@ def skip_member(app: object, what: str, name: str, thing: object, skip: bool, op
     return skip or (module is not None and not module.__name__.startswith(("workbench", "workbench_widgets")))
 
 
+def plain_docstring(app: object, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Reads our docstrings as they are meant: single backticks are code, and tables stay as they are written."""
+    text = re.sub(r"(?<!`)`([^`\n]+)`(?!`)", r"``\1``\\ ", "\n".join(lines))
+    text = text.replace("Args (of the constructor):", "Args:")
+    written: list[str] = []
+    for line in text.split("\n"):
+        if line.lstrip().startswith("|") and not (written and written[-1].lstrip().startswith("|")):
+            written += ["::", ""]
+        written.append(f"    {line}" if line.lstrip().startswith("|") else line)
+    lines[:] = written
+
+
 def setup(app: object) -> None:
     """Registers the hooks."""
     app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_glossary)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", plain_docstring, 400)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]
