@@ -25,7 +25,7 @@ def mean_output(w, data):
 w = {"up": jnp.ones((32, 64)), "down": jnp.ones((64, 32))}
 data = jax.device_put(jnp.ones((8, 16, 32)), NamedSharding(mesh, PartitionSpec("clients")))
 with jax.set_mesh(mesh):
-    wb.show(mean_output, w, data, view="sharding")
+    wb.show(mean_output, view="sharding")(w, data)
 """
 
 
@@ -39,9 +39,9 @@ def test_specs_are_tried_from_menus_and_the_propagation_is_played(
     open_notebook(lab_page, lab, "sharding.ipynb")
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
-    view.get_by_role("button", name="w['up']", exact=True).click()
+    view.locator('[data-leaf="1"]').click()  # w["up"]
     view.get_by_label("mesh axes of dimension 1").select_option(label="model")
-    view.get_by_role("button", name="w['down']", exact=True).click()
+    view.locator('[data-leaf="0"]').click()  # w["down"]
     view.get_by_label("mesh axes of dimension 0").select_option(label="model")
     view.get_by_role("button", name="Compile and compare").click()
     added = view.locator('[data-change="added"]')

@@ -78,7 +78,7 @@ def test_explorer_in_marimo_links_its_views_and_the_cells_that_read_it(page: Pag
     expect(heard).to_contain_text("stage 1")
     view.get_by_role("tab", name="Clients").click()
     view.get_by_label("Show clients as").select_option("table")
-    view.get_by_role("button", name="client 3", exact=True).click()
+    view.locator('[role=row][data-client="3"]').click()
     expect(heard).to_have_text("Python heard: stage 1, client 3")
     for tab in view.get_by_role("tab").all():
         tab.click()

@@ -36,7 +36,7 @@ _process._shared["tpu"] = Worker((sys.executable, {path!r}), compiler="fake 1")
 """
 EXPLORE = """
 with jax.set_mesh(wb.make_mesh(clients=4, model=2)):
-    explorer = wb.explore(local_sgd, *args)
+    explorer = wb.explore(local_sgd)(*args)
 explorer"""
 
 

@@ -70,7 +70,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     """The panel before anything is chosen: the program as a whole."""
     stages = list(record.plan.walk())
     rows = [("target", record.target), ("stages", str(len(stages)))]
-    rows += [(f"placement {p.name}", f"{p.size:,} clients{_over(p.mesh_axes)}") for p in record.plan.placements]
+    rows += [(f"placement {p.name}", f"{p.size:,}{_over(p.mesh_axes)}") for p in record.plan.placements]
     if record.mesh is not None:
         axes = " × ".join(f"{axis.name} {axis.size}" for axis in record.mesh.axes)
         rows.append(("mesh", f"{axes}{' (no devices behind it)' if record.mesh.abstract else ''}"))

@@ -8,6 +8,7 @@ that holds another is a frame with a smaller picture inside.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from workbench.records import ClientRange, MeshRecord, PlanRecord, StageRecord, ValueRecord
 from workbench.render._svg import bytes_text, count_text, flops_text
@@ -264,7 +265,9 @@ class _Level:
         x0, x1 = self.x0 + PAD + 4, self.x1 - PAD - 4
         inner = _Level(self.layout, stage.body, x0 + 2, x1 - 2, depth=self.depth + 1, mesh=self.mesh,
                        placements=self.placements, outer=stage)  # fmt: skip
-        bottom = inner.place(y + HEADER)
+        # What enters and leaves one group of clients is named; a loop passes on what its own level names.
+        nested = stage.kind == "clients"
+        bottom = inner.place(y + HEADER, *((_named(stage, "inputs"), _named(stage, "outputs")) if nested else ()))
         turns = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""
         title = f"{stage.kind}{turns}" if stage.kind != "clients" else f"{count_text(stage.clients)} {stage.placement}"
         note = f"{flops_text(stage.flops)} in all" if stage.flops is not None else ""
@@ -274,6 +277,24 @@ class _Level:
         for lane in range(len(self.lanes)):
             self.start[index, lane] = bottom
         return bottom
+
+
+def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[ValueRecord, ...]:
+    """The values of the outermost stages inside that come from outside of them, or that nothing inside takes."""
+    body = stage.body
+    if side == "inputs":
+        made = [{value.name for index in each.consumes if index >= 0 for value in body[index].outputs} for each in body]
+        found = [
+            value
+            for each, inside in zip(body, made, strict=True)
+            if -1 in each.consumes
+            for value in each.inputs
+            if value.name not in inside
+        ]
+    else:
+        taken = {index for each in body for index in each.consumes}
+        found = [value for index, each in enumerate(body) if index not in taken for value in each.outputs]
+    return tuple({value.name: value for value in found}.values())
 
 
 def client_blocks(

@@ -12,6 +12,8 @@ import { Instructions } from "./hlo-instructions";
 import { Listings } from "./hlo-listings";
 
 type Face = "collectives" | "source" | "instructions" | "graph";
+const ORDER: Face[] = ["collectives", "source", "instructions", "graph"];
+
 interface Graph {
   open(): void;
   mark(all: number[], chosen: number): void;
@@ -49,11 +51,13 @@ class Hlo {
       },
     );
     this.listings = new Listings(context, this.module);
-    const made: [Face, string, HTMLElement][] = [
+    const compiled: [Face, string, HTMLElement][] = [
       ["collectives", "Collectives", this.collectives.node],
-      ["source", "Source and listings", this.listings.node],
       ["instructions", "Instructions", this.instructions.node],
     ];
+    const made: [Face, string, HTMLElement][] = [["source", "Source and listings", this.listings.node]];
+    if (this.module.count) made.push(...compiled);
+    made.sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]));
     if (context.state("graph")) made.push(["graph", "Graph", this.graphPlace]);
     this.faces = new Map(
       made.map(([key, title, pane]) => [key, { button: button(title, () => context.set("face", key)), node: pane }]),
@@ -143,6 +147,17 @@ class Hlo {
     const { module } = this;
     const sum = (values: ArrayLike<number>) =>
       module.names.reduce((total, _, i) => total + (values[i] * module.runs(i) || 0), 0);
+    if (!module.count) {
+      const title = this.context.state<string>("sentence");
+      const text =
+        "The compiled listing, its collectives and its memory are known once it is compiled: give a mesh of devices, or a target such as v5e:4x4.";
+      return showDetails(this.context, this.detail, {
+        title,
+        kind: "server",
+        subtitle: "",
+        blocks: [{ form: "note", title: "", text }],
+      });
+    }
     const rows: [string, string][] = [
       ["instructions", formatCount(module.count)],
       ["collectives", formatCount(module.collectives.length)],

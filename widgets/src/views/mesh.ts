@@ -259,7 +259,7 @@ class MeshPane {
     this.canvas = canvas;
     this.rings = h("div", { class: "wb-rings", "aria-hidden": "true" });
     const frame = h("div", { class: "wb-meshframe" }, canvas, this.rings);
-    frame.style.maxWidth = `${Math.min(900, (620 * columns) / rows)}px`;
+    frame.style.maxWidth = `${Math.min(900, (460 * columns) / rows)}px`;
     const titled = panels.length > 1 && panels.length <= MOST_TITLES;
     frame.classList.toggle("wb-titled", titled);
     if (titled)
