@@ -106,6 +106,8 @@ class CallTreeRecord(Record):
     nodes: tuple[CallNodeRecord, ...]  # depth first, so that the nodes below one follow it directly
     attributed_to_line: dict[str, float] = field(default_factory=dict)  # figure -> share on a user's line, 0..1
     attributed_to_module: dict[str, float] = field(default_factory=dict)  # figure -> share in a function or module
+    # figure -> share on a line that was taken from what reads or makes the value, because the compiler dropped its own
+    inferred: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

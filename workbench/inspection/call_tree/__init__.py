@@ -3,6 +3,8 @@
 from workbench.inspection.call_tree._build import build_tree as build_tree
 from workbench.inspection.call_tree._frames import (
     Frame as Frame,
+    home_of as home_of,
+    outer_frames as outer_frames,
     package_of as package_of,
     shown_file as shown_file,
     split_stack as split_stack,
@@ -10,4 +12,8 @@ from workbench.inspection.call_tree._frames import (
 )
 from workbench.inspection.call_tree._items import Amounts as Amounts, Item as Item, Scope as Scope
 from workbench.inspection.call_tree._jaxpr import read_jaxpr_tree as read_jaxpr_tree
-from workbench.inspection.call_tree._op_names import NameStack as NameStack, read_op_name as read_op_name
+from workbench.inspection.call_tree._op_names import (
+    NameStack as NameStack,
+    called_functions as called_functions,
+    read_op_name as read_op_name,
+)

@@ -70,8 +70,9 @@ def build_tree(
         for item in rest:
             _operation(node, item)
     everything = _sums([*placed, *lost])
-    to_line, to_module = (_shares(part, everything) for part in (placed, [*placed, *named]))
-    return _record(root, made_from, notes, to_line, to_module)
+    inferred = [item for item in placed if item.inferred]
+    shares = (_shares(part, everything) for part in (placed, [*placed, *named], inferred))
+    return _record(root, made_from, notes, *shares)
 
 
 def _sums(items: list[Item]) -> dict[str, float]:
@@ -231,7 +232,12 @@ def _grouped(items: list[Item], key: Callable[[Item], Any]) -> list[tuple[Any, l
 
 
 def _record(
-    root: _Node, made_from: Any, notes: tuple[str, ...], to_line: dict[str, float], to_module: dict[str, float]
+    root: _Node,
+    made_from: Any,
+    notes: tuple[str, ...],
+    to_line: dict[str, float],
+    to_module: dict[str, float],
+    inferred: dict[str, float],
 ) -> CallTreeRecord:
     nodes: list[CallNodeRecord | None] = []
 
@@ -279,5 +285,6 @@ def _record(
         nodes=tuple(node for node in nodes if node is not None),
         attributed_to_line=to_line,
         attributed_to_module=to_module,
+        inferred=inferred,
         notes=notes,
     )

@@ -3,6 +3,7 @@
 import functools
 import re
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from workbench.records import package_of
@@ -57,7 +58,9 @@ def _cell_of_kernel(file: str) -> str:
     return f"In [{number[0]}]" if number else "In [ ]"
 
 
-def trim(stack: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
+def trim(
+    stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]] = frozenset(), called: tuple[str, ...] = ()
+) -> tuple[Frame, ...]:
     """A stack from the program's own function on, every call in it once.
 
     XLA puts the frames of a call before those of what it inlines, and those may begin at the program again, at another
@@ -66,9 +69,12 @@ def trim(stack: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
     Args:
         stack: Frames, outermost first.
         name: Name of the function that was compiled.
+        outer: Files and functions of whoever compiled it, as `outer_frames` finds them.
+        called: Names of jitted functions on the way. JAX remembers their jaxprs with the stack of another program that
+            called them first, of which only what is below them is meant.
 
     Returns:
-        The frames from the first one of that function on; from the first frame on where it has none.
+        The frames from the first one of that function on; where it has none, those that are not outer ones.
 
     Example:
         >>> outer, step = Frame("a.py", "<module>", 9), Frame("a.py", "step", 3)
@@ -76,9 +82,14 @@ def trim(stack: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
         ['step', 'layer']
     """
     merged: tuple[Frame, ...] = ()
-    for segment in _segments(stack, name):
-        start = next((i for i, frame in enumerate(segment) if _is_named(frame, name)), 0)
-        segment = segment[start:]
+    for segment in _segments(_without_repetition(stack), name, outer):
+        start = next((i for i, frame in enumerate(segment) if _is_named(frame, name)), None)
+        if start is None and not merged:
+            start = next((i for i, f in enumerate(segment) if not _is_outer(f, outer)), len(segment))
+        elif start is None and _is_outer(segment[0], outer):  # a stack of another program
+            start = next((i for i, frame in enumerate(segment) if frame.function.rsplit(".", 1)[-1] in called), None)
+            start = len(segment) if start is None else start
+        segment = segment[start or 0 :]
         same = 0
         while same < min(len(merged), len(segment)) and merged[same][:2] == segment[same][:2]:
             same += 1
@@ -86,14 +97,44 @@ def trim(stack: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
     return merged
 
 
-def _segments(stack: tuple[Frame, ...], name: str) -> list[tuple[Frame, ...]]:
+def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tuple[str, str]]:
+    """Files and functions that stand above a program's own function in the stacks of its operations."""
+    found: set[tuple[str, str]] = set()
+    for stack in stacks:
+        start = next((i for i, frame in enumerate(stack) if _is_named(frame, name)), 0)
+        found.update(frame[:2] for frame in stack[:start])
+    return frozenset(found)
+
+
+def _is_outer(frame: Frame, outer: frozenset[tuple[str, str]]) -> bool:
+    return frame.function == "<module>" or frame[:2] in outer
+
+
+def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """A stack in which no run of frames follows itself."""
+    frames, length = list(stack), 1
+    while 2 * length <= len(frames):
+        start = 0
+        while start + 2 * length <= len(frames):
+            if frames[start] == frames[start + length] and (
+                frames[start : start + length] == frames[start + length : start + 2 * length]
+            ):
+                del frames[start : start + length]
+            else:
+                start += 1
+        length += 1
+    return tuple(frames)
+
+
+def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
     """A stack cut where it begins anew."""
-    starts, entered = [0], False
+    starts, entered, above = [0], False, True  # above: still among the outer frames of this beginning
     for index, frame in enumerate(stack):
-        named = _is_named(frame, name)
-        if index and (frame[:2] == stack[0][:2] or frame.function == "<module>" or (named and entered)):
-            if not (named and starts[-1] == index - 1 and stack[index - 1].function == "<module>"):
-                starts.append(index)
+        named, is_outer = _is_named(frame, name), _is_outer(frame, outer)
+        anew = frame[:2] == stack[0][:2] or is_outer or (named and entered)
+        if index and anew and not above:
+            starts.append(index)
+        above = is_outer or (anew and not named and above)
         entered = entered or named
     return [stack[start:end] for start, end in zip(starts, [*starts[1:], len(stack)], strict=True)]
 
@@ -102,17 +143,21 @@ def _is_named(frame: Frame, name: str) -> bool:
     return frame.function.rsplit(".", 1)[-1] == name
 
 
-def split_stack(stack: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
     """The user's frames of a stack, and those of libraries below the innermost of them.
 
-    A program that is itself a library's function makes that library the user's code.
+    Args:
+        stack: Frames, outermost first.
+        home: A library whose function the program is; it counts as the user's code.
     """
-    if not stack:
-        return (), ()
-    first = package_of(stack[0].file)
-    home = first if first not in ("python", "workbench", "jax") else None
     shown = [package_of(frame.file) in (None, home) for frame in stack]
     if not any(shown):
         return (), stack
     last = len(shown) - 1 - shown[::-1].index(True)
     return tuple(frame for frame, is_shown in zip(stack, shown, strict=True) if is_shown), stack[last + 1 :]
+
+
+def home_of(stacks: Iterable[tuple[Frame, ...]], name: str) -> str | None:
+    """The library that a program's own function belongs to; None for a function of the user."""
+    found = next((package_of(frame.file) for stack in stacks for frame in stack if _is_named(frame, name)), None)
+    return None if found in ("python", "workbench", "jax") else found

@@ -77,6 +77,7 @@ class Item:
     instruction: str = ""
     share: float = 1.0  # of the instruction
     at_least: bool = False
+    inferred: bool = False  # the place is that of what reads or makes the value
     taken: int = 0  # how many of the scopes are nodes already
 
 

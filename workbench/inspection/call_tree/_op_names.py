@@ -11,6 +11,7 @@ _CALL = re.compile(r"^(p?jit(\(.*\))?|xla_call|core_call|(core_)?closed_call|che
 _BRANCH = re.compile(r"^branch_\d+_fun$")
 _STAGE = re.compile(r"^wb[:.]")  # scopes that the workbench's own primitives leave
 _CALLED = re.compile(r"^(custom_jvp_call|custom_vjp_call|custom_lin|custom_vmap_call|while_loop|named_call)$")
+_JITTED = re.compile(r"jit\(([\w<>]+)\)")
 _LOOPS = frozenset(("while", "scan", "cond"))
 _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "run_state", "core_map"))
 
@@ -51,6 +52,17 @@ def read_op_name(op_name: str) -> NameStack:
         elif bare and not _is_structure(bare) and not _is_structure(part):
             scopes.append(bare)
     return NameStack(tuple(scopes), operation, pass_of(name))
+
+
+@functools.lru_cache(maxsize=65536)
+def called_functions(op_name: str) -> tuple[str, ...]:
+    """The jitted functions that a name stack passes through, the program first.
+
+    Example:
+        >>> called_functions("jit(step)/jvp(jit(helper))/sin")
+        ('step', 'helper')
+    """
+    return tuple(_JITTED.findall(op_name))
 
 
 def pass_of(name_stack: str) -> CallPass:

@@ -1,5 +1,6 @@
 """The call tree of a compiled module: every instruction's figures, split over the places of what was fused into it."""
 
+import functools
 import itertools
 import math
 import re
@@ -11,6 +12,9 @@ from workbench.inspection.call_tree import (
     Item,
     Scope,
     build_tree,
+    called_functions,
+    home_of,
+    outer_frames,
     package_of,
     read_op_name,
     split_stack,
@@ -48,14 +52,18 @@ class CallTreeReader:
     ) -> None:
         self._hlo, self._runs = hlo, runs
         self._flops, self._traffic, self._elementwise = flops, traffic, ElementwiseCounter(hlo)
-        self._places = Places(hlo, runs, frames)
         self._collectives = {record.name: record for record in collectives}
         self._at_peak = at_peak
         self._loops_around: dict[str, tuple[tuple[Scope, ...], bool]] = {hlo.entry.name: ((), False)}
-        self._stacks: dict[tuple[Frame, ...], tuple[tuple[Frame, ...], tuple[Frame, ...]]] = {}
+        self._stacks: dict[tuple, tuple[tuple[Frame, ...], tuple[Frame, ...]]] = {}
         match = _NAME.match(hlo.name)
         self._name = re.sub(r"^_(lambda|unnamed_wrapped_function|unknown)_$", r"<\1>", match[1] if match else hlo.name)
-        self._start = self._common_start()
+        stacks = {frames.stack(instruction) for instruction in hlo.instructions() if instruction.frame}
+        self._home = home_of(stacks, self._name)
+        self._outer = outer_frames(stacks, self._name) if stacks else frozenset()
+        if stacks and not any(f.function.rsplit(".", 1)[-1] == self._name for stack in stacks for f in stack):
+            self._outer = self._common_start(stacks)
+        self._places = Places(hlo, runs, frames, lambda place: not place.stack or bool(self._split(place)[0]))
 
     def record(self) -> CallTreeRecord:
         """The tree."""
@@ -197,7 +205,7 @@ class CallTreeReader:
         if place is None:
             return Item((), (), loops, "forward", operation or instruction.opcode, amounts, name, share, at_least)
         named = read_op_name(place.op_name)
-        frames, inside = self._split(place.stack)
+        frames, inside = self._split(place)
         own = read_op_name(instruction.op_name).operation if "/" in instruction.op_name else ""
         return Item(
             frames,
@@ -209,6 +217,7 @@ class CallTreeReader:
             name,
             share,
             at_least,
+            not self._places.is_own(instruction),
         )
 
     def _around(self, computation: str) -> tuple[tuple[Scope, ...], bool]:
@@ -220,7 +229,7 @@ class CallTreeReader:
             loops, at_least = self._around(caller.computation)
             if caller.opcode in ("while", "conditional"):
                 place = self._places.place(caller)
-                depth = len(self._split(place.stack)[0]) if place else 0
+                depth = len(self._split(place)[0]) if place else 0
                 trips = trip_count(self._hlo, caller, self._runs.callers) if caller.opcode == "while" else None
                 name = "loop" if caller.opcode == "while" else "cond"
                 loops = (*loops, Scope(name, "loop", depth, trips))
@@ -228,25 +237,21 @@ class CallTreeReader:
             self._loops_around[computation] = loops, at_least
         return self._loops_around[computation]
 
-    def _split(self, stack: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-        if stack not in self._stacks:
-            named = any(frame.function.rsplit(".", 1)[-1] == self._name for frame in stack)
-            self._stacks[stack] = split_stack(trim(stack if named else stack[self._start :], self._name))
-        return self._stacks[stack]
+    def _split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+        called = called_functions(place.op_name)
+        key = (place.stack, called)
+        if key not in self._stacks:
+            self._stacks[key] = split_stack(trim(place.stack, self._name, self._outer, called), self._home)
+        return self._stacks[key]
 
-    def _common_start(self) -> int:
-        """How many outer frames belong to whoever compiled the program: up to the last library all stacks share."""
-        shared: tuple[Frame, ...] | None = None
-        for instruction in self._hlo.instructions():
-            if self._places.is_own(instruction):
-                place = self._places.place(instruction)
-                stack = place.stack if place is not None else ()
-                shared = stack if shared is None else _common(shared, stack)
+    def _common_start(self, stacks: Iterable[tuple[Frame, ...]]) -> frozenset[tuple[str, str]]:
+        """Where no stack names the program: the frames that all share, up to the last library's."""
+        shared = functools.reduce(_common, stacks)
         start = 0
-        for index, frame in enumerate(shared or ()):
+        for index, frame in enumerate(shared):
             if package_of(frame.file) is not None or frame.function == "<module>":
                 start = index + 1
-        return start
+        return frozenset(frame[:2] for frame in shared[:start])
 
     def _times(self, computation: str) -> float:
         times = self._runs.executions[computation]

@@ -1,6 +1,6 @@
 """Where every instruction comes from: its own metadata, or that of what it serves."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from workbench.inspection.call_tree import Frame
@@ -27,16 +27,21 @@ class Places:
     read, then of the call around them; a fusion that of its heaviest part.
     """
 
-    def __init__(self, hlo: Hlo, runs: Runs, frames: Frames) -> None:
+    def __init__(
+        self, hlo: Hlo, runs: Runs, frames: Frames, names_a_line: Callable[["Place"], bool] = lambda place: True
+    ) -> None:
         self._hlo, self._runs = hlo, runs
+        vague: dict[Instruction, Place] = {}  # of the program as a whole: a neighbour tells more
         self._places: dict[Instruction, Place] = {}
         self._own: set[Instruction] = set()
         for instruction in hlo.instructions():
             place = self._written(instruction, frames)
             if place is not None:
-                self._places[instruction] = place
+                (self._places if names_a_line(place) else vague)[instruction] = place
         self._own.update(self._places)
         self._infer()
+        for instruction, place in vague.items():
+            self._places.setdefault(instruction, place)
 
     def place(self, instruction: Instruction) -> Place | None:
         """The place of an instruction, None where nothing around it has one."""

@@ -1,0 +1,94 @@
+"""How much of every figure of published programs finds a line of the user's code, and a function or module.
+
+`python -m benchmarks.attribution --write docs/attribution.md` writes the table; without `--write` it prints it.
+Programs of packages that are not installed are left out, and named. Nothing is timed and nothing runs: programs are
+compiled for eight simulated devices.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+FIGURES = {
+    "flops_matmul": "FLOPs",
+    "flops_elementwise": "elementwise",
+    "traffic_bytes": "memory traffic",
+    "sent_bytes": "bytes sent",
+    "collectives": "collectives",
+    "peak_bytes": "peak memory",
+}
+_PACKAGES = ("jax", "flax", "optax", "equinox", "dm-haiku", "keras", "numpyro", "blackjax")
+_HEAD = """# What of a program finds its line
+
+Every figure of the call tree (`inspect(fn)(*args).call_tree`) is laid on the user's own lines and on functions or
+modules. This table says for programs out of published libraries which share of each figure finds such a place;
+`python -m benchmarks.attribution --write docs/attribution.md` makes it anew. The first number is the share on a line of
+the user's code, the second the share in a function or module, and in brackets stands how much of the first was inferred.
+"–": the program has none of it.
+
+A figure counts as attributed where the compiled instruction carries a Python call path, or where what reads or makes
+its value does: then it is inferred, because the compiler dropped the instruction's own path. Arguments count at the line
+that reads them first (inferred too), fused work at the lines of its parts.
+"""
+
+
+def main() -> None:
+    """Prints or writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, help="a file for the table")
+    given = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 8)
+    page = "\n".join(_page())
+    if given.write is None:
+        print(page)
+    else:
+        given.write.write_text(page + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def as_libraries_expect() -> Iterator[None]:
+    """JAX and Python as they are outside of tests: libraries promote dtypes and ranks, and warn."""
+    with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _page() -> Iterator[str]:
+    import workbench as wb
+    from benchmarks.attribution_programs import ELSEWHERE, installed, summary_of
+
+    yield _HEAD
+    yield f"| program | {' | '.join(FIGURES.values())} |"
+    yield "|" + "---|" * (len(FIGURES) + 1)
+    programs = installed()
+    for make in programs:
+        with as_libraries_expect():
+            call = make()
+            record = wb.trace(call.fn)(*call.args).inspect(mesh=call.mesh)
+        tree = record.call_tree
+        cells = []
+        for figure in FIGURES:
+            shares = tree.attributed_to_line.get(figure), tree.attributed_to_module.get(figure)
+            written = " / ".join(f"{100 * share:.1f}" for share in shares if share is not None)
+            cells.append(f"{written} % ({100 * tree.inferred.get(figure, 0.0):.0f} %)" if written else "–")
+        yield f"| {summary_of(make)} | {' | '.join(cells)} |"
+        print(make.__name__, file=sys.stderr)
+    yield ""
+    missing = [package for make, package in ELSEWHERE.items() if make not in programs]
+    if missing:
+        yield f"Left out, not installed: {', '.join(missing)}."
+    found = []
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    yield f"Versions: {', '.join(found)}; XLA's CPU compiler, eight simulated devices."
+
+
+if __name__ == "__main__":
+    main()
