@@ -28,13 +28,13 @@ _HEAD = """# What of a program finds its line
 
 Every figure of the call tree (`inspect(fn)(*args).call_tree`) is laid on the user's own lines and on functions or
 modules. This table says for programs out of published libraries which share of each figure finds such a place;
-`python -m benchmarks.attribution --write docs/attribution.md` makes it anew. The first number is the share on a line of
-the user's code, the second the share in a function or module, and in brackets stands how much of the first was inferred.
-"–": the program has none of it.
+`python -m benchmarks.attribution --write docs/attribution.md` makes it anew. The first number is the share on a line
+of the user's code, the second the share in a function or module, and in brackets stands how much of the first was
+inferred. "–": the program has none of it.
 
 A figure counts as attributed where the compiled instruction carries a Python call path, or where what reads or makes
-its value does: then it is inferred, because the compiler dropped the instruction's own path. Arguments count at the line
-that reads them first (inferred too), fused work at the lines of its parts.
+its value does: then it is inferred, because the compiler dropped the instruction's own path. Arguments count at the
+line that reads them first (inferred too), fused work at the lines of its parts.
 """
 
 
