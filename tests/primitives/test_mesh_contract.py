@@ -12,26 +12,31 @@ from mesh_operations import ALONE, MESHES, OPERATIONS
 
 SCRIPT = Path(mesh_operations.__file__)
 
-# The quick table has one program of many operations per kind of mesh; the full one compiles each operation alone.
-FULL = os.environ.get("WORKBENCH_CONTRACT") == "full"
 Answers = dict[tuple[str, ...], str]
 
 
-def _groups() -> list[list[str]]:
-    if FULL:
+def _groups(*, full: bool) -> list[list[str]]:
+    """The quick table has two programs of many operations; the full one (`--everything`) compiles each alone."""
+    if full:
         return [[name] for name in OPERATIONS]
     together = [name for name in OPERATIONS if name not in ALONE]
     return [together[::2], together[1::2], *([name] for name in ALONE)]
 
 
 @pytest.fixture(scope="module")
-def answers() -> Answers:
+def answers(request: pytest.FixtureRequest) -> Answers:
     """What is wrong with each (kind of mesh, *operations), empty where nothing is."""
-    orders = [[kind, group] for kind in MESHES for group in _groups()]
+    orders = [[kind, group] for kind in MESHES for group in _groups(full=request.config.getoption("--everything"))]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "64"}
     found: Answers = {}
     while orders:
         done = subprocess.run(
-            [sys.executable, str(SCRIPT), json.dumps(orders)], capture_output=True, text=True, timeout=3000, check=False
+            [sys.executable, str(SCRIPT), json.dumps(orders)],
+            capture_output=True,
+            text=True,
+            timeout=3000,
+            check=False,
+            env=environment,
         )
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         for line in lines:
