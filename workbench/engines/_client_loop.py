@@ -12,8 +12,7 @@ from workbench.engines._clients import Batch, batches
 from workbench.engines._run_recorder import Ledger, find_nan, tell
 from workbench.engines._stage import BatchFunction, Totals, to_host
 from workbench.errors import EngineError
-from workbench.plan._phases import Phase
-from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan import REDUCTION_OF, Phase
 
 
 class Pass:

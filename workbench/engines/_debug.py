@@ -14,9 +14,7 @@ from workbench.engines._clients import Batch
 from workbench.engines._run_recorder import find_nan, tell
 from workbench.engines._stage import dtype_of, from_edge, to_edge
 from workbench.errors import EngineError
-from workbench.plan._evaluate import bind_here
-from workbench.plan._plan import source_line
-from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan import REDUCTION_OF, bind_here, source_line
 from workbench.records import SourceLine
 
 

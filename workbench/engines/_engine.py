@@ -17,10 +17,7 @@ from workbench.engines._remote_rows import at_hand
 from workbench.engines._run_recorder import Ledger, Progress
 from workbench.engines._stage import is_key
 from workbench.errors import EngineError, ProgramError
-from workbench.plan import Jitted, Plan, Traced, check_call
-from workbench.plan._jit import trace_listening
-from workbench.plan._listen import Emitted, deliver, listeners
-from workbench.plan._plan import plan_jaxpr
+from workbench.plan import Emitted, Jitted, Plan, Traced, check_call, deliver, listeners, plan_jaxpr, trace_listening
 from workbench.primitives import show_static
 from workbench.records import RunRecord
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jax.extend.core import Jaxpr, Literal
 
 from workbench import _jax_compat
-from workbench.plan._plan import is_user_file
+from workbench.plan import is_user_file
 
 _LONGEST = 60
 _NAMED_CALLS = ("jit", "pjit")

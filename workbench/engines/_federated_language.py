@@ -18,11 +18,7 @@ from workbench.engines._interpreter import Run, Server, Walk
 from workbench.engines._run_recorder import Ledger
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import Jitted, Plan
-from workbench.plan._inline import uses_primitives
-from workbench.plan._jit import trace_listening
-from workbench.plan._plan import Step
-from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, trace_listening, uses_primitives
 from workbench.primitives import max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 

@@ -18,9 +18,7 @@ from workbench.engines._remote_rows import HeldRows, HeldStack, at_hand, is_held
 from workbench.engines._run_recorder import Ledger, tell
 from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
 from workbench.errors import EngineError
-from workbench.plan._evaluate import bind_here
-from workbench.plan._phases import Phase, find_phases
-from workbench.plan._plan import Plan, Step, plan_jaxpr
+from workbench.plan import Phase, Plan, Step, bind_here, find_phases, plan_jaxpr
 
 
 @dataclasses.dataclass

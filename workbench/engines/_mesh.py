@@ -14,8 +14,7 @@ from workbench.engines._clients import ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
 from workbench.engines._run_recorder import Ledger, tell
 from workbench.errors import EngineError, WorkbenchError
-from workbench.plan import ChunkSize, jit
-from workbench.plan._listen import listeners
+from workbench.plan import ChunkSize, jit, listeners
 from workbench.records import RunRecord
 
 

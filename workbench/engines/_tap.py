@@ -15,8 +15,7 @@ from workbench.engines._expressions import is_opaque, named_values
 from workbench.engines._interpreter import Run, Walk
 from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
-from workbench.plan import Traced, trace
-from workbench.plan._plan import source_line
+from workbench.plan import Traced, source_line, trace
 from workbench.records import TappedValueRecord, TapRecord
 
 _TOGETHER = 256  # clients beside the tapped one that are computed at once

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from workbench import _jax_compat
-from workbench.primitives import map_p
-from workbench.primitives._emit import emit_p
+from workbench.primitives import emit_p, map_p
 
 
 @dataclasses.dataclass(frozen=True)

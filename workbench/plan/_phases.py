@@ -10,7 +10,7 @@ from jax.extend.core import Literal, Var
 from workbench import _jax_compat
 from workbench.mesh import Layout, Placement, find_layout
 from workbench.plan._plan import Plan, Step
-from workbench.primitives._reduce import HOLDS
+from workbench.primitives import HOLDS
 
 # Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
 _KEPT_BYTES = 64 << 20

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench.mesh import Placement
-from workbench.primitives import by_key_p, max_p, mean_p, min_p, sum_p
-from workbench.primitives._by_key import group_rows, sum_by_key
-from workbench.primitives._reduce import highest, lowest
+from workbench.primitives import by_key_p, group_rows, highest, lowest, max_p, mean_p, min_p, sum_by_key, sum_p
 
 
 @dataclasses.dataclass(frozen=True)

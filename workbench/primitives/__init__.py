@@ -1,7 +1,12 @@
 """broadcast, map and the reductions as JAX primitives, and the program decorator that gives them clients."""
 
 from workbench.primitives._broadcast import broadcast as broadcast, broadcast_p as broadcast_p
-from workbench.primitives._by_key import by_key_p as by_key_p, reduce_by_key as reduce_by_key
+from workbench.primitives._by_key import (
+    by_key_p as by_key_p,
+    group_rows as group_rows,
+    reduce_by_key as reduce_by_key,
+    sum_by_key as sum_by_key,
+)
 from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
 from workbench.primitives._emit import emit as emit, emit_p as emit_p
 from workbench.primitives._families import (
@@ -13,6 +18,9 @@ from workbench.primitives._map import map_fn as map_fn, map_p as map_p
 from workbench.primitives._program import program as program
 from workbench.primitives._ragged import scan_ragged as scan_ragged
 from workbench.primitives._reduce import (
+    HOLDS as HOLDS,
+    highest as highest,
+    lowest as lowest,
     max_p as max_p,
     mean_p as mean_p,
     min_p as min_p,

@@ -13,7 +13,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from workbench import _jax_compat
-from workbench.plan._plan import source_line
+from workbench.plan import source_line
 
 _EQUALIZING = ("psum", "pmax", "pmin", "all_gather")
 _COLLECTIVES = (*_EQUALIZING, "reduce_scatter", "all_to_all", "ppermute", "pbroadcast", "pgather", "ragged_all_to_all")

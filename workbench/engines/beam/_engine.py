@@ -24,7 +24,7 @@ from workbench.engines._run_recorder import Progress, tell
 from workbench.engines.beam._child import Child, in_broken_kernel
 from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
-from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan import REDUCTION_OF
 from workbench.primitives import by_key_p
 from workbench.records import RunRecord
 

@@ -23,8 +23,7 @@ from workbench.engines.flower._export import export_app
 from workbench.engines.flower._runtime import Deployment, Runtime, Simulation, check_users
 from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
-from workbench.plan import Plan
-from workbench.plan._plan import loop_bodies, plan_jaxpr
+from workbench.plan import Plan, loop_bodies, plan_jaxpr
 from workbench.records import RunRecord
 
 

@@ -21,8 +21,7 @@ from workbench.engines.flower import app as _flower_app
 from workbench.engines.flower._program import Block, Stages, describe
 from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import Jitted, Traced
-from workbench.plan._jit import trace_listening
+from workbench.plan import Jitted, Traced, trace_listening
 
 PACKAGE = "workbench_app"
 _LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB

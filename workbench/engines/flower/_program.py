@@ -14,9 +14,7 @@ from workbench.engines._client_loop import partial_avals
 from workbench.engines._interpreter import Server, Walk
 from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import ProgramError
-from workbench.plan._evaluate import bind_here
-from workbench.plan._phases import Phase
-from workbench.plan._plan import Step
+from workbench.plan import Phase, Step, bind_here
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ import re
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._shapes import Shape
 from workbench.inspection.hlo._text import Hlo, Instruction, unreadable
-from workbench.plan._windows import valid_positions
+from workbench.plan import valid_positions
 
 _LABELS = re.compile(r"(\w*)_(\w*)->(\w*)")
 _DECLARED = re.compile(r'"cost_estimate":\{"flops":"?(\d+)')
