@@ -1,5 +1,6 @@
 """How a page gets the front end: little per widget, the bundle once."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,4 +46,12 @@ def test_exported_page_holds_the_bundle_once(tmp_path: Path):
     page = workbench_widgets.to_html([widget, widget])
     marker = 'id="wb-chunks"'
     assert page.count(marker) == 1
+    widget.close()
+
+
+def test_exported_page_has_a_title_and_a_date():
+    widget = workbench_widgets.Explorer(examples.fedavg_record())
+    page = workbench_widgets.to_html([widget], title="A round <of> averaging")
+    assert "<h1>A round &lt;of&gt; averaging</h1>" in page
+    assert re.search(r"Made on \d\d \w+ 20\d\d", page)
     widget.close()

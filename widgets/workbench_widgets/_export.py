@@ -4,6 +4,7 @@ import base64
 import html
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from workbench_widgets._bundle import CHUNKS, STATIC, chunk, stylesheet
@@ -15,7 +16,8 @@ SHARED = ("data", "arrays", "live", "label", "selection", "settings")
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>{css}body{{margin:0}}.wb-page{{background:var(--wb-bg);min-height:100vh;padding:16px;box-sizing:border-box}}</style>
-</head><body class="wb-exported"><main class="wb wb-page"></main>
+</head><body class="wb-exported"><main class="wb wb-page"><header class="wb-pagehead"><h1>{title}</h1>
+<p class="wb-note">Made on {date}. This page needs neither a kernel nor a network.</p></header></main>
 <script type="application/json" id="wb-chunks">{chunks}</script>
 <script type="application/json" id="wb-state">{state}</script>
 <script type="module">{script}</script></body></html>
@@ -29,6 +31,7 @@ def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench") -
     ]
     return _PAGE.format(
         title=html.escape(title),
+        date=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
         css=stylesheet(),
         chunks=_inert({name: chunk(name) for name in CHUNKS} if any(each.view_name for each in widgets) else {}),
         state=_inert(state),

@@ -28,12 +28,15 @@ _HUES = {
 }
 _GROUND = {  # name: (light, dark, the notebook's own variable)
     "bg": ("#FFFFFF", "#15181C", "--jp-layout-color0"),
-    "panel": ("#F6F7F9", "#1E2329", "--jp-layout-color1"),
-    "raised": ("#ECEEF1", "#2A3038", "--jp-layout-color2"),
+    "panel": ("#F6F7F9", "#1E2329", ""),  # see `_SHADES`
+    "raised": ("#ECEEF1", "#2A3038", ""),
     "line": ("#D3D8DE", "#424B56", "--jp-border-color2"),
     "fg": ("#1B1F24", "#E8EBEF", "--jp-content-font-color1"),
     "muted": ("#57606A", "#A3ADB8", ""),  # Lab's own secondary text is below 4.5:1 on its darkest panels
 }
+# JupyterLab Light has one white for the page and for panels, which would leave them without an edge: a live page mixes
+# them from the page's own ground and text, in these shares of text.
+_SHADES = {"panel": (4, 6), "raised": (8, 11)}
 _CIVIDIS = (
     (0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (112, 113, 115),
     (138, 134, 120), (165, 156, 116), (195, 179, 105), (225, 204, 85), (254, 232, 56),
@@ -118,8 +121,14 @@ def css_variables() -> Markup:
     """CSS for live views inside `.wb`: variables that follow the notebook's theme, and the classes that use them."""
     light, dark = palette(False), palette(True)
     host = {name: f"var({variable}, {{}})" for name, (_, _, variable) in _GROUND.items() if variable}
-    day = "".join(f"--wb-{name}:{host.get(name, '{}').format(value)};" for name, value in light.items())
-    night = "".join(f"--wb-{name}:{host.get(name, '{}').format(value)};" for name, value in dark.items())
+    mixed = "color-mix(in srgb,var(--wb-bg),var(--wb-fg) {}%)"
+
+    def declared(colours: dict[str, str], which: int) -> str:
+        values = {name: host.get(name, "{}").format(value) for name, value in colours.items()}
+        values |= {name: mixed.format(shares[which]) for name, shares in _SHADES.items()}
+        return "".join(f"--wb-{name}:{value};" for name, value in values.items())
+
+    day, night = declared(light, 0), declared(dark, 1)
     # `data-wb-theme` lets a page (an exported report, a screenshot) choose; otherwise each host says it in its own way.
     hosts = (
         'body[data-jp-theme-light="false"]',
