@@ -117,6 +117,9 @@ class _Reader:
         if not near and len({p.op_name for p in planned}) == 1:
             near = planned[:1]  # the compiler moved it to another operation's name
         chosen = self._values_of(near, names, axes)
+        if not chosen or self._reason(chosen[0], axes)[0] == "unknown":  # the compiler moved it to another name
+            same = [p for p in planned if p.kind == found.kind and p.device_bytes == found.payload_bytes]
+            chosen = self._values_of(same, (), axes) or chosen
         return self._why(found.kind, axes or found.axes, found.executions, found.payload_bytes, chosen, line)
 
     def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
@@ -164,7 +167,7 @@ class _Reader:
             sentence=sentence,
             operation=value.operation,
             source=value.source or line,
-            operands=tuple(self._operand(operand) for operand in self._operands(value)),
+            operands=tuple({o.name: self._operand(o) for o in self._operands(value)}.values()),
             advice=advice,
         )
 
@@ -238,6 +241,23 @@ class _Reader:
     ) -> tuple[Reason, str, str]:
         sharded = [o for o in operands if wanted & {axis for axes in o.spec for axis in axes}]
         result = {axis for axes in value.spec for axis in axes}
+        alike = [o for o in sharded if o.spec == value.spec]
+        if alike and len(alike) == len(sharded) and (value.rule or value.operation in _CONTAINERS):
+            if value.operation not in _UNSPLIT:
+                place = "inside of it" if value.operation in _CONTAINERS else "and moved or merged it"
+                sentence = (
+                    f"The exchange has the name of `{value.operation}`{_at(value)}, whose operands and result are "
+                    f"sharded alike: the compiler put it there, {place}; no reason was found."
+                )
+                return "unknown", sentence, ""
+        if alike and len(alike) == len(sharded):
+            sentence = (
+                f"`{value.operation}`{_at(value)} is not split by the compiler's partitioner, although "
+                f"{self._named(alike[0])} and the result are both {_spec_text(value.spec)}: every device "
+                "computes all of it."
+            )
+            advice = "Call it inside `jax.shard_map` with these specs, where every device computes its own part."
+            return "unsplit operation", sentence, advice
         if sharded:
             given = " and ".join(f"{self._named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
@@ -246,7 +266,7 @@ class _Reader:
             )
             reason: Reason = "disagreement" if wanted - result else "whole dimension"
             return reason, sentence, "Shard a dimension that the operation does not move data along."
-        if wanted & result:
+        if wanted & result and not value.operation.endswith(("carry", "input")):
             sentence = (
                 f"The result of `{value.operation}`{_at(value)} is wanted as {_spec_text(value.spec)}, and none of its "
                 "operands is sharded so."
@@ -308,7 +328,8 @@ class _Reader:
     def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
         """The large values that devices hold more than once, and why."""
         devices = math.prod(sizes.values())
-        listed = [v for v in self.propagation.values if v.operation != "output" and v.shape]
+        local = self._local()
+        listed = [v for v in self.propagation.values if v.operation != "output" and v.shape and v.name not in local]
         largest = max((_bytes(v) for v in listed), default=0)
         limit = large_bytes if large_bytes is not None else _LARGE_BYTES if largest >= _LARGE_BYTES else largest / 10
         found: dict[tuple[object, ...], WhyArrayRecord] = {}
@@ -333,6 +354,15 @@ class _Reader:
             if len(found) == _MOST_ARRAYS:
                 break
         return tuple(found.values())
+
+    def _local(self) -> set[str]:
+        """Values inside of a `shard_map`: each device has its own."""
+        found: set[str] = set()
+        for value in self.propagation.values:
+            inside = value.operation != "manual_computation" and any(name in found for name in value.operands)
+            if inside or value.operation == "manual_computation input":
+                found.add(value.name)
+        return found
 
     def _why_replicated(self, value: PlannedValueRecord, axes: set[str], copies: int) -> str:
         used = {axis for entry in value.spec for axis in entry}
@@ -360,6 +390,9 @@ class _Reader:
         return f"None of its operands is sharded over {free}, so nothing cuts it: constrain it, or shard an operand."
 
 
+_CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
+# The partitioner has no way to split these, whatever Shardy plans.
+_UNSPLIT = frozenset(("fft", "custom_call", "cholesky", "triangular_solve", "rng_bit_generator"))
 # Collectives that a program writes itself, as StableHLO calls them.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
 

@@ -6,7 +6,9 @@ from typing import Literal
 from workbench.records._base import Record
 from workbench.records._program import SourceLine
 
-Reason = Literal["sum", "disagreement", "constraint", "whole dimension", "output", "program", "unknown"]
+Reason = Literal[
+    "sum", "disagreement", "constraint", "whole dimension", "unsplit operation", "output", "program", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

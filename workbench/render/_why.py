@@ -19,7 +19,8 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     lines = [f"Why {record.name} communicates on {record.target}"]
     for number, found in enumerate(record.collectives, 1):
         lines += [f"{number}. {_headline(found)}", f"   {found.sentence}"]
-        for operand in found.operands:
+        shown = [operand for operand in found.operands if details or operand.origins or len(found.operands) <= 3]
+        for operand in shown:
             lines += _operand_lines(operand, details)
         if found.advice:
             lines.append(f"   {found.advice}")
