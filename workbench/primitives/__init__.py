@@ -1,6 +1,6 @@
 """broadcast, map and the reductions as JAX primitives, and the program decorator that gives them clients."""
 
-from workbench.primitives._broadcast import broadcast as broadcast, broadcast_p as broadcast_p
+from workbench.primitives._broadcast import broadcast as broadcast
 from workbench.primitives._by_key import (
     by_key_p as by_key_p,
     group_rows as group_rows,
@@ -9,27 +9,23 @@ from workbench.primitives._by_key import (
 )
 from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
 from workbench.primitives._emit import emit as emit, emit_p as emit_p
+from workbench.primitives._extreme import (
+    HOLDS as HOLDS,
+    highest as highest,
+    lowest as lowest,
+    max_p as max_p,
+    min_p as min_p,
+)
 from workbench.primitives._families import (
     COHORTS as COHORTS,
     MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES,
     REDUCTIONS as REDUCTIONS,
 )
+from workbench.primitives._linear import broadcast_p as broadcast_p, mean_p as mean_p, sum_p as sum_p
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
 from workbench.primitives._program import program as program
 from workbench.primitives._ragged import scan_ragged as scan_ragged
-from workbench.primitives._reduce import (
-    HOLDS as HOLDS,
-    highest as highest,
-    lowest as lowest,
-    max_p as max_p,
-    mean_p as mean_p,
-    min_p as min_p,
-    reduce_max as reduce_max,
-    reduce_mean as reduce_mean,
-    reduce_min as reduce_min,
-    reduce_sum as reduce_sum,
-    sum_p as sum_p,
-)
+from workbench.primitives._reduce import reduce_max as reduce_max, reduce_min as reduce_min, reduce_sum as reduce_sum
 from workbench.primitives._static import (
     has_static as has_static,
     hide_static as hide_static,
@@ -39,5 +35,6 @@ from workbench.primitives._static import (
 )
 from workbench.primitives._weighted import (
     reduce_logsumexp as reduce_logsumexp,
+    reduce_mean as reduce_mean,
     reduce_weighted_mean as reduce_weighted_mean,
 )

@@ -14,10 +14,9 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from workbench import _jax_compat
 from workbench.errors import PlacementError
 from workbench.mesh import Layout, Placement, align, find_layout, resolve, spread
-from workbench.primitives._broadcast import bind_broadcast, typed
 from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
-from workbench.primitives._reduce import accumulator_of, sum_dtype
 
 by_key_p = Primitive("reduce_by_key")
 

@@ -13,8 +13,8 @@ from jax.interpreters import ad, batching, mlir
 from workbench import _jax_compat
 from workbench.errors import PlacementError
 from workbench.mesh import Layout, Placement, align, find_layout, gather, resolve, spread
-from workbench.primitives._broadcast import rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._linear import rows_of, typed
 from workbench.primitives._map import map_fn
 
 select_p, place_p = Primitive("select"), Primitive("place")

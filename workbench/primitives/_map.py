@@ -24,8 +24,8 @@ from workbench.mesh import (
     reveal,
     spread,
 )
-from workbench.primitives._broadcast import bind_broadcast, rows_of, typed
 from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._static import hide_static, is_array, show_static
 
 map_p = Primitive("map_fn")

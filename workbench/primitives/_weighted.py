@@ -1,4 +1,4 @@
-"""Reductions made of others: `reduce_weighted_mean` and `reduce_logsumexp`."""
+"""Means over clients, and `reduce_logsumexp`: reductions made of others."""
 
 from typing import Any
 
@@ -10,8 +10,38 @@ from workbench.errors import PlacementError
 from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
-from workbench.primitives._reduce import reduce_max, reduce_sum
+from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static
+
+
+def reduce_mean(x: Any, *, over: str | None = None, where: Any = None, accumulator: Any = None) -> Any:
+    """Averages one value per client, every client counted alike.
+
+    Costs one all-reduce per leaf (or one combined) where the clients are spread over a mesh.
+
+    Args:
+        x: Pytree of arrays `[clients, *shape]`. Integers and bools become floats.
+        over: Name of the placement; needed only where there are several.
+        where: Which clients take part, bool `[clients]`; absent ones do not count. With none at all the mean is 0.
+        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+
+    Returns:
+        The mean at the server, `[*shape]`, dtype of `x` (of integers: the default float dtype).
+
+    Raises:
+        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+
+    Example:
+        >>> with program(clients=3):
+        ...     reduce_mean(jnp.array([1, 2, 6])).tolist()
+        3.0
+
+    References:
+        DrJAX (2024), section 3.
+    """
+    if where is not None:
+        return reduce_weighted_mean(x, where, over=over, accumulator=accumulator)
+    return reduce_leaves("reduce_mean", x, over, None, accumulator)
 
 
 def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumulator: Any = None) -> Any:

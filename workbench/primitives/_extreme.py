@@ -1,0 +1,70 @@
+"""Maximum and minimum over clients as primitives; their derivative goes to the clients that hold the extreme."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad
+
+from workbench import _jax_compat
+from workbench.mesh import Layout, Placement, spread
+from workbench.primitives._linear import bind_broadcast, bind_reduction, bind_sum, register_reduction
+from workbench.primitives._map import bind_map
+
+max_p, min_p = (Primitive(name) for name in ("reduce_max", "reduce_min"))
+
+# The map that finds the clients who hold an extreme compares rows exactly: a plan must not compute these rows twice.
+HOLDS = "holds"
+
+
+def lowest(dtype: Any) -> Any:
+    """What an absent client holds for a maximum."""
+    return (
+        -jnp.inf
+        if jnp.issubdtype(dtype, jnp.floating)
+        else False
+        if jnp.dtype(dtype) == jnp.bool_
+        else jnp.iinfo(dtype).min
+    )
+
+
+def highest(dtype: Any) -> Any:
+    """What an absent client holds for a minimum."""
+    return (
+        jnp.inf
+        if jnp.issubdtype(dtype, jnp.floating)
+        else True
+        if jnp.dtype(dtype) == jnp.bool_
+        else jnp.iinfo(dtype).max
+    )
+
+
+def _extreme(x: Any, *, placement: Placement, layout: Layout | None, reduction: Callable) -> Any:
+    return reduction(spread(x, layout), axis=0)
+
+
+for _primitive, _reduction in ((max_p, jnp.max), (min_p, jnp.min)):
+    register_reduction(_primitive, functools.partial(_extreme, reduction=_reduction))
+
+
+# A tangent of the extreme is the mean of the tangents of the clients that hold it: two sums and a broadcast.
+def _extreme_jvp(
+    primitive: Primitive, primals: Any, tangents: Any, *, placement: Placement, layout: Layout | None
+) -> Any:
+    (x,), (tangent,) = primals, tangents
+    extreme = bind_reduction(primitive, x, placement, layout)
+    if isinstance(tangent, ad.Zero):
+        return extreme, _jax_compat.zero_tangent(extreme)
+    at_clients = bind_broadcast(extreme, placement, layout)
+    (holds,) = bind_map(
+        lambda row, top: [(row == top).astype(row.dtype)], [x, at_clients], placement, layout, name=HOLDS
+    )
+    holders = bind_sum(holds, placement, layout)
+    (shares,) = bind_map(lambda hold, slope: [hold * slope], [holds, tangent], placement, layout, name="share")
+    return extreme, bind_sum(shares, placement, layout) / holders
+
+
+for _primitive in (max_p, min_p):
+    ad.primitive_jvps[_primitive] = functools.partial(_extreme_jvp, _primitive)
