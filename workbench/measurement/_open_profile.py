@@ -328,7 +328,7 @@ class _Recorder:
             operation = by_name.get(event.name)
             changes: dict[str, Any] = {"start_seconds": event.start_seconds - start}
             if operation is not None and event.kind in ("compute", "collective"):
-                kind = "collective" if operation.kind == "collective" else "compute"
+                kind = {"copy": "other"}.get(operation.kind, operation.kind)
                 changes |= {"stage": operation.stage, "source": operation.source, "kind": kind}
             described.append(event.replace(**changes))
         return tuple(described)

@@ -9,6 +9,8 @@ from workbench.render._call_tree import (
     render_call_tree_text as render_call_tree_text,
 )
 from workbench.render._charts import (
+    MeasuredPoint as MeasuredPoint,
+    render_measured_roofline_svg as render_measured_roofline_svg,
     render_roofline_svg as render_roofline_svg,
     render_schedule_memory_svg as render_schedule_memory_svg,
 )
@@ -77,6 +79,11 @@ from workbench.render._mesh import (
     plot_mesh as plot_mesh,
     render_mesh_svg as render_mesh_svg,
     render_mesh_text as render_mesh_text,
+)
+from workbench.render._profile import render_profile_text as render_profile_text
+from workbench.render._profile_page import (
+    embed_profile_html as embed_profile_html,
+    render_profile_html as render_profile_html,
 )
 from workbench.render._program import (
     axes_text as axes_text,

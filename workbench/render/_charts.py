@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from workbench.records import ChipRecord, CostRecord, MemoryRecord, StageCostRecord
 from workbench.render._svg import (
@@ -57,6 +58,64 @@ def render_roofline_svg(
     )
     ground = None if live else rect(0, 0, width, height, class_="wb-fill-bg")
     return svg(width, height, ground, *body, label=label, style="" if live else svg_style(dark))
+
+
+class MeasuredPoint(NamedTuple):
+    """One operation that was measured: FLOPs per byte, and the FLOP/s that it reached."""
+
+    name: str
+    intensity: float
+    flops_per_second: float
+    dtype: str = ""
+
+
+def render_measured_roofline_svg(
+    chip: ChipRecord,
+    points: Sequence[MeasuredPoint],
+    *,
+    width: float = 720.0,
+    height: float = 380.0,
+    dark: bool | None = None,
+) -> Markup:
+    """Measured operations under the roof of their chip, both axes logarithmic.
+
+    Args:
+        chip: Gives the roof, for one of its devices.
+        points: At least one, the heaviest first; later ones are drawn without their name where there is no room.
+        width: Pixels.
+        height: Pixels.
+        dark: Colours for a dark or a light page; `None` follows the reader's system.
+
+    Example:
+        >>> from workbench.cost import known_chip
+        >>> "gemm" in render_measured_roofline_svg(known_chip("H100"), [MeasuredPoint("gemm", 300.0, 4e14)])
+        True
+    """
+    peak, bandwidth = _peak(chip), chip.hbm_bytes_per_second / chip.devices_per_chip
+    scale = _Scale.around(
+        [point.intensity for point in points] + [peak / bandwidth], [peak, *(p.flops_per_second for p in points)]
+    ).sized(width, height)
+    body = [_frame(scale, width, height), _roof(scale, peak, bandwidth, chip)]
+    taken: list[tuple[float, float]] = []
+    for point in points:
+        x, y = scale.x(point.intensity), scale.y(point.flops_per_second)
+        spoken = (
+            f"{point.name}: {number(point.intensity)} FLOPs per byte, {flops_text(point.flops_per_second)}/s measured"
+        )
+        room = not any(abs(x - other) < 150 and abs(y - level) < 13 for other, level in taken)
+        near_right = x > LEFT + scale.width * 0.6
+        label = text(
+            x + (-9 if near_right else 9),
+            y + 4,
+            point.name,
+            size=11,
+            class_="wb-fill-fg" + (" wb-end" if near_right else ""),
+        )
+        taken.append((x, y))
+        dot = element("circle", cx=x, cy=y, r=5, class_="wb-fill-clients wb-stroke-bg", stroke_width=1.5)
+        body.append(group(element("title", spoken), dot, label if room else None, data_label=spoken))
+    said = f"Roofline of {chip.name} with {len(points)} measured operations"
+    return svg(width, height, rect(0, 0, width, height, class_="wb-fill-bg"), *body, label=said, style=svg_style(dark))
 
 
 class _Scale:
