@@ -39,7 +39,7 @@ def test_links_of_a_page_lead_somewhere(page):
 
 def leads_somewhere(page, link):
     file, _, anchor = link.partition("#")
-    if page.startswith("docs/") and file.startswith("course/"):  # where the documentation is built, the notebooks are there
+    if page.startswith("docs/") and file.startswith("course/"):
         return (ROOT / "notebooks" / file.removeprefix("course/")).exists()
     target = (ROOT / page).parent / file if file else ROOT / page
     if not target.exists() or not anchor:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import workbench
+from workbench import records
 from workbench.records import (
     CollectiveRecord,
     InstructionRecord,
@@ -34,7 +34,7 @@ from workbench_widgets._stablehlo import read_stablehlo
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
-HIDDEN = (f"{Path(workbench.__file__).parent}/", "/site-packages/", "/dist-packages/")  # not the user's own code
+HIDDEN = (f"{Path(records.__file__).parents[1]}/", "/site-packages/", "/dist-packages/")  # not the user's own code
 MOST_FILE_LINES = 3_000
 _METADATA = re.compile(r",? ?(?:metadata|backend_config|origin)=(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\"[^\"]*\")")
 AROUND = 2  # lines of source shown around one that became an instruction

@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-from workbench.inspection import trace_axes
 from workbench.records import PlannedValueRecord, PropagationRecord
 from workbench.render import (
     GLOSSARY,
@@ -16,6 +15,7 @@ from workbench.render import (
     shape_text,
     source_text,
     spec_text,
+    trace_axes,
 )
 from workbench_widgets._base import WorkbenchWidget
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from workbench.inspection import trace_axes
 from workbench.records import LeafShardingRecord, PropagationRecord, ShardingRecord
 from workbench.render import (
     GLOSSARY,
@@ -18,6 +17,7 @@ from workbench.render import (
     render_sharding_text,
     shape_text,
     spec_text,
+    trace_axes,
 )
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_page, propagation_state

@@ -3,8 +3,8 @@
 import importlib.metadata
 from collections.abc import Mapping
 
+from workbench.aot._axes import fit_axes
 from workbench.aot._chips import FAMILIES
-from workbench.aot._lower import fit_axes
 from workbench.aot._parse import parse_target
 from workbench.errors import MeshError, MissingDependencyError
 from workbench.records import TargetAvailability, TargetRecord

@@ -25,10 +25,9 @@ from workbench.inspection._program import (
 from workbench.inspection._why import explain_program as explain_program
 from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (
-    explain_axis as explain_axis,
     inspect_mesh as inspect_mesh,
     inspect_sharding as inspect_sharding,
     place_clients as place_clients,
     propagate_shardings as propagate_shardings,
-    trace_axes as trace_axes,
 )
+from workbench.render import explain_axis as explain_axis, trace_axes as trace_axes

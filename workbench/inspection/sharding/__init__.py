@@ -3,7 +3,6 @@
 from workbench.inspection.sharding._arrays import inspect_sharding as inspect_sharding
 from workbench.inspection.sharding._mesh import inspect_mesh as inspect_mesh, place_clients as place_clients
 from workbench.inspection.sharding._propagation import (
-    explain_axis as explain_axis,
     propagate_shardings as propagate_shardings,
-    trace_axes as trace_axes,
 )
+from workbench.render import explain_axis as explain_axis, trace_axes as trace_axes

@@ -1,0 +1,139 @@
+"""The shape of the house: packages have faces, imports go downwards, nothing goes round in circles."""
+
+import subprocess
+import sys
+from functools import cache
+
+import grimp
+import pytest
+
+# From the top. Packages of one line do not know each other; root modules are listed by their own names.
+LAYERS = (
+    ("__main__",),
+    ("cli", "magics"),
+    ("testing",),
+    ("api",),
+    ("federated",),
+    ("launch", "replicate", "distributed"),
+    ("advice",),
+    ("engines",),
+    ("measurement",),
+    ("inspection",),
+    ("cost",),
+    ("aot",),
+    ("render",),
+    ("plan",),
+    ("primitives",),
+    ("mesh",),
+    ("records",),
+    ("errors", "_jax_compat", "_version"),
+)
+FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
+# Open to all packages although its name begins with an underscore: it is the only door to private JAX.
+DOORS = ("_jax_compat", "_version")
+
+
+@cache
+def imports() -> dict[str, frozenset[str]]:
+    """Every module of ours with the modules of ours that it imports, inside functions too."""
+    graph = grimp.build_graph("workbench", "workbench_widgets", exclude_type_checking_imports=True)
+    return {module: frozenset(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
+def home(module: str) -> str | None:
+    """The package whose business a module is; None for a face."""
+    parts = module.split(".")
+    private = [i for i, part in enumerate(parts) if part.startswith("_") and part not in DOORS and part != "__main__"]
+    return ".".join(parts[: private[0]]) if private else None
+
+
+def test_packages_import_each_other_by_their_faces():
+    private = [
+        f"{module} imports {target}"
+        for module, targets in imports().items()
+        for target in targets
+        if (owner := home(target)) is not None and not f"{module}.".startswith(f"{owner}.")
+    ]
+    assert sorted(private) == []
+
+
+@pytest.mark.parametrize("package", [name for names in LAYERS for name in names])
+def test_package_imports_only_from_lower_layers(package: str):
+    upward = [
+        f"{module} imports {target}"
+        for module, targets in imports().items()
+        if f"{module}.".startswith(f"workbench.{package}.")
+        for target in targets
+        if (other := target.partition(".")[2].partition(".")[0]) != package
+        and not target.startswith("workbench_widgets")
+        and FLOOR.get(other, -1) <= FLOOR[package]
+    ]
+    assert sorted(upward) == []
+
+
+def test_every_package_has_a_layer():
+    tops = {module.split(".")[1] for module in imports() if module.startswith("workbench.")}
+    assert sorted(tops - FLOOR.keys()) == []
+
+
+def test_widgets_are_opened_from_the_api_only():
+    users = {
+        module
+        for module, targets in imports().items()
+        if module.startswith("workbench.") and any(target.startswith("workbench_widgets") for target in targets)
+    }
+    assert sorted(user for user in users if not user.startswith("workbench.api.")) == []
+
+
+def test_widgets_know_records_and_pictures_and_nothing_that_runs():
+    allowed = {"records", "render", "errors", "cost", "aot"}  # none of these imports JAX
+    found = {
+        f"{module} imports {target}"
+        for module, targets in imports().items()
+        if module.startswith("workbench_widgets")
+        for target in targets
+        if target.startswith("workbench.") and target.split(".")[1] not in allowed
+    }
+    assert sorted(found) == []
+
+
+def test_widgets_and_what_they_import_know_no_jax():
+    code = "import sys; sys.modules['jax'] = None; import workbench_widgets; workbench_widgets.Explorer"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_imports_do_not_go_round_in_circles():
+    assert circles(imports()) == []
+
+
+def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
+    """The groups of modules that import each other (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in sorted(graph[module]):
+            if target not in index:
+                visit(target)
+            if target in stack:
+                low[module] = min(low[module], low[target])
+        if low[module] == index[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return found
+
+
+def test_a_circle_is_found():
+    graph = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
+    assert circles(graph) == [["a", "b", "c"]]

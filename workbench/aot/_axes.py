@@ -1,0 +1,52 @@
+"""The axes of a mesh on a target of another size; arithmetic alone, without JAX."""
+
+import math
+from collections.abc import Mapping
+
+from workbench.aot._parse import parse_target
+from workbench.errors import MeshError
+from workbench.records import TargetRecord
+
+
+def fit_axes(
+    target: str | TargetRecord, axes: Mapping[str, int], clients: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The axes of a mesh grown or shrunk to the devices of a target: the first one changes, the others stay.
+
+    A first axis that clients are spread over is not grown beyond what divides them, where another axis can take the
+    rest: the last one does.
+
+    Args:
+        target: `"v5e:16x16"`, or a `TargetRecord`.
+        axes: Sizes by name, in order.
+        clients: How many clients are spread over an axis, by its name.
+
+    Returns:
+        The sizes; their product is the target's number of devices.
+
+    Raises:
+        MeshError: if the other axes do not divide the target's devices.
+
+    Example:
+        >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2})
+        {'clients': 128, 'model': 2}
+        >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2}, {"clients": 16})
+        {'clients': 16, 'model': 16}
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    names = list(axes)
+    others = math.prod(axes[name] for name in names[1:])
+    if not names or target.devices % others:
+        message = (
+            f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
+            f"{others} devices, which does not divide its {target.devices}. The first axis takes what the others "
+            f"leave: use sizes for {names[1:]} that divide {target.devices}."
+        )
+        raise MeshError(message)
+    fitted = {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}
+    members = (clients or {}).get(names[0])
+    if members and members % fitted[names[0]] and len(names) > 1:
+        share = math.gcd(fitted[names[0]], members)
+        fitted[names[-1]] *= fitted[names[0]] // share
+        fitted[names[0]] = share
+    return fitted

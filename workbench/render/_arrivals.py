@@ -1,0 +1,154 @@
+"""Why a mesh axis shards a value: the steps of a recorded propagation, in words."""
+
+import difflib
+import re
+from pathlib import Path
+
+from workbench.errors import InspectionError
+from workbench.records import AxisArrivalRecord, PlannedValueRecord, PropagationEdge, PropagationRecord
+
+_MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
+
+
+def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str, ...]:
+    """Why a mesh axis shards a value: the chain of reasons, from the value back to where the axis came from.
+
+    Args:
+        record: From `propagate_shardings`.
+        value: Name of a value (`"%6"`), or the label of an input or output (`"params['w']"`).
+        axis: A mesh axis.
+
+    Returns:
+        One sentence per step, the value first; one sentence that says so where the axis does not shard it.
+
+    Raises:
+        InspectionError: if the record has no such value.
+
+    Example:
+        >>> given = PlannedValueRecord(
+        ...     name="%arg0", operation="input", shape=(8,), dtype="f32", spec=(("clients",),), origins={}, op_name="x"
+        ... )
+        >>> explain_axis(PropagationRecord(values=(given,)), "x", "clients")
+        ('input `x` (%arg0, f32[8]) is sharded by "clients" on dimension 0.', 'The program says so itself.')
+    """
+    known = {entry.name: entry for entry in record.values}
+    named = [entry for entry in record.values if value in (entry.name, entry.op_name)]
+    if not named:
+        raise InspectionError(_unknown_message(record, value))
+    here = known.get(value, named[0])
+    dimensions = [str(dim) for dim, axes in enumerate(here.spec) if axis in axes]
+    if not dimensions:
+        return (f'{_said(here)} is not sharded by "{axis}"{_instead(here)}.',)
+    chain = [f'{_said(here)} is sharded by "{axis}" on dimension {", ".join(dimensions)}.']
+    arrivals = _Arrivals(record)
+    while True:
+        arrival = arrivals.of(here, axis)
+        chain.append(arrival.sentence)
+        if arrival.from_value is None:
+            return tuple(chain)
+        here = known[arrival.from_value]
+
+
+def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
+    """Every mesh axis of every value with the step at which it arrived and where it came from.
+
+    Following `from_value` leads from any value back to where its axis entered the program.
+
+    Args:
+        record: From `propagate_shardings`.
+
+    Returns:
+        One entry per value and axis that shards it, values in program order.
+
+    Example:
+        >>> given = PlannedValueRecord(
+        ...     name="%arg0", operation="input", shape=(8,), dtype="f32", spec=(("clients",),), origins={}, op_name="x"
+        ... )
+        >>> [(arrival.value, arrival.axis, arrival.step) for arrival in trace_axes(PropagationRecord(values=(given,)))]
+        [('%arg0', 'clients', None)]
+    """
+    arrivals = _Arrivals(record)
+    return tuple(
+        arrivals.of(value, axis)
+        for value in record.values
+        for axis in dict.fromkeys(axis for axes in value.spec for axis in axes)
+    )
+
+
+class _Arrivals:
+    """For every value and axis the first edge that brought it."""
+
+    def __init__(self, record: PropagationRecord) -> None:
+        self._record = record
+        self._values = {value.name: value for value in record.values}
+        self._first: dict[tuple[str, str], PropagationEdge] = {}
+        for edge in record.edges:
+            known = self._first.get((edge.to_value, edge.axis))
+            if known is None or edge.step < known.step:
+                self._first[edge.to_value, edge.axis] = edge
+
+    def of(self, value: PlannedValueRecord, axis: str) -> AxisArrivalRecord:
+        edge = self._first.get((value.name, axis))
+        before = None if edge is None else self._first.get((edge.from_value, axis))
+        # Only what was decided before can be a reason: whatever comes back later closes a circle.
+        if edge is not None and (edge.from_value not in self._values or (before and before.step >= edge.step)):
+            edge = None
+        if edge is None:
+            sentence = _beginning(value, value.origins.get(axis, ""), self._record)
+        else:
+            sentence = f"Step {edge.step}: {_said(value, short=True)} took it from {_said(self._source(edge))}."
+        return AxisArrivalRecord(
+            value=value.name,
+            axis=axis,
+            dimensions=tuple(dim for dim, axes in enumerate(value.spec) if axis in axes),
+            step=None if edge is None else edge.step,
+            from_value=None if edge is None else edge.from_value,
+            sentence=sentence,
+        )
+
+    def _source(self, edge: PropagationEdge) -> PlannedValueRecord:
+        return self._values[edge.from_value]
+
+
+def _unknown_message(record: PropagationRecord, value: str) -> str:
+    names = [name for entry in record.values for name in (entry.name, entry.op_name) if name]
+    near = difflib.get_close_matches(value, names, n=3) or names[:3]
+    listed = ", ".join(f"`{name}`" for name in near) if near else "no values at all"
+    return (
+        f"`explain_axis` was asked about value `{value}`, but the record has no value of this name or label (it has "
+        f"{listed}). A reason can be given for the {len(record.values)} values of the program only: take a `name` from "
+        "`record.values`."
+    )
+
+
+def _said(value: PlannedValueRecord, *, short: bool = False) -> str:
+    kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    where = f", {Path(value.source.file).name}:{value.source.line}" if value.source else ""
+    if value.operation in ("input", "output"):
+        return f"{value.operation} `{value.op_name or value.name}` ({value.name}, {kind})"
+    operation = value.operation.replace("manual_computation", "shard_map")  # as one writes it in JAX
+    return f"{operation} {value.name}" if short else f"{operation} {value.name} ({kind}{where})"
+
+
+def _instead(value: PlannedValueRecord) -> str:
+    used = [f"dimension {dim} by {', '.join(axes)}" for dim, axes in enumerate(value.spec) if axes]
+    return f" ({'; '.join(used)})" if used else " or any other axis: every device holds all of it"
+
+
+def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord) -> str:
+    kind, _, number = origin.partition(": ")
+    if kind == "constraint":
+        return f"Constraint {number} (a sharding constraint in the program) put it there."
+    if kind == "output":
+        return f"The sharding asked for output {number} put it there."
+    if kind == "input":
+        label = next((v.op_name for v in record.values if v.name == f"%arg{number}"), "") if number else ""
+        named = f" (input {number}, `{label}`)" if label and value.name != f"%arg{number}" else ""
+        return f"The program says so itself{named}."
+    if value.operation == "input":
+        return "The program says so itself."
+    if part := _MANUAL.match(origin):  # the edge of a `shard_map`, whose inputs and outputs Shardy counts by itself
+        return f"A `shard_map` in the program asks for it on its {part['what']} {part['number']}."
+    if not record.edges:
+        return f"This record holds no reasons (engine {record.engine!r})."
+    return f"The program says so itself at this {value.operation}."
