@@ -2,19 +2,15 @@
 
 Importing it prints nothing, starts no device and reaches no network: every name below is looked up at its first use.
 
-======================================================  ==============================================
-Question                                                Call
-======================================================  ==============================================
-What are the stages, and what goes between them?        ``wb.trace(fn)(*args).plan``
-What did the compiler make of it?                       ``wb.inspect(fn)(*args)``
-Open all views.                                         ``wb.explore(fn)(*args)``, ``wb.show(fn)(*args)``
-Would it fit on 256 TPU chips?                          ``wb.inspect(fn, target="v5e:16x16")(*args)``
-How is this array laid out?                             ``wb.show(array)``
-Run it with memory that does not grow with clients.     ``wb.jit(fn)``
-Where did the time go?                                  ``wb.measure(fn)(*args)``
-What did one client compute?                            ``wb.tap(fn, client=17)(*args)``
-What happens in a round, step by step?                ``wb.play(fn)(*args)``
-======================================================  ==============================================
+* What are the stages, and what goes between them? ``wb.trace(fn)(*args).plan``
+* What did the compiler make of it? ``wb.inspect(fn)(*args)``
+* Open all views. ``wb.explore(fn)(*args)``, ``wb.show(fn)(*args)``
+* Would it fit on 256 TPU chips? ``wb.inspect(fn, target="v5e:16x16")(*args)``
+* How is this array laid out? ``wb.show(array)``
+* Run it with memory that does not grow with clients. ``wb.jit(fn)``
+* Where did the time go? ``wb.measure(fn)(*args)``
+* What did one client compute? ``wb.tap(fn, client=17)(*args)``
+* What happens in a round, step by step? ``wb.play(fn)(*args)``
 """
 
 import lazy_loader

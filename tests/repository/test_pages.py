@@ -55,8 +55,8 @@ def test_readme_example_runs(capsys):
     assert "[6. 6. 6.]" in capsys.readouterr().out
 
 
-def test_readme_tells_the_tree_of_errors_as_the_code_does():
-    tree = re.search(r"^WorkbenchError\n(?:[├└│].*\n)+", README, flags=re.MULTILINE)
+def test_page_of_errors_draws_the_tree_of_the_code():
+    tree = re.search(r"^WorkbenchError\n(?:[├└│].*\n)+", (ROOT / "docs" / "errors.md").read_text(), flags=re.MULTILINE)
     assert tree
     assert tree[0] in errors.__doc__
 
