@@ -6,15 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Literal
 
-from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._run_recorder import find_nan, tell
 from workbench.engines._stage import dtype_of, from_edge, to_edge
 from workbench.errors import EngineError
-from workbench.plan import REDUCTION_OF, bind_here, source_line
+from workbench.plan import REDUCTION_OF, Call, PythonInterpreter, Scan, While, bind_here, source_line
+from workbench.primitives import map_p
 from workbench.records import SourceLine
 
 
@@ -22,7 +22,7 @@ from workbench.records import SourceLine
 class Observed:
     """One operation of one client with its values; an inner client's name follows that of its outer client: `2/0`.
 
-    `steps` are the turns of the client's own loops that it is in, the outermost first.
+    `steps` are the iterations of the client's own loops that it is in, the outermost first.
     """
 
     stage: str
@@ -54,7 +54,7 @@ def walk_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
         if step.kind == "clients":
             assert step.jaxpr is not None
             client.enter(f"{path}{step.stage}", work.function(1).plan.stages[step.stage].name)
-            values.update(zip(step.outputs, client.evaluate(step.jaxpr, operands), strict=True))
+            values.update(zip(step.outputs, client.run(step.jaxpr, operands), strict=True))
         else:
             reduction = REDUCTION_OF[step.equation.primitive]
             rows = [x[None] for x in operands]
@@ -62,7 +62,7 @@ def walk_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
     return [*(to_edge(values[v])[None] for v in phase.kept), *totals]
 
 
-class TracedClient:
+class TracedClient(PythonInterpreter):
     """Evaluates the jaxprs of one client, an operation at a time."""
 
     def __init__(
@@ -75,31 +75,18 @@ class TracedClient:
         """The stage whose function comes next."""
         self.stage, self.name = stage, name
 
-    def turn(self, number: int, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
-        """One turn of a loop of the client's own."""
+    def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
+        """One iteration of a loop of the client's own."""
         self.steps = (*self.steps, number)
         try:
-            return self.evaluate(closed, operands)
+            return self.run(flow.body, operands)
         finally:
             self.steps = self.steps[:-1]
 
-    def evaluate(self, closed: ClosedJaxpr | Jaxpr, operands: Sequence[Any]) -> list[Any]:
-        consts = closed.consts if isinstance(closed, ClosedJaxpr) else ()
-        jaxpr = closed.jaxpr if isinstance(closed, ClosedJaxpr) else closed
-        values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else values[atom]
-
-        for equation in jaxpr.eqns:
-            results = self._equation(equation, [read(atom) for atom in equation.invars])
-            values.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    def _equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
-        rule = _INSIDE.get(equation.primitive.name)
-        if rule is not None:
-            return rule(self, equation.params, operands)
+    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+        """One operation, which a watcher sees and whose NaN is an error."""
+        if equation.primitive is map_p:
+            return self.map_clients(equation.params, operands)
         try:
             results = list(jax.block_until_ready(bind_here(equation, operands)))
         except Exception as error:
@@ -111,6 +98,10 @@ class TracedClient:
         if self.check_nan and find_nan([to_edge(x) for x in results], [""] * len(results)) is not None:
             raise self._error(equation, operands, "made a NaN")
         return results
+
+    def call(self, flow: Call, operands: Sequence[Any]) -> list[Any]:
+        """What a call holds, operation by operation, under the mesh of this place."""
+        return self.run(flow.body, operands)
 
     def _error(self, equation: Any, operands: Sequence[Any], what: str) -> EngineError:
         line = source_line(equation)
@@ -127,7 +118,7 @@ class TracedClient:
         outputs = []
         for index in range(params["placement"].size):
             inner = self.inner(f"{self.name}.{params['name']}", f"{self.client}/{index}")
-            outputs.append(inner.evaluate(params["jaxpr"], [x[index] for x in operands]))
+            outputs.append(inner.run(params["jaxpr"], [x[index] for x in operands]))
         return [jnp.stack(column) for column in zip(*outputs, strict=True)]
 
     def inner(self, name: str, client: str) -> "TracedClient":
@@ -135,56 +126,3 @@ class TracedClient:
         made = TracedClient(self.stage, name, client, self.watch, self.check_nan)
         made.steps = self.steps
         return made
-
-
-def _call(key: str) -> Callable:
-    return lambda client, params, operands: client.evaluate(params[key], operands)
-
-
-def _scan(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
-    (consts, carries), length = _jax_compat.scan_counts(params), params["length"]
-    fixed, carry, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
-    turns = []
-    for turn in reversed(range(length)) if params["reverse"] else range(length):
-        results = client.turn(turn, params["jaxpr"], [*fixed, *carry, *(x[turn] for x in xs)])
-        carry = results[:carries]
-        turns.append(results[carries:])
-    turns = turns[::-1] if params["reverse"] else turns
-    if not turns:
-        return [*carry, *(jnp.zeros((0, *a.shape), a.dtype) for a in params["jaxpr"].out_avals[carries:])]
-    return [*carry, *(jnp.stack(column) for column in zip(*turns, strict=True))]
-
-
-def _while(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
-    conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
-    for_condition, for_body = operands[:conditions], operands[conditions : conditions + bodies]
-    carry = list(operands[conditions + bodies :])
-    turns = 0
-    while bool(client.evaluate(params["cond_jaxpr"], [*for_condition, *carry])[0]):
-        carry = client.turn(turns, params["body_jaxpr"], [*for_body, *carry])
-        turns += 1
-    return carry
-
-
-def _cond(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
-    branches = params["branches"]
-    return client.evaluate(branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:])
-
-
-def _map(client: TracedClient, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
-    return client.map_clients(params, operands)
-
-
-_INSIDE: dict[str, Callable] = {
-    "jit": _call("jaxpr"),
-    "pjit": _call("jaxpr"),
-    "closed_call": _call("call_jaxpr"),
-    "custom_jvp_call": _call("call_jaxpr"),
-    "custom_vjp_call": _call("call_jaxpr"),
-    "checkpoint": _call("jaxpr"),
-    "remat2": _call("jaxpr"),
-    "scan": _scan,
-    "while": _while,
-    "cond": _cond,
-    "map_fn": _map,
-}

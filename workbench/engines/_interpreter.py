@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
@@ -18,7 +17,19 @@ from workbench.engines._remote_rows import HeldRows, HeldStack, at_hand, is_held
 from workbench.engines._run_recorder import Ledger, tell
 from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
 from workbench.errors import EngineError
-from workbench.plan import Phase, Plan, Step, bind_here, find_phases, plan_jaxpr
+from workbench.plan import (
+    ControlFlow,
+    Phase,
+    Plan,
+    PythonInterpreter,
+    Scan,
+    Step,
+    While,
+    bind_here,
+    control_flow,
+    find_phases,
+    plan_jaxpr,
+)
 
 
 @dataclasses.dataclass
@@ -30,13 +41,14 @@ class Run:
     loops: int = 0  # how many loops we are inside of
 
 
-class Walk:
+class Walk(PythonInterpreter):
     """A plan with everything that is compiled once for it, however often it is evaluated."""
 
     def __init__(self, plan: Plan, path: str, run: Run) -> None:
         self.plan, self.path, self.shared_run = plan, path, run
         self.phases = find_phases(plan, recompute=True)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
+        self._stage_of = {id(step.equation): step.stage for step in plan.steps}
         self._servers: dict[int, Server] = {}
         self._bodies: dict[tuple[int, str], Walk] = {}
         self._functions: dict[tuple[int, int], BatchFunction] = {}
@@ -86,7 +98,9 @@ class Walk:
     def _loop(self, step: Step, operands: Sequence[Any]) -> list[Any]:
         self.shared_run.loops += 1
         try:
-            return _LOOPS[step.equation.primitive.name](self, step, operands)
+            flow = control_flow(step.equation)
+            assert flow is not None
+            return self.follow(flow, operands)
         finally:
             self.shared_run.loops -= 1
 
@@ -162,13 +176,48 @@ class Walk:
             self._totals[id(phase)] = Totals(phase)
         return self._totals[id(phase)]
 
-    def body(self, step: Step, closed: ClosedJaxpr, suffix: str = "") -> "Walk":
+    def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
+        """One iteration or branch, or a loop's condition."""
+        return self.inner(flow, closed, part).evaluate(operands)
+
+    def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "Walk":
         """The walk of a loop's body, made once."""
-        key = (step.stage, suffix)
+        stage = self._stage_of[id(flow.equation)]
+        key = (stage, part)
         if key not in self._bodies:
-            plan = plan_jaxpr(closed, self.plan.stages[step.stage].name)
-            self._bodies[key] = Walk(plan, f"{self.path}{step.stage}{suffix}.", self.shared_run)
+            plan = plan_jaxpr(closed, self.plan.stages[stage].name)
+            self._bodies[key] = Walk(plan, f"{self.path}{stage}{part}.", self.shared_run)
         return self._bodies[key]
+
+    def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
+        """One iteration after the other; a reader of clients has no axis of iterations."""
+        stage = f"{self.path}{self._stage_of[id(flow.equation)]}"
+        if any(isinstance(x, ReadRows) for x in flow.split(operands)[2]):
+            message = (
+                f"the loop of stage {stage} takes one slice per iteration of an argument that is a `ClientReader`. A "
+                "reader holds one row per client and no axis of iterations: read it inside the loop as a whole (close "
+                "over it), or pass an array."
+            )
+            raise EngineError(message, stage=stage)
+        return super().scan(flow, operands)
+
+    def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
+        """One iteration, of which the run recorder keeps seconds and what it carries on if the loop is outermost."""
+        first = flow.consts
+        with _Round(self, operands[first : first + flow.carries]) as finished:
+            results = self.body(flow, flow.body, operands)
+            finished(results[: flow.carries])
+        return results
+
+    def stack(self, values: list[Any], aval: Any) -> Any:
+        """The results of all iterations as one array, or where they are stored elsewhere, as a stack of those."""
+        if values and any(is_held(x) for x in values):
+            return HeldStack(values)
+        return (
+            np.stack(values)
+            if values and all(isinstance(x, np.ndarray) for x in values)
+            else super().stack(values, aval)
+        )
 
 
 class Server:
@@ -186,62 +235,8 @@ class Server:
         return self._call(*operands)
 
 
-def _scan(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
-    params = step.equation.params
-    (consts, carries), length = _jax_compat.scan_counts(params), params["length"]
-    fixed, carry, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
-    if any(isinstance(x, ReadRows) for x in xs):
-        message = (
-            f"the loop of stage {walk.path}{step.stage} takes one slice per turn of an argument that is a "
-            "`ClientReader`. A reader holds one row per client and no axis of turns: read it inside the loop as a "
-            "whole (close over it), or pass an array."
-        )
-        raise EngineError(message, stage=f"{walk.path}{step.stage}")
-    body = walk.body(step, params["jaxpr"])
-    turns: list[list[Any]] = []
-    for turn in reversed(range(length)) if params["reverse"] else range(length):
-        with _Round(walk, carry) as finished:
-            results = body.evaluate([*fixed, *carry, *(x[turn] for x in xs)])
-            carry = results[:carries]
-            turns.append(results[carries:])
-            finished(carry)
-    turns = turns[::-1] if params["reverse"] else turns
-    shapes = [aval for aval in params["jaxpr"].out_avals[carries:]]
-    return [*carry, *(_stacked([ys[i] for ys in turns], aval) for i, aval in enumerate(shapes))]
-
-
-def _stacked(values: list[Any], aval: Any) -> Any:
-    if not values:
-        return jnp.zeros((0, *aval.shape), aval.dtype)
-    if any(is_held(x) for x in values):
-        return HeldStack(values)
-    return np.stack(values) if all(isinstance(x, np.ndarray) for x in values) else jnp.stack(values)
-
-
-def _while(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
-    params = step.equation.params
-    conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
-    for_condition, for_body = operands[:conditions], operands[conditions : conditions + bodies]
-    carry = list(operands[conditions + bodies :])
-    condition, body = walk.body(step, params["cond_jaxpr"], "?"), walk.body(step, params["body_jaxpr"])
-    while bool(condition.evaluate([*for_condition, *carry])[0]):
-        with _Round(walk, carry) as finished:
-            carry = body.evaluate([*for_body, *carry])
-            finished(carry)
-    return carry
-
-
-def _cond(walk: Walk, step: Step, operands: Sequence[Any]) -> list[Any]:
-    branches = step.equation.params["branches"]
-    index = min(max(int(operands[0]), 0), len(branches) - 1)
-    return walk.body(step, branches[index], f"[{index}]").evaluate(operands[1:])
-
-
-_LOOPS: dict[str, Callable[[Walk, Step, Sequence[Any]], list[Any]]] = {"scan": _scan, "while": _while, "cond": _cond}
-
-
 class _Round:
-    """One turn of a loop; of the outermost loop, the ledger keeps its seconds and what it carries on."""
+    """One iteration of a loop; of the outermost loop, the ledger keeps its seconds and what it carries on."""
 
     def __init__(self, walk: Walk, carry: Sequence[Any]) -> None:
         self.ledger, self.outermost = walk.shared_run.ledger, walk.shared_run.loops == 1

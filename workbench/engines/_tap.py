@@ -195,25 +195,25 @@ class _TappedClient(TracedClient):
         self._repeated = not self.owner.is_first(stage, self.round, self.phase)
         self._at_entry = not self._repeated
 
-    def evaluate(self, closed: Any, operands: Sequence[Any]) -> list[Any]:
-        jaxpr = closed.jaxpr if hasattr(closed, "jaxpr") else closed
+    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        jaxpr = closed.jaxpr
         if id(jaxpr) not in self._names:
             self._names[id(jaxpr)] = named_values(jaxpr)
         if self._at_entry:
             self._at_entry = False
-            for place, value in enumerate(operands):
+            for place, value in enumerate(inputs):
                 self._take(None, f"input {place}", value)
         around, self._current = self._current, self._names[id(jaxpr)]
         try:
-            return super().evaluate(closed, operands)
+            return super().run(closed, inputs)
         finally:
             self._current = around
 
-    def _equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
         opaque = is_opaque(equation)
         self._quiet += opaque
         try:
-            results = super()._equation(equation, operands)
+            results = super().equation(equation, operands)
         finally:
             self._quiet -= opaque
         if self._quiet or self._repeated or not self._is_wanted:

@@ -12,6 +12,7 @@ from workbench.mesh import Placement, find_layout
 from workbench.plan._count import count_jaxpr
 from workbench.plan._disclosure import find_disclosed
 from workbench.plan._inline import uses_primitives
+from workbench.plan._interpreter import control_flow
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
 from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
 
@@ -150,8 +151,8 @@ def _body(stage: Stage, flow: _Names, path: str) -> tuple[StageRecord, ...]:
         closed = [step.jaxpr]
     else:
         return ()
-    name, params = step.equation.primitive.name, step.equation.params
-    first = {"cond": 1, "while": params.get("cond_nconsts", 0)}.get(name, 0)  # operands that no body reads
+    loop = control_flow(step.equation)
+    first = 0 if loop is None else loop.offset
     names = ["" if isinstance(v, Literal) else flow.names.get(v, "") for v in step.equation.invars[first:]]
     records: list[StageRecord] = []
     for number, jaxpr in enumerate(closed):

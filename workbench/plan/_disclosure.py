@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax.extend.core import Literal
 
-from workbench import _jax_compat
-from workbench.plan._plan import Plan, Step, loop_bodies, plan_jaxpr
+from workbench.plan._interpreter import Scan, While, control_flow
+from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.records import DisclosedRecord, ValueRecord
 
@@ -53,14 +53,15 @@ def _inputs_of_clients(plan: Plan) -> dict[int, int]:
 
 
 def _operands_of_clients(plan: Plan, step: Step) -> dict[int, int]:
-    params, name = step.equation.params, step.equation.primitive.name
-    first = {"cond": 1, "while": params.get("cond_nconsts", 0)}.get(name, 0)
-    turns = sum(_jax_compat.scan_counts(params)) if name == "scan" else math.inf  # from there on: one per turn
+    flow = control_flow(step.equation)
+    assert flow is not None
+    first = flow.offset
+    sliced = flow.consts + flow.carries if isinstance(flow, Scan) else math.inf  # from there on: one per iteration
     axes: dict[int, int] = {}
-    for closed in loop_bodies(step.equation):
+    for closed in flow.bodies:
         for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name)).items():
             if not isinstance(step.equation.invars[first + i], Literal):
-                axes[first + i] = axis + (i >= turns)
+                axes[first + i] = axis + (i >= sliced)
     return axes
 
 
@@ -105,20 +106,21 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
 
 def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
     """The operands of a loop that the server reads, inside of it or, by these results, after it."""
-    params, name = step.equation.params, step.equation.primitive.name
-    bodies = [plan_jaxpr(closed, plan.name) for closed in loop_bodies(step.equation)]
+    flow = control_flow(step.equation)
+    assert flow is not None
+    bodies = [plan_jaxpr(closed, plan.name) for closed in flow.bodies]
     inner = f"{path}{step.stage}"
-    if name == "cond":
+    if not isinstance(flow, Scan | While):
         found = [_follow(body, f"{inner}[{i}].", results, records) for i, body in enumerate(bodies)]
         return {0} | {i + 1 for some in found for i in some}
-    before, (body,) = params.get("cond_nconsts", 0), bodies
-    consts, carries = _jax_compat.scan_counts(params) if name == "scan" else (params["body_nconsts"], len(step.outputs))
+    before, (body,) = flow.offset, bodies
+    consts, carries = flow.consts, flow.carries
     passed, read = set(results), set[int]()
-    if name == "while":
-        condition = _follow(plan_jaxpr(params["cond_jaxpr"], plan.name), f"{inner}?.", {0}, records)
+    if isinstance(flow, While):
+        condition = _follow(plan_jaxpr(flow.condition, plan.name), f"{inner}?.", {0}, records)
         passed |= {i - before for i in condition if i >= before}
         read |= {i if i < before else i + consts for i in condition}
-    while True:  # what a turn reads of its carry, the turn before has to give
+    while True:  # what an iteration reads of its carry, the one before has to give
         found = _follow(body, f"{inner}.", passed, records)
         more = passed | {i - consts for i in found if consts <= i < consts + carries}
         if more == passed:

@@ -10,6 +10,7 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 from workbench import _jax_compat
 from workbench.mesh import Placement
 from workbench.plan._inline import inline_calls, uses_primitives
+from workbench.plan._interpreter import control_flow
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
 from workbench.records import SourceLine, package_of
 
@@ -304,12 +305,8 @@ def client_count(placement: Placement | None) -> int:
 
 def loop_bodies(equation: Any) -> list[ClosedJaxpr]:
     """The jaxprs of a scan, while or cond that are worth planning, in order."""
-    params = equation.params
-    if equation.primitive.name == "scan":
-        return [params["jaxpr"]]
-    if equation.primitive.name == "while":
-        return [params["body_jaxpr"]]
-    return list(params["branches"])
+    flow = control_flow(equation)
+    return [] if flow is None else list(flow.bodies)
 
 
 def as_struct(aval: Any) -> jax.ShapeDtypeStruct:

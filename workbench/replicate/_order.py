@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from workbench import _jax_compat
-from workbench.plan import source_line
+from workbench.plan import Cond, Interpreter, Scan, While, source_line
 
 _EQUALIZING = ("psum", "pmax", "pmin", "all_gather")
 _COLLECTIVES = (*_EQUALIZING, "reduce_scatter", "all_to_all", "ppermute", "pbroadcast", "pgather", "ragged_all_to_all")
@@ -39,75 +39,64 @@ class Reading:
 def read_order(closed: ClosedJaxpr, varies: Sequence[bool], axis: str) -> Reading:
     """Reads a step's jaxpr, given which of its inputs may differ between the replicas of `axis`."""
     walk = _Walk(axis)
-    outputs = walk.run(closed.jaxpr, varies)
+    outputs = walk.run(closed, varies)
     return Reading(tuple(outputs), tuple(walk.uneven.values()))
 
 
-class _Walk:
+class _Walk(Interpreter[bool]):
+    """Evaluates a step with flags in the place of arrays: whether a value may differ between the replicas."""
+
     def __init__(self, axis: str) -> None:
         self.axis = axis
         self.uneven: dict[int, Uneven] = {}
 
-    def run(self, jaxpr: Jaxpr, varies: Sequence[bool]) -> list[bool]:
-        known = dict(zip(jaxpr.invars, varies, strict=True))
+    def constant(self, value: Any) -> bool:
+        return False
 
-        def read(atom: Any) -> bool:
-            return not isinstance(atom, Literal) and known.get(atom, False)
+    def enters(self, equation: Any) -> bool:
+        return equation.primitive.name in ("cond", "scan", "while")
 
-        for equation in jaxpr.eqns:
-            inputs = [read(atom) for atom in equation.invars]
-            known.update(zip(equation.outvars, self._outputs(equation, inputs), strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    def _outputs(self, equation: Any, inputs: list[bool]) -> list[bool]:
-        name = equation.primitive.name
-        if name in ("cond", "scan", "while"):
-            return {"cond": self._cond, "scan": self._scan, "while": self._while}[name](equation, inputs)
+    def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
+        name, inputs = equation.primitive.name, list(operands)
         if self._is_here(equation):
             varies = not name.startswith(_EQUALIZING) or equation.params.get("axis_index_groups") is not None
             return [varies] * len(equation.outvars)
         bodies = _jax_compat.inner_jaxprs(equation)
         if len(bodies) == 1 and len(bodies[0].invars) == len(inputs) and name != "map_fn":
-            return self.run(bodies[0], inputs)
+            return self.run(ClosedJaxpr(bodies[0], ()), inputs)
         return [any(inputs) or any(self._collectives(body) for body in bodies)] * len(equation.outvars)
 
     def _is_here(self, equation: Any) -> bool:
         names = equation.params.get("axis_name", equation.params.get("axes", ()))
         return self.axis in (names if isinstance(names, tuple) else (names,))
 
-    def _cond(self, equation: Any, inputs: list[bool]) -> list[bool]:
-        which, operands = inputs[0], inputs[1:]
-        bodies = [branch.jaxpr for branch in equation.params["branches"]]
+    def cond(self, flow: Cond, operands: Sequence[bool]) -> list[bool]:
+        which, inputs = flow.split(operands)
         if which:
-            self._report(equation, bodies)
-        outputs = [self.run(body, operands) for body in bodies]
+            self._report(flow.equation, [branch.jaxpr for branch in flow.bodies])
+        outputs = [self.run(branch, inputs) for branch in flow.bodies]
         return [which or any(flags) for flags in zip(*outputs, strict=True)]
 
-    def _scan(self, equation: Any, inputs: list[bool]) -> list[bool]:
-        params = equation.params
-        consts, carries = _jax_compat.scan_counts(params)
-        fixed, carry, xs = inputs[:consts], inputs[consts : consts + carries], inputs[consts + carries :]
+    def scan(self, flow: Scan, operands: Sequence[bool]) -> list[bool]:
+        consts, carry, xs = flow.split(operands)
         while True:
-            outputs = self.run(params["jaxpr"].jaxpr, [*fixed, *carry, *xs])
-            wider = [a or b for a, b in zip(carry, outputs[:carries], strict=True)]
+            outputs = self.run(flow.body, [*consts, *carry, *xs])
+            wider = [a or b for a, b in zip(carry, outputs[: len(carry)], strict=True)]
             if wider == carry:
-                return [*carry, *outputs[carries:]]
+                return [*carry, *outputs[len(carry) :]]
             carry = wider
 
-    def _while(self, equation: Any, inputs: list[bool]) -> list[bool]:
-        params = equation.params
-        conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
-        for_condition, for_body = inputs[:conditions], inputs[conditions : conditions + bodies]
-        carry = inputs[conditions + bodies :]
+    def while_loop(self, flow: While, operands: Sequence[bool]) -> list[bool]:
+        for_condition, for_body, carry = flow.split(operands)
         while True:
-            again = self.run(params["cond_jaxpr"].jaxpr, [*for_condition, *carry])[0]
-            outputs = self.run(params["body_jaxpr"].jaxpr, [*for_body, *carry])
+            again = self.run(flow.condition, [*for_condition, *carry])[0]
+            outputs = self.run(flow.body, [*for_body, *carry])
             wider = [a or b or again for a, b in zip(carry, outputs, strict=True)]
             if wider == carry:
                 break
             carry = wider
         if again:
-            self._report(equation, [params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr])
+            self._report(flow.equation, [flow.condition.jaxpr, flow.body.jaxpr])
         return carry
 
     def _report(self, equation: Any, bodies: Sequence[Jaxpr]) -> None:

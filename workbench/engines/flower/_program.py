@@ -8,13 +8,12 @@ from typing import Any
 import jax
 from jax.extend.core import Literal, Var
 
-from workbench import _jax_compat
 from workbench.engines._artifact import pack
 from workbench.engines._client_loop import partial_avals
 from workbench.engines._interpreter import Server, Walk
 from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import ProgramError
-from workbench.plan import Phase, Step, bind_here
+from workbench.plan import Cond, ControlFlow, Phase, Scan, Step, While, bind_here, control_flow
 
 
 @dataclasses.dataclass
@@ -114,7 +113,7 @@ class Block:
                 self._server_op(stage.name or "server", stage.index, server, (server.inputs, server.outputs))
                 continue
             for step in steps:
-                _LOOPS[step.equation.primitive.name](self, step)
+                self._follow(step)
 
     def _server_op(
         self, name: str, stage: int, fn: Callable[..., Any], ends: tuple[Sequence[Var], Sequence[Var]]
@@ -173,11 +172,30 @@ class Block:
         op["out"] = [self._number(v) for v in outputs]
         self._ops.append(op)
 
+    def _follow(self, step: Step) -> None:
+        flow, operands = control_flow(step.equation), step.equation.invars
+        if isinstance(flow, Scan):
+            avals = flow.body.out_avals[flow.carries :]
+            body = self._body(flow, flow.body, operands, sliced=len(operands) - flow.consts - flow.carries)
+            more = {"length": flow.length, "reverse": flow.reverse, "consts": flow.consts, "carries": flow.carries}
+            self._loop(step, "scan", {**more, "stacked_avals": [describe(edge_aval(x)) for x in avals], "body": body})
+        elif isinstance(flow, While):
+            for_condition, for_body, carry = flow.split(operands)
+            condition = self._body(flow, flow.condition, [*for_condition, *carry], "?")
+            body = self._body(flow, flow.body, [*for_body, *carry])
+            more = {"conditions": len(for_condition), "bodies": len(for_body), "condition": condition, "body": body}
+            self._loop(step, "while", more)
+        elif isinstance(flow, Cond):
+            index, inputs = flow.split(operands)
+            self._read(index, "server")
+            branches = [self._body(flow, closed, inputs, f"[{i}]") for i, closed in enumerate(flow.bodies)]
+            self._loop(step, "cond", {"branches": branches})
+
     def _body(
-        self, step: Step, closed: Any, operands: Sequence[Any], suffix: str = "", sliced: int = 0
+        self, flow: ControlFlow, closed: Any, operands: Sequence[Any], part: str = "", sliced: int = 0
     ) -> dict[str, Any]:
-        """A loop's body; what it reads of its inputs is read of the operands, the last ones by turns if `sliced`."""
-        walk = self.walk.body(step, closed, suffix)
+        """A loop's body; what it reads of its inputs is read of the operands, the last `sliced` one slice at a time."""
+        walk = self.walk.inner(flow, closed, part)
         block = Block(walk, self.stages, self.constants)
         pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)
         for i, (v, atom) in enumerate(pairs):
@@ -189,39 +207,6 @@ class Block:
         numbers = [self._read(atom, "held") for atom in step.equation.invars]
         out = [self._number(v) for v in step.outputs]
         self._ops.append({"op": kind, "stage": f"{self.walk.path}{step.stage}", "in": numbers, "out": out, **more})
-
-
-def _scan(block: Block, step: Step) -> None:
-    params = step.equation.params
-    consts, carries = _jax_compat.scan_counts(params)
-    stacked = [describe(edge_aval(aval)) for aval in params["jaxpr"].out_avals[carries:]]
-    sliced = len(step.equation.invars) - consts - carries
-    body = block._body(step, params["jaxpr"], step.equation.invars, sliced=sliced)
-    more = {"length": params["length"], "reverse": params["reverse"], "consts": consts}
-    block._loop(step, "scan", {**more, "carries": carries, "stacked_avals": stacked, "body": body})
-
-
-def _while(block: Block, step: Step) -> None:
-    params = step.equation.params
-    conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
-    operands = step.equation.invars
-    carry = operands[conditions + bodies :]
-    condition = block._body(step, params["cond_jaxpr"], [*operands[:conditions], *carry], "?")
-    body = block._body(step, params["body_jaxpr"], [*operands[conditions : conditions + bodies], *carry])
-    more = {"conditions": conditions, "bodies": bodies, "condition": condition, "body": body}
-    block._loop(step, "while", more)
-
-
-def _cond(block: Block, step: Step) -> None:
-    operands = step.equation.invars
-    block._read(operands[0], "server")
-    branches = [
-        block._body(step, closed, operands[1:], f"[{i}]") for i, closed in enumerate(step.equation.params["branches"])
-    ]
-    block._loop(step, "cond", {"branches": branches})
-
-
-_LOOPS: dict[str, Callable[[Block, Step], None]] = {"scan": _scan, "while": _while, "cond": _cond}
 
 
 def _edge(v: Any) -> jax.ShapeDtypeStruct:
