@@ -66,3 +66,10 @@ def test_collectives_of_one_line_are_counted_together():
     groups = group_collectives([one, one.replace(name="all-reduce.7"), one.replace(name="x", axes=("model",))])
     assert [(len(group.members), group.axes) for group in groups] == [(2, one.axes), (1, ("model",))]
     assert groups[0].payload_bytes == 2 * groups[1].payload_bytes
+
+
+def test_cell_is_named_by_its_number_and_chosen_by_its_file():
+    file = "<ipython-input-3-8f1c>"
+    node = CallNodeRecord(id=0, parent=None, kind="line", name="In [3]:5", file="In [3]", line=5, total=figures(8))
+    state, _ = operations_state(CallTreeRecord(made_from="compiled", nodes=(node,)), [file])
+    assert (state["keys"], state["places"]) == ([f"{file}:5"], ["In [3]:5"])

@@ -224,7 +224,9 @@ def _parts(
     if record.module is not None or record.stablehlo:
         add("hlo", hlo_state(record))
     if record.call_tree is not None:
-        add("operations", operations_state(record.call_tree))
+        found = record.module.instructions if record.module is not None else ()
+        files = {each.source.file for each in found if each.source is not None}
+        add("operations", operations_state(record.call_tree, files))
     if record.module is not None and (record.module.memory.timeline or record.module.memory.peak_bytes is not None):
         add("memory", memory_state(record))
     if record.cost is not None or record.module is not None:

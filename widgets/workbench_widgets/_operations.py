@@ -1,11 +1,12 @@
 """The operations view: every figure of a program on the user's functions, modules and lines, as a tree."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord
-from workbench.render import axes_text, bytes_text, count_text, source_text
+from workbench.render import axes_text, bytes_text, cell_name, count_text, source_text
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._source import read_lines
 
@@ -15,8 +16,15 @@ AROUND = 2  # lines of code shown before and after the one of a node
 MOST_SOURCES = 4_000  # different lines whose code is sent
 
 
-def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
-    """What the operations view draws: names and places as lists, figures as columns, library frames folded away."""
+def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[dict[str, Any], Arrays]:
+    """What the operations view draws: names and places as lists, figures as columns, library frames folded away.
+
+    Args:
+        tree: The figures of the program.
+        files: Files of its instructions: a cell, which the tree calls by its number, is chosen in other views by its
+            file.
+    """
+    cells = {name: file for file in files if (name := cell_name(file)) is not None}
     calls = _plain_calls(tree)
     kept = [node for node in tree.nodes if node.parent is None or not (node.hidden or node.id in calls)]
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
@@ -30,7 +38,7 @@ def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
     }
     state = {
         "names": [node.name for node in kept],
-        "keys": [_key(called_at.get(node.id, node)) for node in kept],
+        "keys": [_key(called_at.get(node.id, node), cells) for node in kept],
         "places": [_place(called_at.get(node.id, node)) for node in kept],
         "scopes": [node.scope for node in kept],
         "turns": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
@@ -41,7 +49,7 @@ def operations_state(tree: CallTreeRecord) -> tuple[dict[str, Any], Arrays]:
         "kinds": list(KINDS),
         "passes": list(PASSES),
         "columns": columns,
-        "code": _code([called_at.get(node.id, node) for node in kept]),
+        "code": _code([called_at.get(node.id, node) for node in kept], cells),
         "made_from": tree.made_from,
         "attributed": tree.attributed_to_line,
         "notes": list(tree.notes),
@@ -123,8 +131,8 @@ def _collectives(figures: CallFiguresRecord) -> list[list[Any]]:
     ]
 
 
-def _key(node: CallNodeRecord) -> str:
-    return f"{node.file}:{node.line}" if node.file and node.line else ""
+def _key(node: CallNodeRecord, cells: Mapping[str, str]) -> str:
+    return f"{cells.get(node.file, node.file)}:{node.line}" if node.file and node.line else ""
 
 
 def _place(node: CallNodeRecord) -> str:
@@ -133,9 +141,9 @@ def _place(node: CallNodeRecord) -> str:
     return f"{node.file}:{node.line}" if node.file.startswith("In [") else source_text(node.file, node.line)
 
 
-def _code(nodes: list[CallNodeRecord]) -> dict[str, list[list[Any]]]:
+def _code(nodes: list[CallNodeRecord], cells: Mapping[str, str]) -> dict[str, list[list[Any]]]:
     """The lines around every place of the tree, by its key."""
-    places = {_key(node): (node.file, node.line) for node in nodes if node.file and node.line}
+    places = {_key(node, cells): (node.file, node.line) for node in nodes if node.file and node.line}
     found = {}
     for key, (file, line) in list(places.items())[:MOST_SOURCES]:
         lines = read_lines(file, line, AROUND)

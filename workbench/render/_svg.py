@@ -7,6 +7,7 @@ import base64
 import html
 import math
 import re
+import sys
 from collections.abc import Iterable
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
@@ -235,8 +236,27 @@ def source_text(file: str, line: int) -> str:
     if file.startswith("In ["):  # a call tree knows the number of the cell
         return f"{file}:{line}"
     if "ipykernel_" in file or file.startswith("<ipython-input"):
-        return f"notebook cell:{line}"
+        return f"{cell_name(file) or 'notebook cell'}:{line}"
     return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
+def cell_name(file: str) -> str | None:
+    """A notebook's cell by its number, `In [3]`; None for files, and for cells of another kernel.
+
+    Example:
+        >>> cell_name("<ipython-input-3-8f1c>"), cell_name("fedavg.py")
+        ('In [3]', None)
+    """
+    if match := re.match(r"<ipython-input-(\d+)-", file):
+        return f"In [{match[1]}]"
+    if "ipykernel_" not in file:
+        return None
+    # IPython knows which cell it compiled under which name; where it was never imported there are no cells.
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    described = describe(file) if describe is not None else None
+    number = re.search(r"\d+", described[1]) if described else None
+    return f"In [{number[0]}]" if number else None
 
 
 _SHORT_DTYPES = {

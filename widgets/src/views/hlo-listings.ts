@@ -179,9 +179,15 @@ export class Listings {
     const { line, instruction } = this.context.selection;
     const [file] = this.files[this.file] ?? [];
     const here = line?.startsWith(`${file}:`) ? Number(line.split(":").pop()) : 0;
-    this.mine.editor?.mark(here ? [[here, CHOSEN]] : [], here || undefined);
+    this.mine.editor?.mark(here ? [[here, CHOSEN]] : [], here || this.firstCost(file));
     const marks = this.language === "stable" ? this.stableMarks(line) : this.compiledMarks(line, instruction);
     this.theirs.editor?.mark(marks, marks.find(([, look]) => look === CHOSEN)?.[0] ?? marks[0]?.[0]);
+  }
+
+  /** The first line that costs something: where to look before anything is chosen. */
+  private firstCost(file: string | undefined): number | undefined {
+    const lines = [...this.costs.keys()].filter((key) => file && key.startsWith(`${file}:`));
+    return lines.length ? Math.min(...lines.map((key) => Number(key.split(":").pop()))) : undefined;
   }
 
   private stableMarks(line: string | undefined): Mark[] {
