@@ -22,7 +22,7 @@ from workbench.inspection._call import (
     on_mesh,
     trace_call,
 )
-from workbench.inspection.call_tree import read_jaxpr_tree
+from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.plan import (
@@ -234,7 +234,7 @@ class Inspection:
             if made.compiled is None
             else _shardings(made.lowered.out_info, made.compiled.output_shardings, made.devices),
             propagation=propagate_shardings(made.lowered) if made.mesh is not None else None,
-            module=made.module,
+            module=_with_seconds(made.module, made.plan, known_chip(chip) if chip else None),
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
             traced_call_tree=None if made.compiled is not None else trace_call_tree(call),
             stablehlo=made.lowered.as_text(debug_info=True),
@@ -282,7 +282,7 @@ class Inspection:
             mesh=placed,
             inputs=_labelled(call, _shardings(_inputs(call), None)),
             propagation=propagate_shardings(text),
-            module=module,
+            module=_with_seconds(module, described, known_chip(chip or machine.chip)),
             cost=self._cost(module, described, placed, known_chip(chip or machine.chip)),
             stablehlo=text,
             notes=notes,
@@ -293,6 +293,14 @@ class Inspection:
     ) -> Any:
         dtype = largest_dtype(described, chip)
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
+
+
+def _with_seconds(module: ModuleRecord | None, described: PlanRecord, chip: ChipRecord | None) -> ModuleRecord | None:
+    """The module with predicted seconds on its call tree."""
+    if module is None or module.call_tree is None or chip is None:
+        return module
+    dtype = largest_dtype(described, chip)
+    return module.replace(call_tree=predict_seconds(module.call_tree, module.collectives, chip, dtype))
 
 
 def mesh_record(mesh: Mesh | AbstractMesh | None, described: PlanRecord) -> MeshRecord | None:

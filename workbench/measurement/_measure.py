@@ -13,12 +13,14 @@ import numpy as np
 
 from workbench.cost import nearest_dtype
 from workbench.errors import MeasureError
+from workbench.inspection import measured_tree
 from workbench.measurement._clients import client_runs
 from workbench.measurement._join import JoinedEvent, JoinedProfile, event_records, join_profile
 from workbench.measurement._memory import device_label, live_bytes, read_memory
 from workbench.measurement._profile import capture_profile
 from workbench.mesh import is_here
 from workbench.records import (
+    CallTreeRecord,
     ChipRecord,
     ClientRange,
     ClientRunRecord,
@@ -138,6 +140,7 @@ def measure_compiled(
         stages=_stage_runs(joined.leaves, labels, rounds, options),
         clients=clients,
         events=_kept(spans, options.max_events),
+        call_tree=_measured_tree(module, joined, labels, rounds),
         joined_events=joined.joined,
         attributed_seconds=joined.attributed,
         memory_before_bytes=before,
@@ -165,6 +168,20 @@ def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
             for span in sorted(mine, key=lambda span: -span.seconds)[: max(1, int(share * len(mine)))]
         ]
     return tuple(sorted(spans, key=lambda span: span.start_seconds))
+
+
+def _measured_tree(
+    module: ModuleRecord, joined: JoinedProfile, labels: Mapping[int, str], rounds: int
+) -> CallTreeRecord | None:
+    """The call tree with the seconds of one call on every device, waiting for others included."""
+    if module.call_tree is None:
+        return None
+    seconds: dict[str, dict[str, float]] = {}
+    for leaf in joined.leaves:
+        device = labels.get(leaf.event.device, str(leaf.event.device))
+        of_device = seconds.setdefault(leaf.event.name, {})
+        of_device[device] = of_device.get(device, 0.0) + leaf.event.seconds / rounds
+    return measured_tree(module.call_tree, seconds)
 
 
 def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:

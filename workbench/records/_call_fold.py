@@ -1,6 +1,6 @@
 """A call tree with less in it: library frames, passes and operations folded into the nodes above them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,6 +75,19 @@ def _written(groups: "list[list[CallNodeRecord]]", parents: list[int | None]) ->
 def _pass(nodes: list["CallNodeRecord"]) -> "CallPass":
     first = nodes[0].pass_name
     return first if all(node.pass_name == first for node in nodes) else "mixed"
+
+
+def with_own(tree: "CallTreeRecord", own: Mapping[int, "CallFiguresRecord"]) -> "CallTreeRecord":
+    """The tree with other figures of some nodes, and the totals that follow."""
+    empty = type(tree.root.own)()
+    parts: list[list[CallFiguresRecord]] = [[own.get(node.id, node.own)] for node in tree.nodes]
+    nodes: list[CallNodeRecord] = list(tree.nodes)
+    for node in reversed(tree.nodes):  # children stand after their parents
+        total = sum_figures(parts[node.id], empty)
+        nodes[node.id] = node.replace(own=parts[node.id][0], total=total)
+        if node.parent is not None:
+            parts[node.parent].append(total)
+    return tree.replace(nodes=tuple(nodes))
 
 
 def sum_figures(figures: Iterable["CallFiguresRecord"], empty: "CallFiguresRecord") -> "CallFiguresRecord":

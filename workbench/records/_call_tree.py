@@ -1,11 +1,11 @@
 """Records of the call tree: every figure of a program on the user's own functions, modules and lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
-from workbench.records._call_fold import fold
+from workbench.records._call_fold import fold, with_own
 from workbench.records._sharding import CollectiveKind
 
 CallKind = Literal["root", "function", "call", "line", "scope", "loop", "operation", "unattributed"]
@@ -156,6 +156,14 @@ class CallTreeRecord(Record):
             [('step', 2.0)]
         """
         return fold(self, hidden=hidden, passes=passes, operations=operations)
+
+    def with_own(self, own: Mapping[int, CallFiguresRecord]) -> "CallTreeRecord":
+        """The tree with other figures of single nodes, and the totals that follow.
+
+        Args:
+            own: The new figures by the number of the node.
+        """
+        return with_own(self, own)
 
     def walk(self) -> Iterator[tuple[int, CallNodeRecord]]:
         """Every node with its depth, parents first.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workbench.records._base import Record
+from workbench.records._call_tree import CallTreeRecord
 from workbench.records._program import DisclosedRecord, SourceLine
 
 
@@ -68,6 +69,7 @@ class RunRecord(Record):
     overhead: float | None = None  # measured calls over the same calls without measuring, 1.0: none
     moved_bytes: int | None = None
     disclosed: tuple[DisclosedRecord, ...] = ()  # by the clients to the server, by stage
+    call_tree: CallTreeRecord | None = None  # of the module that ran, with measured seconds
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
     memory_before_bytes: int | None = None

@@ -17,3 +17,7 @@ from workbench.inspection.call_tree._op_names import (
     called_functions as called_functions,
     read_op_name as read_op_name,
 )
+from workbench.inspection.call_tree._seconds import (
+    measured_tree as measured_tree,
+    predict_seconds as predict_seconds,
+)
