@@ -34,6 +34,7 @@ class Places:
         vague: dict[Instruction, Place] = {}  # of the program as a whole: a neighbour tells more
         self._places: dict[Instruction, Place] = {}
         self._own: set[Instruction] = set()
+        self._known: dict[tuple[int, str], Place] = {}
         for instruction in hlo.instructions():
             place = self._written(instruction, frames)
             if place is not None:
@@ -52,9 +53,13 @@ class Places:
         return instruction in self._own
 
     def _written(self, instruction: Instruction, frames: Frames) -> Place | None:
+        key = (instruction.frame, instruction.op_name)
+        if instruction.frame and key in self._known:
+            return self._known[key]
         stack = frames.stack(instruction)
         if stack:
-            return Place(stack, instruction.op_name)
+            place = Place(stack, instruction.op_name)
+            return self._known.setdefault(key, place) if instruction.frame else place
         if not frames.known and "/" in instruction.op_name:  # scopes are all that such a module tells
             return Place((), instruction.op_name)
         return None

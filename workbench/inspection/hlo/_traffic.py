@@ -19,6 +19,7 @@ class Traffic:
 
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
+        self._parts: dict[Instruction, list[tuple[Instruction, int]]] = {}
         self._read: dict[tuple[str, str], int] = {}  # (computation, value) -> bytes: fusions may share computations
 
     def instruction(self, instruction: Instruction) -> int:
@@ -49,6 +50,11 @@ class Traffic:
 
     def parts(self, fusion: Instruction) -> list[tuple[Instruction, int]]:
         """The bytes of a fusion by the instructions inside it that read and write them."""
+        if fusion not in self._parts:
+            self._parts[fusion] = self._find_parts(fusion)
+        return self._parts[fusion]
+
+    def _find_parts(self, fusion: Instruction) -> list[tuple[Instruction, int]]:
         computation = self._hlo.computations[fusion.computation]
         body = self._hlo.computations[fusion.calls("calls")[0]]
         found: list[tuple[Instruction, int]] = []
@@ -122,5 +128,7 @@ def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
 
 def _shared(readers: list[Instruction], size: int) -> list[tuple[Instruction, int]]:
     """Bytes that several instructions read together, in whole numbers."""
+    if len(readers) == 1:
+        return [(readers[0], size)]
     share, rest = divmod(size, len(readers))
     return [(reader, share + (index < rest)) for index, reader in enumerate(readers)]

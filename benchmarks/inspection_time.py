@@ -1,0 +1,117 @@
+"""How long `inspect` takes next to XLA's compilation, and what reading a long module costs in memory.
+
+`python -m benchmarks.inspection_time` compiles a training step of twelve transformer layers (Flax NNX, AdamW) and
+prints CPU seconds of: XLA's compilation, reading the compiled module with its call tree, and everything that `inspect` adds to
+lowering and compiling. Then it reads a module of about 100,000 instructions, made of copies of that one, and prints
+seconds and the peak of Python's memory as a multiple of the text.
+"""
+
+import argparse
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def main() -> None:
+    """Prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--instructions", type=int, default=100_000, help="of the long module")
+    given = parser.parse_args()
+    from workbench.inspection import inspect_module
+
+    step, args = transformer_step(given.layers)
+    lowering, lowered = timed(lambda: jax.jit(step).lower(*args))
+    compiling, compiled = timed(lowered.compile)
+    text = compiled.as_text()
+    reading, module = timed(lambda: inspect_module(compiled))
+    whole = inspection_seconds(given.layers)
+    size = f"{len(module.instructions):,} instructions, {len(text) / 1e6:.1f} MB of text"
+    print(f"{given.layers} layers, {size}; CPU seconds")
+    print(f"  lowering {lowering:.2f}, XLA's compilation {compiling:.2f}")
+    print(f"  reading the module {reading:.2f} = {reading / compiling:.2f} of the compilation")
+    added = whole - lowering - compiling
+    print(f"  `inspect` in all {whole:.2f}; it adds {added:.2f} = {added / compiling:.2f} of the compilation")
+    long = repeated(text, max(1, round(given.instructions / len(module.instructions))))
+    seconds, read = timed(lambda: inspect_module(long))
+    print(f"{len(read.instructions):,} instructions, {len(long) / 1e6:.1f} MB of text: {seconds:.1f} CPU s")
+    tracemalloc.start()
+    inspect_module(long)
+    _, peak = tracemalloc.get_traced_memory()
+    print(f"  peak of memory {peak / 1e6:.0f} MB = {peak / len(long):.1f} × the text")
+
+
+def inspection_seconds(layers: int) -> float:
+    """CPU seconds of `inspect` of a step that was never traced before."""
+    import workbench as wb
+
+    step, args = transformer_step(layers)
+    seconds, _ = timed(lambda: wb.trace(step)(*args).inspect())
+    return seconds
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """CPU seconds of a call, on all threads, and what it returned."""
+    start = time.process_time()
+    result = call()
+    return time.process_time() - start, result
+
+
+def repeated(text: str, copies: int) -> str:
+    """A module whose computations stand there several times, under names of their own; the last one is entered."""
+    head, _, body = text.partition("\n\n%")
+    parts = [head]
+    for copy in range(copies):
+        renamed = re.sub(r"%([\w.\-]+)", rf"%c{copy}.\1", "%" + body)
+        parts.append(renamed if copy == copies - 1 else renamed.replace("\nENTRY ", "\n"))
+    return "\n\n".join(parts)
+
+
+def transformer_step(layers: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A training step and its arguments."""
+    import optax
+    from flax import nnx
+
+    class Block(nnx.Module):
+        def __init__(self, width: int, rngs: nnx.Rngs) -> None:
+            self.norm, self.norm_2 = nnx.LayerNorm(width, rngs=rngs), nnx.LayerNorm(width, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(4, width, decode=False, rngs=rngs)
+            self.up, self.down = nnx.Linear(width, 4 * width, rngs=rngs), nnx.Linear(4 * width, width, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            x = x + self.attention(self.norm(x))
+            return x + self.down(nnx.gelu(self.up(self.norm_2(x))))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.embed, self.head = nnx.Embed(64, 32, rngs=rngs), nnx.Linear(32, 64, rngs=rngs)
+            self.blocks = nnx.List([Block(32, rngs) for _ in range(layers)])
+
+        def __call__(self, tokens: Any) -> Any:
+            x = self.embed(tokens)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    graph, params = nnx.split(Model(nnx.Rngs(0)))
+    optimizer = optax.adamw(1e-3)
+
+    def train_step(params: Any, state: Any, tokens: Any) -> Any:
+        def loss(params: Any) -> Any:
+            logits = nnx.merge(graph, params)(tokens)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    return train_step, (params, optimizer.init(params), jnp.zeros((4, 16), jnp.int32))
+
+
+if __name__ == "__main__":
+    main()
