@@ -163,4 +163,6 @@ def _waste(record: ProgramRecord) -> str:
         parts.append(
             f"the longest of the clients that run together takes {record.cost.lockstep_waste:.0%} more than the mean"
         )
+    if record.cost is not None and record.cost.imbalance_waste:
+        parts.append(f"the slowest device takes {record.cost.imbalance_waste:.0%} more than the mean of all")
     return "; ".join(parts)

@@ -1,5 +1,6 @@
 """What each client costs, by its true number of examples, and what padding and waiting waste."""
 
+import math
 from collections.abc import Sequence
 
 from workbench.errors import InspectionError
@@ -10,11 +11,11 @@ Waste = float | None
 
 def client_costs(
     plan: PlanRecord | None, mesh: MeshRecord | None, examples: Sequence[int] | None
-) -> tuple[tuple[ClientCostRecord, ...], Waste, Waste]:
+) -> tuple[tuple[ClientCostRecord, ...], Waste, Waste, Waste]:
     """Work of every client of a plan's outermost placement.
 
-    A client stage costs `flops_per_client` for the largest client, whose examples fill the arrays; one with fewer
-    examples truly needs its share of it. Clients of one device run together, `plan.chunk_size` at a time, each
+    A client stage costs `flops_per_client` for as many examples as the arrays hold per client; one with fewer examples
+    truly needs its share of it. Clients of one device run together, `plan.chunk_size` at a time, each
     for as long as the largest of them, and all devices wait for the slowest before they reduce.
 
     Args:
@@ -23,8 +24,9 @@ def client_costs(
         examples: The true number of examples per client, or None when all are alike.
 
     Returns:
-        One record per client; the share of the computed work that is padding (of examples and of empty seats); and how
-        much longer clients that run together take than their true work, minus 1 (None without `examples`).
+        One record per client; the share of the computed work that is padding (of examples and of empty slots); how
+        much longer the clients of one chunk take than their true work, minus 1; and how much longer the slowest device
+        takes than the mean of all, minus 1 (both None without `examples`).
 
     Raises:
         InspectionError: if `examples` does not fit the number of clients, or holds a negative or no positive number.
@@ -33,7 +35,7 @@ def client_costs(
     if plan is None or placement is None:
         if examples is not None:
             _refuse(f"`examples_per_client` of {len(examples)} clients, but the program has no stage of clients", 0)
-        return (), None, None
+        return (), None, None, None
     name, count = placement
     if examples is not None and len(examples) != count:
         _refuse(f"`examples_per_client` of {len(examples)} clients, but placement {name!r} has {count}", count)
@@ -41,9 +43,9 @@ def client_costs(
         _refuse(f"`examples_per_client` between {min(examples)} and {max(examples)}", count)
     flops, accessed = _work(plan.stages, name, "flops_per_client"), _work(plan.stages, name, "bytes_per_client")
     if flops is None or accessed is None:
-        return (), None, None
+        return (), None, None, None
     held = _held(mesh, name, count)
-    largest = max(examples) if examples is not None else None
+    largest = None if examples is None else _capacity(plan, name, count, max(examples))
     shares = [1.0 if examples is None or not largest else examples[client] / largest for client in range(count)]
     clients = tuple(
         ClientCostRecord(
@@ -56,8 +58,30 @@ def client_costs(
         )
         for client in range(count)
     )
-    padding = 1 - sum(shares) / _seats(mesh, name, count)
-    return clients, padding, None if examples is None else _lockstep(clients, plan.chunk_size)
+    padding = 1 - sum(shares) / _slots(mesh, name, count)
+    if examples is None:
+        return clients, padding, None, None
+    return clients, padding, *_waiting(clients, plan.chunk_size)
+
+
+def _capacity(plan: PlanRecord, name: str, count: int, largest: int) -> int:
+    """Examples per client that the clients' arrays hold: what is computed, and often more than the largest has.
+
+    The arrays lead with clients, then with examples, which may be cut into batches.
+    """
+    read = {
+        value.name: value.shape
+        for stage in plan.walk()
+        if stage.kind == "clients" and stage.placement == name
+        for value in stage.inputs
+        if value.shape[:1] == (count,)
+    }
+    held = []
+    for value in plan.inputs:
+        if read.get(value.name) == value.shape:
+            products = [math.prod(value.shape[1:end]) for end in range(2, len(value.shape) + 1)]
+            held += [product for product in products if product >= largest][:1]
+    return min(held, default=largest)
 
 
 def _refuse(fact: str, count: int) -> None:
@@ -88,6 +112,7 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
     for stage in stages:
         if stage.kind == "clients" and stage.placement == placement:
             amount = getattr(stage, field)
+            amount = None if amount is None else amount * stage.computations
         elif stage.kind == "loop":
             amount = _work(stage.body, placement, field)
             if amount:
@@ -122,20 +147,23 @@ def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | N
     return max(known, default=0.0) if len(known) == len(amounts) else None
 
 
-def _seats(mesh: MeshRecord | None, placement: str, count: int) -> int:
-    """Clients and empty seats, each once however many devices hold the same."""
+def _slots(mesh: MeshRecord | None, placement: str, count: int) -> int:
+    """Clients and empty slots, each once however many devices hold the same."""
     held = [part for part in mesh.clients if part.placement == placement] if mesh is not None else []
     copies = sum(part.start == 0 and part.stop > 0 for part in held)
     return sum(part.stop - part.start + part.padding for part in held) // copies if copies else count
 
 
-def _lockstep(clients: Sequence[ClientCostRecord], chunk_size: int | None) -> Waste:
+def _waiting(clients: Sequence[ClientCostRecord], chunk_size: int | None) -> tuple[Waste, Waste]:
+    """What waiting costs: for the largest client of a chunk, and for the slowest device."""
     by_device: dict[int | None, list[int]] = {}
     for client in clients:
         by_device.setdefault(client.device_id, []).append(client.examples or 0)
     true = sum(client.examples or 0 for client in clients)
-    slowest = max(_waited(examples, chunk_size or len(examples)) for examples in by_device.values())
-    return slowest * len(by_device) / true - 1 if true else None
+    waited = [_waited(examples, chunk_size or len(examples)) for examples in by_device.values()]
+    if not true:
+        return None, None
+    return sum(waited) / true - 1, max(waited) * len(waited) / sum(waited) - 1
 
 
 def _waited(examples: list[int], chunk_size: int) -> int:

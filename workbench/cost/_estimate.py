@@ -67,7 +67,7 @@ def estimate_cost(
     else:
         stages = list(planned_stages(plan.stages, plan, mesh)) if plan is not None else []
     costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
-    clients, padding, lockstep = client_costs(plan, mesh, examples_per_client)
+    clients, padding, lockstep, imbalance = client_costs(plan, mesh, examples_per_client)
     return CostRecord(
         stages=costs,
         clients=clients,
@@ -75,6 +75,7 @@ def estimate_cost(
         seconds=_sum_or_none([stage.seconds for stage in costs]) if chip is not None else None,
         padding_waste=padding,
         lockstep_waste=lockstep,
+        imbalance_waste=imbalance,
         assumptions=tuple(_assumptions(module, chip, dtype, peak, devices)),
     )
 
@@ -163,7 +164,7 @@ def planned_stages(
     devices = math.prod(mesh.shape) if mesh is not None else 1
     for stage in stages:
         is_loop = stage.kind == "loop"
-        per_device = stage.clients * turns / (devices if stage.clients >= devices else max(1, stage.clients))
+        per_device = _fullest_share(stage, plan, mesh, devices) * turns * stage.computations
         sent = list(_planned_reduction(stage, mesh, plan, turns))
         record = StageCostRecord(
             stage=stage.path,
@@ -176,6 +177,15 @@ def planned_stages(
         yield record, sent
         if is_loop:
             yield from planned_stages(stage.body, plan, mesh, turns * (stage.trip_count or math.nan))
+
+
+def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
+    """How many calls of a stage the fullest device makes, the other mesh axes sharing each evenly."""
+    placement = next((each for each in plan.placements if each.name == stage.placement), None)
+    if placement is None or mesh is None:
+        return stage.clients / (devices if stage.clients >= devices else max(1, stage.clients))
+    shards = math.prod(axis.size for axis in mesh.axes if axis.name in placement.mesh_axes)
+    return (placement.slots_per_device or -(-stage.clients // shards)) / (devices // shards)
 
 
 def _times(amount: float | None, factor: float) -> float | None:
@@ -258,7 +268,10 @@ def _assumptions(
     yield "FLOPs are those of dot products and convolutions, a multiply and an add being two"
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"
-        yield f"the work of clients is shared evenly by {devices} device(s); a reduction is one all-reduce"
+        yield (
+            f"the fullest device counts, {devices} in all; a reduction is one all-reduce of values that are "
+            "replicated over the other mesh axes"
+        )
     else:
         yield "bytes are those of main memory at the boundaries of fusions; caches are not modelled"
         if any(len(collective.stages) > 1 and not collective.stage_shares for collective in module.collectives):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
 from workbench.errors import InspectionError
+from workbench.mesh import chunk_shard
 from workbench.records import (
     ChipRecord,
     CollectiveRecord,
@@ -30,14 +31,17 @@ class _Size:
     shares: int
     others: int
     chunk_size: int
-
-    @property
-    def per_device(self) -> int:
-        return -(-self.clients // self.shares)
+    per_device: int  # slots, those that are padding too
 
     @property
     def turns(self) -> int:
         return -(-self.per_device // self.chunk_size)
+
+
+def _sized(clients: int, shares: int, others: int, chunk_size: int | None) -> _Size:
+    per_device = -(-clients // shares)
+    chunk, slots = chunk_shard(per_device, per_device if chunk_size is None else chunk_size)
+    return _Size(clients, shares, others, chunk, slots)
 
 
 def estimate_scaled(
@@ -113,9 +117,7 @@ def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
     axes = record.mesh.axes if record.mesh is not None else ()
     shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
     others = math.prod(axis.size for axis in axes) // shares
-    per_device = -(-placement.size // shares)
-    chunk_size = min(record.plan.chunk_size or per_device, per_device)
-    return placement, _Size(placement.size, shares, others, chunk_size)
+    return placement, _sized(placement.size, shares, others, record.plan.chunk_size)
 
 
 def _changed(
@@ -140,10 +142,9 @@ def _changed(
         )
         raise InspectionError(message)
     shares = devices // before.others
-    per_device = -(-clients // shares)
     if chunk_size is None:
-        chunk_size = before.chunk_size if record.plan.chunk_size is not None else per_device
-    return _Size(clients, shares, before.others, min(chunk_size, per_device))
+        chunk_size = record.plan.chunk_limit or record.plan.chunk_size
+    return _sized(clients, shares, before.others, chunk_size)
 
 
 class _Law:
@@ -210,10 +211,23 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
     mesh = MeshRecord(axes=axes, devices=(), abstract=True)
     planned = planned_stages(record.plan.stages, record.plan, mesh)
     return {
-        stage.stage: [(one.replace(group_size=1), share) for one, share in sent]
+        stage.stage: [(_as_held(one, stage.stage, record, before.others), share) for one, share in sent]
         for stage, sent in planned
         if sent and stage.stage in set(_inside(record.plan.stages, placement.name))
     }
+
+
+def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: int) -> CollectiveRecord:
+    """A planned reduction with the payload that one device really holds: other mesh axes may share the value."""
+    found = record.module.instructions if record.module else ()
+    sizes = {i.size_bytes for i in found if i.stage == stage and i.opcode not in ("parameter", "get-tuple-element")}
+    parts = (one.payload_bytes / part for part in range(1, others + 1) if others % part == 0)
+    held = next((part for part in parts if part in sizes), one.payload_bytes)
+    return one.replace(
+        group_size=1,
+        payload_bytes=round(held),
+        wire_bytes=None if one.wire_bytes is None else one.wire_bytes * held / one.payload_bytes,
+    )
 
 
 def _inside(stages: Sequence[StageRecord], placement: str, *, within: bool = False) -> Iterator[str]:
@@ -233,7 +247,8 @@ def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> Memory
     arguments, outputs, temporaries, peak = (part or 0 for part in parts)
     data = min(arguments, sum(_client_bytes(record.plan, law)))
     new_arguments = round((arguments - data) * law.model + data * law.clients)
-    new_outputs = round(outputs * law.model)
+    rows = min(outputs, sum(_returned_rows(record.plan, law)))
+    new_outputs = round(((outputs - rows) + rows * law.clients) * law.model)
     new_temporaries = round(temporaries * law.model * law.after.chunk_size / law.before.chunk_size)
     grown = new_arguments + new_outputs + new_temporaries - arguments - outputs - temporaries
     new_peak = max(peak + grown, new_arguments)
@@ -262,8 +277,25 @@ def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
         for value in stage.inputs
         if value.shape[:1] == (clients,)
     }
+    # A weight may have as many rows as there are clients: what the server sends to all is no data of clients.
+    shared = {value.name for stage in plan.walk() if stage.kind == "broadcast" for value in stage.inputs}
     for value in plan.inputs:
-        if value.name in read:
+        if value.name in read - shared:
+            yield value.size_bytes / clients * law.before.per_device
+
+
+def _returned_rows(plan: PlanRecord, law: _Law) -> Iterator[float]:
+    """Bytes per device of every result that has one row per client."""
+    clients = law.before.clients
+    rows = {
+        (value.shape, value.dtype)
+        for stage in plan.stages
+        if stage.kind == "clients" and stage.placement == law.placement.name
+        for value in stage.outputs
+        if value.shape[:1] == (clients,)
+    }
+    for value in plan.outputs:
+        if (value.shape, value.dtype) in rows:
             yield value.size_bytes / clients * law.before.per_device
 
 

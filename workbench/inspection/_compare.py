@@ -111,12 +111,8 @@ def _mesh_text(record: ProgramRecord) -> str:
     return " × ".join(f"{axis.name}={axis.size} {axis.type}" for axis in record.mesh.axes) or "none"
 
 
-def _moved_bytes(record: ProgramRecord) -> float:
-    return _moved(record.plan.stages)
-
-
-def _moved(stages: Sequence[StageRecord]) -> float:
-    return sum(stage.moved_bytes + (stage.trip_count or 1) * _moved(stage.body) for stage in stages)
+def _moved_bytes(record: ProgramRecord) -> float | None:
+    return record.plan.moved_bytes
 
 
 def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
@@ -143,9 +139,10 @@ def _stage_text(stage: StageRecord) -> str:
     if stage.clients > 1:
         parts.append(f"{stage.clients} clients")
     if stage.trip_count is not None:
-        parts.append(f"{stage.trip_count} turns")
+        parts.append(f"{stage.trip_count} iterations")
     if stage.flops_per_client is not None:
-        parts.append(f"{stage.flops_per_client:,.0f} FLOP per client")
+        what = "per iteration" if stage.kind == "loop" else "per client"
+        parts.append(f"{stage.flops_per_client:,.0f} FLOP {what}")
     if stage.moved_bytes:
         parts.append(f"{stage.moved_bytes:,} bytes moved")
     return ", ".join(parts) or "present"

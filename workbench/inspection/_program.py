@@ -25,6 +25,7 @@ from workbench.inspection._call import (
 from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
+from workbench.mesh import chunk_shard
 from workbench.plan import (
     ChunkSize,
     Plan,
@@ -38,11 +39,13 @@ from workbench.plan import (
 from workbench.records import (
     CallTreeRecord,
     ChipRecord,
+    CollectiveRecord,
     MeshRecord,
     ModuleRecord,
     PlanRecord,
     ProgramRecord,
     ShardingRecord,
+    SourceLine,
     TargetCompilation,
 )
 
@@ -132,19 +135,32 @@ def inspect_lowered(
 
 def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
     with on_mesh(version.mesh):
-        chosen = max(_chunks(version.plan, chunk_size), default=None)
-        return describe_plan(version.plan, names=version.of.names, chunk_size=chosen, notes=version.notes)
+        chunks = list(_chunks(version.plan, chunk_size))
+        return describe_plan(
+            version.plan,
+            names=version.of.names,
+            chunk_size=max((chunk for _, chunk, _, _ in chunks), default=None),
+            chunk_limit=max((limit for _, _, _, limit in chunks), default=None),
+            slots={name: max(s for other, _, s, _ in chunks if other == name) for name, *_ in chunks},
+            recompute=chunk_size is not None,
+            notes=version.notes,
+        )
 
 
-def _chunks(plan: Plan, chunk_size: ChunkSize) -> Iterator[int]:
-    """How many clients a device computes together, per phase, those inside loops too."""
+_ANY_SHARE = 2**30  # more clients than any device has
+
+
+def _chunks(plan: Plan, chunk_size: ChunkSize) -> Iterator[tuple[str, int, int, int]]:
+    """Placement, chunk size, slots per device and chunk size without a limit, per phase, those inside loops too."""
     if chunk_size is None:
         return
     for level in find_phases(plan, recompute=True).values():
         for phase in level:
             if phase.divisible:
-                shares = 1 if phase.layout is None else phase.layout.size
-                yield resolve_chunk_size(chunk_size, phase, -(-phase.placement.size // shares))
+                shards = 1 if phase.layout is None else phase.layout.size
+                per_shard = -(-phase.placement.size // shards)
+                chunk, slots = chunk_shard(per_shard, resolve_chunk_size(chunk_size, phase, per_shard))
+                yield phase.placement.name, chunk, slots, resolve_chunk_size(chunk_size, phase, _ANY_SHARE)
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             for body in loop_bodies(step.equation):
@@ -347,7 +363,15 @@ def _positional(jitted: Any, count: int, names: tuple[str, ...]) -> Any:
 
 
 def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
-    """The module of a program without clients: all of it is the work of its one stage."""
+    """The module with what only the plan knows: lines of combined collectives, products that were rewritten.
+
+    Of a program without clients all of it is the work of its one stage.
+    """
+    lines = {stage.path: stage.source for stage in described.walk()}
+    module = module.replace(
+        collectives=tuple(_with_lines(each, lines) for each in module.collectives),
+        notes=(*module.notes, *_rewritten_products(module, described)),
+    )
     if described.placements or len(described.stages) != 1 or module.attributed_instructions == 1.0:
         return module
     (stage,) = described.stages
@@ -359,6 +383,36 @@ def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
         attributed_flops=1.0,
         attributed_bytes=1.0,
     )
+
+
+def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | None]) -> CollectiveRecord:
+    """A combined collective keeps the stack frame of one of its operations alone; the plan has the others'."""
+    if len(collective.sources) >= len(collective.stages):
+        return collective
+    planned = [line for path in collective.stages if (line := lines.get(path)) is not None]
+    known = {(line.file, line.line) for line in collective.sources}
+    more = {(line.file, line.line): line for line in planned if (line.file, line.line) not in known}
+    return collective.replace(sources=(*collective.sources, *more.values()))
+
+
+def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator[str]:
+    """Stages of which the compiler computes fewer products than the plan holds, products with vectors above all."""
+    if module.flops is None:
+        return
+    compiled: dict[str, float] = {}
+    for instruction in module.instructions:
+        path = instruction.stage or (described.stages[0].path if len(described.stages) == 1 else "")
+        compiled[path] = compiled.get(path, 0.0) + instruction.flops * (instruction.executions or 0.0)
+    for stage in described.stages:
+        planned, found = stage.flops, compiled.get(stage.path, 0.0)
+        if not planned or stage.kind in ("loop", "branch"):
+            continue
+        if found == 0.0 or (module.devices == 1 and found < planned * (1 - 1e-9)):
+            yield (
+                f"of {planned:,.0f} FLOP in products of stage {stage.path} (`{stage.name}`) the compiler computes "
+                f"{found:,.0f} as products; the others, which count 0 here, it rewrote to elementwise operations "
+                "(products with a vector) or computes once where the program has them twice"
+            )
 
 
 def _shardings(tree: Any, shardings: Any, mesh: Mesh | None = None) -> ShardingRecord:

@@ -1,5 +1,6 @@
 """What the memory of the devices holds now."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,10 +59,38 @@ def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:
 def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
     """Bytes of all live arrays per id of a device."""
     total: dict[int, int] = {}
-    for array in jax.live_arrays() if arrays is None else arrays:
+    known = list(jax.live_arrays() if arrays is None else arrays)
+    shared = _shard_views(known)
+    for array in known:
+        if id(array) in shared:
+            continue
         for device, size in _bytes_per_device(array):
             total[device.id] = total.get(device.id, 0) + size
     return total
+
+
+def _shard_views(arrays: Sequence[Any]) -> set[int]:
+    """The ids of arrays that only show one shard of another: `x.addressable_shards` makes them in x's own memory.
+
+    Asking an array for its shards makes such views, so that only those with a possible view are asked.
+    """
+    alone: dict[Any, list[Any]] = {}
+    spread = []
+    for array in arrays:
+        with contextlib.suppress(RuntimeError, ValueError):
+            if array.is_deleted() or not array.is_fully_addressable:
+                continue
+            if len(array.sharding.device_set) == 1:
+                alone.setdefault((array.shape, array.dtype), []).append(array)
+            else:
+                spread.append((array, (array.sharding.shard_shape(array.shape), array.dtype)))
+    found: set[int] = set()
+    for array, form in spread:
+        if form in alone:
+            with contextlib.suppress(Exception):  # deleted meanwhile, or memory without an address
+                addresses = {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
+                found.update(id(one) for one in alone[form] if one.unsafe_buffer_pointer() in addresses)
+    return found
 
 
 def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[ArrayRecord, ...]:

@@ -61,7 +61,9 @@ def simulate_round(
     _check(deadline_seconds, wanted, len(chosen))
     durations = _durations(profiles, flops_per_client, down_bytes, up_bytes)[chosen]
     finish = durations.sum(axis=1)
-    leave = _dropouts(profiles, seed)[chosen] * finish  # infinite for those who stay
+    share = _dropouts(profiles, seed)[chosen]
+    # Infinite for those who stay, also where a client needs no time at all.
+    leave = np.where(np.isinf(share), np.inf, np.where(np.isinf(share), 0.0, share) * finish)
     over, finished = _end_of_round(finish, leave, deadline_seconds, wanted)
     spans, outcomes = [], []
     for row, client in enumerate(chosen.tolist()):

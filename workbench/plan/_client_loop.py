@@ -12,7 +12,7 @@ from jax.extend.core import Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench.mesh import Layout, bind_here, rebase, sharding_here
+from workbench.mesh import Layout, bind_here, chunk_shard, rebase, sharding_here
 from workbench.plan._callbacks import call_present, calls_back
 from workbench.plan._inline import uses_primitives
 from workbench.plan._phases import Phase
@@ -47,9 +47,7 @@ class ClientLoop:
         clients = phase.placement.size
         shards = 1 if layout is None else layout.size
         per_shard = math.ceil(clients / shards)
-        chunk_size = max(1, min(self.chunk_size_of(phase, per_shard), per_shard))
-        chunk_size = _largest_even_chunk(per_shard, chunk_size)
-        per_shard = math.ceil(per_shard / chunk_size) * chunk_size
+        chunk_size, per_shard = chunk_shard(per_shard, self.chunk_size_of(phase, per_shard))
         scope = self.scope_of(next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
         shard = ClientShard(phase, chunk_size, per_shard, clients if shards * per_shard != clients else None, self)
         with jax.named_scope(scope):
@@ -68,11 +66,6 @@ class ClientLoop:
             with jax.named_scope(self.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
                 results[step.equation.outvars[0]] = REDUCTION_OF[step.equation.primitive].finish(step.equation, total)
         return results
-
-
-def _largest_even_chunk(per_shard: int, chunk_size: int) -> int:
-    """The largest divisor of the shard from half of what was asked for on, so that nothing is padded; else that."""
-    return next((k for k in range(chunk_size, (chunk_size + 1) // 2 - 1, -1) if k and per_shard % k == 0), chunk_size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -345,14 +345,24 @@ def _linear_solve(equation: _Equation) -> _Cost:
 def _dot(equation: _Equation) -> float:
     (contracting, _), _ = equation.params["dimension_numbers"]
     shape = equation.operands[0].aval.shape
-    return 2.0 * _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
+    products = _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
+    return 2.0 * _real_products(equation) * products
+
+
+def _real_products(equation: _Equation) -> float:
+    """A complex multiply-add is four real ones."""
+    return 4.0 if getattr(equation.results[0].aval.dtype, "kind", "") == "c" else 1.0
 
 
 def _ragged_dot(equation: _Equation) -> float:
-    numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
-    (contracting, _), _ = numbers
+    ragged = equation.params["ragged_dot_dimension_numbers"]
+    (contracting, _), _ = ragged.dot_dimension_numbers
     shape = equation.operands[0].aval.shape
-    return 2.0 * _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
+    products = _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
+    if set(ragged.lhs_ragged_dimensions) & set(contracting):
+        # Each row is in one group alone: all groups together, the leading axis of the result, take every row once.
+        products /= max(1, equation.results[0].aval.shape[0])
+    return 2.0 * _real_products(equation) * products
 
 
 def _convolution(equation: _Equation) -> float:
@@ -371,7 +381,9 @@ def _convolution(equation: _Equation) -> float:
             dilation=params["rhs_dilation"][i],
         )
     batch = lhs[lhs_spec[0]] // params["batch_group_count"]
-    return 2.0 * batch * rhs[rhs_spec[0]] * rhs[rhs_spec[1]] * positions  # rhs[1] is already one group's features
+    return (
+        2.0 * _real_products(equation) * batch * rhs[rhs_spec[0]] * rhs[rhs_spec[1]] * positions
+    )  # rhs[1] is already one group's features
 
 
 _CONTROL: dict[str, Callable[[_Equation], _Cost]] = {

@@ -1,7 +1,9 @@
 """A plan as a record: what a reader, a view or a cost model needs to know of each stage."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -13,34 +15,77 @@ from workbench.plan._count import count_jaxpr
 from workbench.plan._disclosure import find_disclosed
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
+from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
 from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
 
 
 def describe_plan(
-    plan: Plan, *, names: Sequence[str] = (), chunk_size: int | None = None, notes: Sequence[str] = ()
+    plan: Plan,
+    *,
+    names: Sequence[str] = (),
+    chunk_size: int | None = None,
+    chunk_limit: int | None = None,
+    slots: Mapping[str, int] = MappingProxyType({}),
+    recompute: bool = False,
+    notes: Sequence[str] = (),
 ) -> PlanRecord:
-    """The record of a plan; `names` are the names of its inputs."""
+    """The record of a plan.
+
+    Args:
+        plan: The plan.
+        names: The names of its inputs.
+        chunk_size: How many clients a device computes together.
+        chunk_limit: How many were asked for, whatever the number of clients.
+        slots: Slots per device of each placement, where chunks leave some empty.
+        recompute: Whether rows that a later level reads are made again there, as in chunks of clients.
+        notes: What else is to be known.
+
+    Returns:
+        The record.
+    """
     flow = _Names(plan, names)
     variables = plan.closed.jaxpr
     inputs = tuple(flow.value(v) for v in variables.invars)
     disclosed, kept_local = find_disclosed(plan, inputs)
+    made_again = _computations(plan, recompute)
+    stages = tuple(_stage_record(plan, stage, flow, "", made_again, recompute) for stage in plan.stages)
+    repeated = [stage for top in stages for stage in top.walk() if stage.computations > 1]
+    notes = [*notes, *(_repeated_note(stage) for stage in repeated)]
     return PlanRecord(
         name=plan.name,
-        placements=tuple(_placement_record(p) for p in plan.placements),
-        stages=tuple(_stage_record(plan, stage, flow, "") for stage in plan.stages),
+        placements=tuple(_placement_record(p, slots.get(p.name)) for p in plan.placements),
+        stages=stages,
         inputs=inputs,
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
         chunk_size=chunk_size,
+        chunk_limit=chunk_limit,
         disclosed=disclosed,
         kept_local=kept_local,
         notes=tuple(notes),
     )
 
 
-def _placement_record(placement: Placement) -> PlacementRecord:
+def _placement_record(placement: Placement, slots: int | None) -> PlacementRecord:
     layout = find_layout(placement, uneven=True)
-    return PlacementRecord(name=placement.name, size=placement.size, mesh_axes=layout.axes if layout else ())
+    axes = layout.axes if layout else ()
+    return PlacementRecord(name=placement.name, size=placement.size, mesh_axes=axes, slots_per_device=slots)
+
+
+def _computations(plan: Plan, recompute: bool) -> dict[int, int]:
+    """How often each client computes a step, by the id of its equation, where that is more than once."""
+    found: Counter[int] = Counter()
+    if recompute:
+        for level in find_phases(plan, recompute=True).values():
+            found.update(id(step.equation) for phase in level for step in phase.steps if step.kind == "clients")
+    return {equation: count for equation, count in found.items() if count > 1}
+
+
+def _repeated_note(stage: StageRecord) -> str:
+    return (
+        f"each client computes stage {stage.path} (`{stage.name}`) {stage.computations} times: a later stage reads its "
+        "rows, and making them again takes less memory than keeping those of all clients"
+    )
 
 
 class _Names:
@@ -73,7 +118,9 @@ class _Names:
         )
 
 
-def _stage_record(plan: Plan, stage: Stage, flow: _Names, path: str) -> StageRecord:
+def _stage_record(
+    plan: Plan, stage: Stage, flow: _Names, path: str, made_again: Mapping[int, int], recompute: bool
+) -> StageRecord:
     step = stage.steps[0]
     made = {v for s in stage.steps for v in s.outputs}
     inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in made))
@@ -96,9 +143,10 @@ def _stage_record(plan: Plan, stage: Stage, flow: _Names, path: str) -> StageRec
         flops_per_client=flops,
         bytes_per_client=accessed,
         trip_count=step.equation.params.get("length") if step.kind == "loop" else None,
+        computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
         jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True) if jaxpr is not None else "",
-        body=_body(stage, flow, path),
+        body=_body(stage, flow, path, recompute),
     )
 
 
@@ -143,7 +191,7 @@ def _size(v: Any) -> int:
     return math.prod(v.aval.shape) * getattr(v.aval.dtype, "itemsize", 4)
 
 
-def _body(stage: Stage, flow: _Names, path: str) -> tuple[StageRecord, ...]:
+def _body(stage: Stage, flow: _Names, path: str, recompute: bool) -> tuple[StageRecord, ...]:
     step = stage.steps[0]
     if stage.kind in ("loop", "branch"):
         closed = loop_bodies(step.equation)
@@ -160,7 +208,8 @@ def _body(stage: Stage, flow: _Names, path: str) -> tuple[StageRecord, ...]:
         suffix = f"[{number}]" if stage.kind == "branch" else ""
         inside = _Names(inner, names)
         prefix = f"{path}{stage.index}{suffix}."
-        records.extend(_stage_record(inner, inner_stage, inside, prefix) for inner_stage in inner.stages)
+        again = _computations(inner, recompute)
+        records.extend(_stage_record(inner, each, inside, prefix, again, recompute) for each in inner.stages)
     return tuple(records)
 
 

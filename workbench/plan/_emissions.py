@@ -96,7 +96,7 @@ class _Collector(Interpreter[Any]):
             last, (stacked, emitted) = jax.lax.scan(
                 iteration, tuple(start), tuple(xs), flow.length, reverse=flow.reverse, unroll=unroll
             )
-        outer = [Emission(e.name, (_loop_axis(e), *e.axes)) for e in emissions]
+        outer = [Emission(e.name, _below_loop(e.axes)) for e in emissions]
         self.found += zip(outer, emitted, strict=True)
         return [*last, *stacked]
 
@@ -127,11 +127,14 @@ class _Collector(Interpreter[Any]):
         return results[:plain]
 
 
-def _loop_axis(emission: Emission) -> str:
-    """A loop around clients counts rounds, a loop inside of one counts its steps."""
-    base = "step" if all(axis.startswith("step") for axis in emission.axes) else "round"
-    inner = sum(axis.startswith(base) for axis in emission.axes)
-    return f"{base} {inner + 1}" if inner else base
+def _below_loop(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of a value below one more loop; loops are numbered from the outermost, so that each has one name.
+
+    A loop around clients counts rounds, a loop inside of one counts its steps.
+    """
+    base = "step" if all(axis.startswith("step") for axis in axes) else "round"
+    deeper = (f"{base} {int(axis[len(base) :] or 1) + 1}" if axis.startswith(base) else axis for axis in axes)
+    return (base, *deeper)
 
 
 def _absent(aval: Any) -> Any:

@@ -160,7 +160,8 @@ class CostRecord(Record):
     chip: ChipRecord | None = None
     seconds: float | None = None
     padding_waste: float | None = None  # share of client work spent on padding, 0..1
-    lockstep_waste: float | None = None  # max/mean - 1 of true work among clients that run together
+    lockstep_waste: float | None = None  # how much longer chunks take than their clients' true work, minus 1
+    imbalance_waste: float | None = None  # max/mean - 1 of the work of devices
     assumptions: tuple[str, ...] = ()
 
 

@@ -43,6 +43,7 @@ class PlacementRecord(Record):
     name: str
     size: int
     mesh_axes: tuple[str, ...] = ()
+    slots_per_device: int | None = None  # clients that a device computes, masked ones too; None: the even share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class StageRecord(Record):
     flops_per_client: float | None = None
     bytes_per_client: int | None = None
     trip_count: int | None = None
+    computations: int = 1  # how often each client computes it: rows that a later level reads may be made again there
     source: SourceLine | None = None
     jaxpr: str = ""
     body: tuple["StageRecord", ...] = ()
@@ -84,8 +86,13 @@ class StageRecord(Record):
 
     @property
     def flops(self) -> float | None:
-        """Predicted FLOPs of all clients together (a loop: of all its turns)."""
-        return None if self.flops_per_client is None else self.flops_per_client * self.clients * (self.trip_count or 1)
+        """Predicted FLOPs of all clients together, of all iterations of a loop; None where their number is unknown."""
+        if self.flops_per_client is None:
+            return None
+        iterations = 1 if self.kind != "loop" else self.trip_count
+        if iterations is None:
+            return None if self.flops_per_client else 0.0
+        return self.flops_per_client * self.clients * self.computations * iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +123,15 @@ class PlanRecord(Record):
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
     chunk_size: int | None = None  # None: every client of a device at once
+    chunk_limit: int | None = None  # the chunk size that was asked for, whatever the number of clients
     disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends nothing else
     kept_local: tuple[ValueRecord, ...] = ()  # inputs that only clients read, as one client holds them
     notes: tuple[str, ...] = ()
+
+    @property
+    def moved_bytes(self) -> float | None:
+        """Bytes between server and clients in one call; None where they lie in a loop of unknown length."""
+        return _moved(self.stages)
 
     def walk(self, into: Container[StageKind] = STAGE_KINDS) -> Iterator[StageRecord]:
         """Every stage of the plan, those inside other stages too, in program order, outer ones first.
@@ -136,3 +149,30 @@ class PlanRecord(Record):
         """
         for stage in self.stages:
             yield from stage.walk(into)
+
+
+def _moved(stages: tuple[StageRecord, ...]) -> float | None:
+    total = 0.0
+    for stage in stages:
+        inner = _moved_inside(stage)
+        if inner is None:
+            return None
+        total += stage.moved_bytes + inner
+    return total
+
+
+def _moved_inside(stage: StageRecord) -> float | None:
+    """What the body of a stage moves: in all iterations, for all clients, in the branch that moves most."""
+    if stage.kind == "branch":
+        branches: dict[str, list[StageRecord]] = {}
+        for inner in stage.body:
+            branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
+        amounts = [_moved(tuple(body)) for body in branches.values()]
+        known = [amount for amount in amounts if amount is not None]
+        return max(known, default=0.0) if len(known) == len(amounts) else None
+    once = _moved(stage.body)
+    if stage.kind == "loop":
+        if not once:
+            return once
+        return None if stage.trip_count is None else once * stage.trip_count
+    return None if once is None else once * stage.clients

@@ -150,7 +150,12 @@ def render_cost_text(cost: CostRecord) -> str:
             f"  {count_text(len(work))} clients: {flops_text(min(work))} to {flops_text(max(work))} each, "
             f"{flops_text(sum(work) / len(work))} on average"
         )
-    for name, share in (("padding", cost.padding_waste), ("running in lockstep", cost.lockstep_waste)):
+    wastes = {
+        "padding": cost.padding_waste,
+        "running in lockstep": cost.lockstep_waste,
+        "unequal devices": cost.imbalance_waste,
+    }
+    for name, share in wastes.items():
         if share is not None:
             lines.append(f"  wasted by {name}: {share:.1%}")
     lines += [f"Assumes: {assumption}" for assumption in cost.assumptions]

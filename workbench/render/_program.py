@@ -59,10 +59,11 @@ def describe_program(record: ProgramRecord) -> str:
         return _describe_ordinary(record)
     stages = list(record.plan.walk())
     clients = max((s.clients for s in stages), default=1)
-    moved = sum(s.moved_bytes * _turns(record.plan.stages, s) for s in stages)
+    moved = record.plan.moved_bytes
+    amount = "an unknown number of bytes" if moved is None else bytes_text(moved)
     count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
     return (
-        f"Program {record.name} on {record.target}: {count}, {count_text(clients)} clients, {bytes_text(moved)} "
+        f"Program {record.name} on {record.target}: {count}, {count_text(clients)} clients, {amount} "
         "between server and clients per call"
     )
 
@@ -136,15 +137,8 @@ def axes_text(axes: tuple[str, ...]) -> str:
     return " × ".join(axes) if axes else "a group that is no mesh axis"
 
 
-def _turns(stages: tuple[StageRecord, ...], wanted: StageRecord) -> int:
-    """How often the loops around `wanted` run it, as far as their trip counts are known."""
-    for stage in stages:
-        if stage is wanted:
-            return 1
-        if any(inner is wanted for inner in stage.walk()):
-            copies = stage.clients if stage.kind == "clients" else 1
-            return (stage.trip_count or 1) * copies * _turns(stage.body, wanted)
-    return 1
+def _per(stage: StageRecord) -> str:
+    return {"clients": " per client", "loop": " per iteration"}.get(stage.kind, "")
 
 
 def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: int) -> list[str]:
@@ -158,9 +152,7 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
         if stage.moved_bytes:
             what.append(f"moves {bytes_text(stage.moved_bytes)}")
         if stage.flops_per_client is not None:
-            what.append(
-                f"{flops_text(stage.flops_per_client)}{' per client' if stage.kind == 'clients' else ''} (predicted)"
-            )
+            what.append(f"{flops_text(stage.flops_per_client)}{_per(stage)} (predicted)")
         if stage.outputs:
             what.append("-> " + ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in stage.outputs))
         if stage.source:

@@ -80,7 +80,9 @@ def render_module_text(module: ModuleRecord) -> str:
         )
     sent = sum(collective_bytes(module).values())
     if module.collectives:
-        lines.append(f"  one device sends {bytes_text(sent)} per call")
+        unknown = any(found.executions is None and found.wire_bytes != 0 for found in module.collectives)
+        amount = "an unknown number of bytes" if unknown else bytes_text(sent)
+        lines.append(f"  one device sends {amount} per call")
     costly = sorted(module.instructions, key=lambda i: -(i.flops * (i.executions or 1)))[:5]
     for instruction in costly:
         if instruction.flops:

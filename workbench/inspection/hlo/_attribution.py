@@ -52,10 +52,16 @@ def stages_of(op_name: str) -> tuple[Stage, ...]:
         >>> stages_of("jit(f)/wb:2:loop/while/body/transpose(jvp(wb:2.0:clients))/mul")
         (Stage(path='2.0', kind='clients'),)
     """
-    if "wb" not in op_name:
-        return ()
-    found = [_innermost(path) for path in _paths(op_name)]
-    return tuple(dict.fromkeys(stage for stage in found if stage is not None))
+    return tuple(dict.fromkeys(stage for stage in combined_stages(op_name) if stage is not None))
+
+
+def combined_stages(op_name: str) -> list[Stage | None]:
+    """The stage of every name that an `op_name` combines, in order, with repetitions; None for one outside of all.
+
+    Args:
+        op_name: As for `stages_of`. Of a combined collective it lists one name per operand.
+    """
+    return [_innermost(path) for path in _paths(op_name)] if "wb" in op_name else []
 
 
 def _paths(op_name: str) -> list[str]:

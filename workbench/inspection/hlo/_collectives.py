@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from workbench.inspection.hlo._attribution import StageFinder
+from workbench.inspection.hlo._attribution import StageFinder, combined_stages
 from workbench.inspection.hlo._executions import Runs
 from workbench.inspection.hlo._frames import Frames
 from workbench.inspection.hlo._groups import Axes, Groups, group_axes, pair_axes, parse_groups
@@ -147,6 +147,12 @@ class CollectiveReader:
     def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
         """Whose the parts of a combined payload are: each element taken out of the result is of its own stage."""
         sizes: dict[str, int] = {}
+        named = combined_stages(around[0].op_name)
+        if len(around) == 1 and len(named) == len(operands):  # nobody takes the parts: they are the module's results
+            for stage, operand in zip(named, operands, strict=True):
+                if stage is None:
+                    return {}
+                sizes[stage.path] = sizes.get(stage.path, 0) + operand.size_bytes
         for taker in around[1:]:
             index = int(taker.attribute("index") or 0)
             for stage in self._stages.stages(taker)[:1]:

@@ -1,7 +1,8 @@
 """FLOPs of HLO instructions: dot products and convolutions, a multiply and an add being two.
 
 Elementwise operations and reductions are not counted: a roofline's peak is that of the matrix unit, and the rest is
-bounded by memory. So a program's FLOPs are exactly those of its analytic matrix products, on every backend.
+bounded by memory. A compiler may rewrite a product with a vector to elementwise operations: then it counts 0 here, and
+the module has a note.
 """
 
 import math
@@ -61,14 +62,20 @@ class FlopCounter:
         if dimensions is None:
             raise InspectionError(unreadable(f"`{instruction.name}` has no `lhs_contracting_dims`"))
         contracting = _integers(dimensions)
-        return 2.0 * instruction.shape.elements * math.prod(lhs[d] for d in contracting)
+        return (
+            2.0
+            * _real_products(instruction.shape)
+            * instruction.shape.elements
+            * math.prod(lhs[d] for d in contracting)
+        )
 
     def _convolution(self, instruction: Instruction) -> float:
         if _LABELS.search(instruction.attribute("dim_labels") or "") is None:
             self.notes[instruction.name] = f"FLOPs of `{instruction.name}` are not counted: no dim_labels"
             return 0.0
         lhs, rhs = self._operand(instruction, 0), self._operand(instruction, 1)
-        return convolution_flops(instruction, lhs.dimensions, rhs.dimensions, instruction.shape.dimensions)
+        flops = convolution_flops(instruction, lhs.dimensions, rhs.dimensions, instruction.shape.dimensions)
+        return _real_products(instruction.shape) * flops
 
     def _custom_call(self, instruction: Instruction) -> float:
         target = instruction.attribute("custom_call_target") or '"?"'
@@ -137,6 +144,11 @@ def convolution_flops(
     batch = lhs[lhs_labels.index("b")] // int(instruction.attribute("batch_group_count") or 1)
     features_in, features_out = rhs[rhs_labels.index("i")], rhs[rhs_labels.index("o")]
     return 2.0 * batch * features_in * features_out * positions  # the kernel's "i" is already one group's
+
+
+def _real_products(shape: Shape) -> float:
+    """A complex multiply-add is four real ones."""
+    return 4.0 if shape.leaves and shape.leaves[0].dtype in ("c64", "c128") else 1.0
 
 
 def _window(text: str) -> dict[str, list[int]]:

@@ -8,6 +8,7 @@ from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 from workbench.records import BufferRecord, MemoryRecord, SourceLine
 
 _LARGEST = 12
+_SAME_PEAK = 0.1
 _ALIASES = frozenset("bitcast opt-barrier add-dependency domain".split())
 _SILENT = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
 _ELEMENTWISE = frozenset(
@@ -58,6 +59,13 @@ def read_memory(
     if "is_scheduled=true" in hlo.header:
         note = RECONSTRUCTED if liveness.run() else "its computations call each other too often for a memory timeline"
     peak_bytes = _peak(stats)
+    notes = [note]
+    highest = max((size for _, size in liveness.timeline), default=0)
+    if peak_bytes and highest and abs(highest / peak_bytes - 1) > _SAME_PEAK:
+        notes.append(
+            f"the timeline reaches {highest:,} bytes where the compiler's peak is {peak_bytes:,}: it shows the order in "
+            "which memory fills; how much a device needs is the compiler's figure"
+        )
     record = MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),
         output_bytes=_stat(stats, "output_size_in_bytes"),
@@ -70,7 +78,7 @@ def read_memory(
         largest=(largest := _largest(liveness.at_peak, source)),
         padding_bytes=sum(buffer.padding_bytes for buffer in largest) if largest else None,
         timeline=tuple(liveness.timeline),
-        notes=(note,),
+        notes=tuple(notes),
     )
     return record, liveness.at_peak
 

@@ -9,7 +9,7 @@ from workbench.errors import InspectionError
 from workbench.inspection.hlo._attribution import StageFinder
 from workbench.inspection.hlo._call_tree import CallTreeReader
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
-from workbench.inspection.hlo._executions import Runs, count_runs
+from workbench.inspection.hlo._executions import Runs, count_runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
 from workbench.inspection.hlo._memory import Buffer, read_memory
@@ -121,6 +121,7 @@ class _Inspection:
         self._flops, self._traffic = FlopCounter(hlo), Traffic(hlo)
         self._weights: dict[str, float] = {}
         self._unbounded = [i.name for i in hlo.instructions() if "?" in i.shape_text]
+        self._callers = {callee: i for i in hlo.instructions() for callee in i.calls()}
         self._runs: Runs = count_runs(hlo, self._weight)
         self._stages, self._frames = StageFinder(hlo, self._runs), Frames(hlo)
         axes = mesh and MeshAxes(names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order)
@@ -187,7 +188,13 @@ class _Inspection:
         weight = 0.0
         for instruction in self._hlo.computations[computation].instructions:
             weight += self._flops.instruction(instruction) * 1e6 + self._traffic.instruction(instruction)
-            if instruction.opcode in ("while", "conditional", "call", "async-start", "call-start"):
+            if instruction.opcode == "while":
+                # A loop of unknown length weighs as one iteration, which the note on it says.
+                iterations = trip_count(self._hlo, instruction, self._callers)
+                weight += (1.0 if iterations is None else iterations) * sum(map(self._weight, instruction.calls()))
+            elif instruction.opcode == "conditional":
+                weight += max((self._weight(callee) for callee in instruction.calls()), default=0.0)
+            elif instruction.opcode in ("call", "async-start", "call-start"):
                 weight += sum(self._weight(callee) for callee in instruction.calls())
         self._weights[computation] = weight
         return weight

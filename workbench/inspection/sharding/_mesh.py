@@ -64,9 +64,9 @@ def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
     """Adds which clients of a placement each device holds.
 
-    Clients go in order along the placement's mesh axes (the first one outermost), equal shares of
-    `ceil(clients / devices along these axes)`; the last shares may have empty seats (`padding`). Devices that differ
-    only along other axes hold the same clients.
+    Clients go in order along the placement's mesh axes (the first one outermost), `slots_per_device` on each device,
+    or else `ceil(clients / devices along these axes)`; the last devices may have empty slots (`padding`). Devices
+    that differ only along other axes hold the same clients.
 
     Args:
         mesh: The mesh, from `inspect_mesh`.
@@ -96,7 +96,7 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
     where = [names.index(name) for name in placement.mesh_axes]
     shape = mesh.shape
     parts = math.prod(shape[axis] for axis in where)
-    share = -(-placement.size // parts)
+    share = placement.slots_per_device or -(-placement.size // parts)
     held = []
     for device in mesh.devices:
         part = 0
