@@ -225,7 +225,7 @@ def test_devices_wait_for_the_slowest_one():
     )
     cost = estimate_cost(None, plan(client_stage()), mesh=mesh, examples_per_client=(6, 6, 2, 2))
     assert [c.device_id for c in cost.clients] == [0, 0, 1, 1]
-    assert cost.lockstep_waste == 0.5  # both devices take 12; 16 of 24 examples are work
+    assert cost.imbalance_waste == 0.5  # both devices take 12; 16 of 24 examples are work
 
 
 def test_empty_seats_are_padding_counted_once_per_copy():
