@@ -29,10 +29,14 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
     expect(begin).to_be_enabled(timeout=180_000)
 
     skew = view.get_by_label("skew of labels (α)")
+    held = view.get_by_role("img", name="Who holds which digits: 8 clients")
+    before = held.get_attribute("aria-label")
     skew.focus()
     for _ in range(8):
         lab_page.keyboard.press("ArrowRight")
     expect(skew).to_have_attribute("aria-valuetext", "none")
+    expect(held).not_to_have_attribute("aria-label", before or "", timeout=20_000)
+    view.get_by_text("More settings").click()
     view.get_by_label("compression").select_option("top 10 %")
     begin.click()
     expect(rows).to_have_count(2, timeout=180_000)
@@ -51,7 +55,6 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
         100 * float(ask_kernel(lab_page, "play.experiment.run.history[-1].metrics['test accuracy']")), abs=0.06
     )
 
-    view.get_by_role("button", name="Show me the code").click()
     cell = view.get_by_label("The notebook cell that does the same")
     expect(cell).to_contain_text('data.digits(8, alpha=float("inf"), seed=0)')
     expect(cell).to_contain_text("aggregator=algorithms.top_k_mean(0.1)")
@@ -62,6 +65,9 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
             view.screenshot(path=f"{folder}/playground-{theme.split()[1].lower()}.png")
     rows.nth(0).get_by_role("button").click()
     expect(rows).to_have_count(1)
+    view.get_by_role("button", name="Insert as cell").click()
+    last = lab_page.locator(".jp-Notebook .jp-CodeCell").last
+    expect(last).to_contain_text("aggregator=algorithms.top_k_mean(0.1)")
 
 
 def test_settings_that_do_not_go_together_are_told_and_nothing_is_lost(
@@ -71,6 +77,7 @@ def test_settings_that_do_not_go_together_are_told_and_nothing_is_lost(
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     view.get_by_label("algorithm").select_option("SCAFFOLD")
+    view.get_by_text("More settings").click()
     view.get_by_label("compression").select_option("8 bits")
     view.get_by_role("button", name="Run", exact=True).click()
     told = view.get_by_role("alert").filter(has_text="SCAFFOLD sends two values")

@@ -43,6 +43,7 @@ class Experiments(Protocol):
     Settings: Callable[..., Any]
     Experiment: Callable[[Any], Any]
     write_code: Callable[[Any], str]
+    count_labels: Callable[[Any], Any]
 
 
 class Playground(RunDesk):
@@ -56,8 +57,13 @@ class Playground(RunDesk):
         experiment: The one that was started last.
     """
 
-    module_name = "playground.js"
-    requests: ClassVar[dict[str, str]] = RunDesk.requests | {"start": "start", "code": "code", "forget": "forget"}
+    view_name = "playground"
+    requests: ClassVar[dict[str, str]] = RunDesk.requests | {
+        "start": "start",
+        "code": "code",
+        "forget": "forget",
+        "holdings": "holdings",
+    }
 
     def __init__(self, experiments: Experiments, settings: Any = None) -> None:
         self._experiments = experiments
@@ -109,6 +115,11 @@ class Playground(RunDesk):
         """The notebook cell that does what these settings do."""
         return self._experiments.write_code(self._settings(chosen))
 
+    def holdings(self, clients: int, alpha: float, seed: int) -> list[list[int]]:
+        """How many examples of each digit every client would hold: `[clients][digits]`."""
+        chosen = self._settings({"clients": clients, "alpha": alpha, "seed": seed})
+        return [list(map(int, row)) for row in self._experiments.count_labels(chosen)]
+
     def forget(self, number: int) -> None:
         """Takes an earlier experiment out of the comparison."""
         self._earlier = [each for each in self._earlier if each["number"] != number]
@@ -148,6 +159,7 @@ class Playground(RunDesk):
         return {
             "number": self._number,
             "name": _name(self.experiment.settings),
+            "group": _name(dataclasses.replace(self.experiment.settings, seed=self._experiments.Settings().seed)),
             "accuracies": accuracies,
             "sent": _number(history[-1].metrics["sent up (MiB)"]) * 2**20 if accuracies else 0.0,
         }

@@ -1,4 +1,5 @@
 // The widget's model as the host offers it (anywidget, an exported page, marimo), and the context made from it.
+import { insertCell } from "./notebook";
 import { merge } from "./selection";
 import { token, watchTheme } from "./theme";
 import type { Progress, RequestOptions, Selection, SelectionPatch, ViewContext } from "./view";
@@ -186,6 +187,7 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
       }
     },
     chunk: shared.chunk,
+    insertCell: (source) => insertCell(model, source),
     say: shared.say,
     fail: shared.fail,
   };

@@ -66,6 +66,8 @@ export interface ViewContext {
   request<T>(kind: string, payload?: object, options?: RequestOptions): Promise<T>;
   /** A part of the front end that is loaded when it is first needed. */
   chunk<T>(name: string): Promise<T>;
+  /** Puts a code cell below this view; false where the host has no notebook to write in. */
+  insertCell(source: string): boolean;
   say(text: string): void;
   fail(error: unknown): void;
 }

@@ -26,4 +26,5 @@ export const VIEWS: Record<string, RenderView> = {
   compare,
   cost,
   player: lazy("player", "player"),
+  playground: lazy("runs", "playground"),
 };

@@ -81,6 +81,18 @@ def algorithm_of(settings: Settings) -> algorithms.Algorithm:
     )
 
 
+def count_labels(settings: Settings) -> np.ndarray:
+    """How many examples of each digit every client of an experiment holds, `[clients, 10]`.
+
+    Example:
+        >>> counts = count_labels(Settings(clients=4, alpha=0.1))
+        >>> counts.shape, int(counts.sum())
+        ((4, 10), 1438)
+    """
+    train, _ = data.digits(settings.clients, alpha=settings.alpha, seed=settings.seed)
+    return np.stack([np.bincount(held["y"], minlength=10) for held in train.arrays.values()])
+
+
 class Experiment:
     """An experiment, ready to run.
 
@@ -90,7 +102,8 @@ class Experiment:
     Attributes:
         run: The rounds; start them with `run.start()`. Their metrics are `test accuracy`, `loss` (of the clients while
             they train), `client loss` (of the server's model on every client's own examples, `[clients]`), `clients`
-            (that answered) and `sent up (MiB)` (by all clients, all rounds so far).
+            (that answered) and `sent up (MiB)` (by all clients, all rounds so far); and what the algorithm emits, as
+            `client drift` (how far each client went, `[clients]`).
         plan: One round as stages.
         sent_down_bytes: What one client receives in a round.
         sent_up_bytes: What it sends.
@@ -99,7 +112,7 @@ class Experiment:
         >>> experiment = Experiment(Settings(clients=4, rounds=2))
         >>> run = experiment.run.start()
         >>> run.status, sorted(run.history[-1].metrics)[:3]
-        ('finished', ['client loss', 'clients', 'loss'])
+        ('finished', ['client drift', 'client loss', 'clients'])
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -116,7 +129,7 @@ class Experiment:
         self.plan = plan_program(self.algorithm.round, (state, self.batches(0)), {})
         self.sent_down_bytes, self.sent_up_bytes = _per_client(self.plan, settings.clients)
         self._sent_up = 0.0
-        self.run = Run(self._round, state, settings.rounds, data=self.batches, progress=False)
+        self.run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
 
     def batches(self, round: int) -> dict[str, np.ndarray]:
         """What every client trains on in a round, drawn with replacement; clients that do not answer weigh 0."""
