@@ -63,7 +63,7 @@ def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[s
     ]  # fmt: skip
     command = [sys.executable, "-m", front_end, "--no-browser", f"--port={port}", *own, *options]
     search = os.pathsep.join(
-        [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+        [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "widgets"), str(Path(__file__).parents[1])]
     )  # also where not installed
     environment = os.environ | {"PYTHONPATH": search} | {name: str(place) for name, place in places.items()}
     with serve(command, environment, home / "lab.log", f"http://127.0.0.1:{port}{up}?token={TOKEN}"):
