@@ -99,15 +99,16 @@ def test_collective_inside_of_a_client_means_the_same_on_every_mesh(mesh: str, c
 @HOWS
 @pytest.mark.parametrize("mesh", ["Auto", "Explicit"], ids=str)
 def test_shard_map_inside_of_a_client_keeps_model_parallelism(mesh: str, how: Any) -> None:
-    x = jnp.arange(32.0).reshape(8, 4)
+    rows = np.arange(32.0, dtype=np.float32).reshape(8, 4)
     kind = getattr(jax.sharding.AxisType, mesh)
     with jax.set_mesh(wb.make_mesh(clients=4, model=2, axis_types=kind)):
+        x = jax.device_put(rows, P(None, "model"))  # JAX 0.12 wants an explicitly sharded argument as `in_specs` says
         client = jax.shard_map(
             lambda part: jax.lax.psum(part, "model"), in_specs=P("model"), out_specs=P(), axis_names={"model"}
         )
         got = how(wb.program(clients=8)(lambda x: wb.reduce_sum(wb.map_fn(client, x))))(x)
     # Each client adds the first half of its row to the second; then all clients are added up.
-    np.testing.assert_allclose(jax.device_get(got), x.reshape(8, 2, 2).sum((0, 1)))
+    np.testing.assert_allclose(jax.device_get(got), rows.reshape(8, 2, 2).sum((0, 1)))
 
 
 @pytest.mark.parametrize("axis_types", ["Auto", "Explicit"], ids=str)

@@ -143,9 +143,14 @@ def register_dce(primitive: Any, rule: Callable) -> None:
 def register_discharge(primitive: Any, rule: Callable[..., Sequence[Any]]) -> None:
     """Registers how an equation of `primitive` is bound without the Refs inside of it; its operands are no Refs."""
 
-    @_discharge.register_discharge_rule(primitive)
-    def discharged(in_avals: Sequence[Aval], out_avals: Sequence[Aval], *operands: Any, **params: Any) -> Any:
-        return [None] * len(in_avals), rule(*operands, **params)
+    if jax.__version_info__ >= (0, 11):  # one context in the place of the types of inputs and outputs
+        _discharge.register_discharge_rule(primitive)(
+            lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))
+        )
+    else:
+        _discharge.register_discharge_rule(primitive)(
+            lambda in_avals, out_avals, *operands, **params: ([None] * len(operands), rule(*operands, **params))
+        )
 
 
 def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
