@@ -247,7 +247,10 @@ class RecordSnapshot:
     """What the fixture `record_snapshot` gives: compares records with files next to the test."""
 
     def __init__(self, folder: Path, name: str, update: bool | None) -> None:
-        self.folder, self.name, self.update, self.count = folder, name, update, 0
+        self.folder: Path = folder
+        self.name: str = name
+        self.update: bool | None = update
+        self.count = 0
 
     def __call__(self, record: Record, name: str | None = None) -> None:
         """Compares one record with `snapshots/<test>[-<name>].json`; see `assert_snapshot`."""

@@ -30,8 +30,8 @@ class CompilationCache:
     """
 
     def __init__(self, directory: str | Path | None = None, *, limit_bytes: int | None = None) -> None:
-        self.directory = Path(directory) if directory is not None else _default_directory()
-        self.limit_bytes = _default_limit() if limit_bytes is None else limit_bytes
+        self.directory: Path = Path(directory) if directory is not None else _default_directory()
+        self.limit_bytes: int = _default_limit() if limit_bytes is None else limit_bytes
 
     def load(self, key: str) -> dict[str, Any] | None:
         """What was stored under `key`; None where there is nothing, or nothing that can be read."""

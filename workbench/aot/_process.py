@@ -58,7 +58,7 @@ class Worker:
     """
 
     def __init__(self, command: Sequence[str] = _COMMAND, *, compiler: str | None = None) -> None:
-        self.command = tuple(command)
+        self.command: tuple[str, ...] = tuple(command)
         self.compiler = compiler
         self._turn = threading.Lock()
         self._started: _Started | None = None

@@ -62,8 +62,9 @@ class LoadedProgram:
     """An exported program as a function; `header` says what it is. Differentiable as often as it was exported for."""
 
     def __init__(self, header: dict[str, Any], module: jax.export.Exported) -> None:
-        self.header, self.module = header, module
-        self.__name__ = header["name"]
+        self.header: dict[str, Any] = header
+        self.module: jax.export.Exported = module
+        self.__name__: str = header["name"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it.

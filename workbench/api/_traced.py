@@ -71,7 +71,9 @@ class Traced:
         mesh: Mesh | AbstractMesh | None = None,
         call: Call | LoweredCall | None = None,
     ) -> None:
-        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.fn: Callable = fn
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
         self.name: str = function_name(fn)
         self._call = trace_call(fn, args, kwargs, mesh) if call is None else call
 
@@ -398,7 +400,8 @@ class EngineCall:
     """A traced call on one engine."""
 
     def __init__(self, traced: Traced, engine: Engine) -> None:
-        self.traced, self.on = traced, engine
+        self.traced: Traced = traced
+        self.on: Engine = engine
 
     def run(self, *, progress: Any = None, cancel: threading.Event | None = None) -> RunRecord:
         """Runs it there; the record's `results` are the program's.

@@ -46,7 +46,7 @@ class ClientReader:
                 "round reads the clients again: pass a list, a data set, or the function that makes the iterator."
             )
             raise ProgramError(message)
-        self.clients = int(clients if clients is not None else len(source))  # pyright: ignore[reportArgumentType]
+        self.clients: int = int(clients if clients is not None else len(source))  # pyright: ignore[reportArgumentType]
         first = next(iter(self), None)
         if first is None:
             message = (
@@ -54,8 +54,9 @@ class ClientReader:
                 "its first: pass at least one `(client_id, data)` pair."
             )
             raise ProgramError(message)
-        leaves, self.structure = jax.tree.flatten(first[1])
-        self.avals = tuple(_as_aval(leaf) for leaf in leaves)
+        leaves, structure = jax.tree.flatten(first[1])
+        self.structure: Any = structure
+        self.avals: tuple[Any, ...] = tuple(_as_aval(leaf) for leaf in leaves)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """The pairs, from the first."""

@@ -27,7 +27,7 @@ KEPT_PLANS = 8
 class Engine(abc.ABC):
     """Runs programs somewhere. A subclass says how the clients of one pass are computed."""
 
-    name = ""
+    name: str = ""
 
     @functools.cached_property
     def _known(self) -> dict[Any, tuple[Traced, Walk]]:

@@ -64,9 +64,12 @@ class Executor(Engine):
         timeout_seconds: float | None = None,
     ) -> None:
         _check(pool, clients_per_task)
-        self.pool, self.clients_per_task, self.check_nan = pool, clients_per_task, check_nan
-        self.platforms, self.timeout_seconds = platforms, timeout_seconds
-        self.name = f"executor ({type(pool).__name__})"
+        self.pool: concurrent.futures.Executor = pool
+        self.clients_per_task: int | str = clients_per_task
+        self.check_nan: bool = check_nan
+        self.platforms: tuple[str, ...] | None = platforms
+        self.timeout_seconds: float | None = timeout_seconds
+        self.name: str = f"executor ({type(pool).__name__})"
         self._local = isinstance(pool, concurrent.futures.ThreadPoolExecutor)
 
     def _compute(self, work: Pass) -> None:

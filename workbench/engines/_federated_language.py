@@ -30,7 +30,9 @@ class FederatedComputation:
     """
 
     def __init__(self, name: str, building_block: Any, notes: Sequence[str]) -> None:
-        self.name, self.building_block, self.notes = name, building_block, tuple(notes)
+        self.name: str = name
+        self.building_block: Any = building_block
+        self.notes = tuple(notes)
 
     @property
     def type_signature(self) -> str:

@@ -37,7 +37,7 @@ class Mesh(Engine):
         5.0
     """
 
-    name = "mesh"
+    name: str = "mesh"
 
     def __init__(self, mesh: jax.sharding.Mesh | None = None, *, chunk_size: ChunkSize = "auto") -> None:
         self.mesh = mesh

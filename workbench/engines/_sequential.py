@@ -36,12 +36,14 @@ class Sequential(Engine):
         (5.0, [0, 1, 2])
     """
 
-    name = "sequential"
+    name: str = "sequential"
 
     def __init__(
         self, *, debug: bool = False, watch: Callable[[Observed], None] | None = None, check_nan: bool = False
     ) -> None:
-        self.debug, self.watch, self.check_nan = debug or watch is not None, watch, check_nan
+        self.debug = debug or watch is not None
+        self.watch: Callable[[Observed], None] | None = watch
+        self.check_nan: bool = check_nan
 
     def _compute(self, work: Pass) -> None:
         compiled = None if self.debug else work.compiled(1)

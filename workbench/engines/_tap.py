@@ -87,7 +87,7 @@ def tap(
 class _Tap(Engine):
     """Everybody's results, and one client's values."""
 
-    name = "tap"
+    name: str = "tap"
 
     def __init__(self, client: tuple[int, ...], most_values: int, most_bytes: int) -> None:
         self.client, self.most_values, self.most_bytes = client, most_values, most_bytes

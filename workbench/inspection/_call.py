@@ -10,7 +10,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from workbench.mesh import planned
 from workbench.plan import ChunkSize, Jitted, Plan, RebaseError, Spread, evaluate, holds_clients, plan_jaxpr, retarget
 
 AnyMesh = Mesh | AbstractMesh
+Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic in types that JAX does not export
 _NO_MESH = AbstractMesh((), ())
 
 
@@ -40,8 +41,8 @@ class Call:
 
     def __init__(
         self,
-        fn: Callable,
-        stage: jax.stages.Traced,
+        fn: Callable[..., Any],
+        stage: Stage,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
@@ -53,16 +54,21 @@ class Call:
         wrapped: Callable | None = None,
         finish: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.fn, self.stage, self.args, self.kwargs = fn, stage, args, kwargs
-        self.name = function_name(fn)
+        self.fn: Callable = fn
+        self.stage: Stage = stage
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.name: str = function_name(fn)
         self.chunk_size: ChunkSize = chunk_size
         self.spread: Spread = spread
         self.mesh = mesh
         self.notes: tuple[str, ...] = ()
         self.closed: ClosedJaxpr = stage.jaxpr
-        self.out_tree = stage.out_tree
-        self.finish = finish or (lambda results: results)  # what the compiled program returns, as the user's function
-        self.holds_clients = holds_clients(self.closed)
+        self.out_tree: Any = stage.out_tree
+        self.finish: Callable[[Any], Any] = finish or (
+            lambda results: results
+        )  # what the compiled program returns, as the user's function
+        self.holds_clients: bool = holds_clients(self.closed)
         self._wrapped = wrapped or fn  # whose parameters the arguments are
         self._again, self._given = again, given  # what traces the function once more, and with what
         self.paths: tuple[str, ...] = ()  # of the arrays in the user's arguments, where `args` are a library's own
@@ -77,7 +83,7 @@ class Call:
         return tuple(names) or tuple(f"args[{i}]" for i in range(count))
 
     @property
-    def parameters(self) -> Callable:
+    def parameters(self) -> Callable[..., Any]:
         """A function with the parameters that `args` are given for."""
         return self._wrapped
 
@@ -121,7 +127,7 @@ class Call:
         )
 
     @functools.cached_property
-    def replayed(self) -> Callable:
+    def replayed(self) -> Callable[..., Any]:
         """A function of `args` and `kwargs` that gives the traced equations again, under whatever mesh is current."""
 
         @functools.wraps(self._wrapped)
@@ -151,10 +157,14 @@ class Version:
         call: Call,
         closed: ClosedJaxpr,
         mesh: AnyMesh | None,
-        stage: jax.stages.Traced | None,
+        stage: Stage | None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.of, self.closed, self.mesh, self.stage, self.notes = call, closed, mesh, stage, notes
+        self.of: Call = call
+        self.closed: ClosedJaxpr = closed
+        self.mesh: AnyMesh | None = mesh
+        self.stage: Stage | None = stage
+        self.notes: tuple[str, ...] = notes
         self.known: dict[Any, Any] = {}  # what was compiled of it, by its chunk size
 
     @functools.cached_property
@@ -211,12 +221,17 @@ class Version:
 class LoweredCall:
     """A call that shows no jaxpr, only what was lowered or compiled of it: `pmap`, a `Lowered`, a `Compiled`."""
 
-    def __init__(self, name: str, program: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> None:
-        self.name, self.program, self.args, self.kwargs = name, program, args, kwargs or {}
+    def __init__(
+        self, name: str, program: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self.name: str = name
+        self.program: Any = program
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs or {}
 
 
 def trace_call(
-    fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: AnyMesh | None = None
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: AnyMesh | None = None
 ) -> Call | LoweredCall:
     """Traces one call of a function, once, through its own `trace` or `lower` where it has one.
 
@@ -245,7 +260,7 @@ def trace_call(
         return _trace_plain(fn, args, kwargs, current)
 
 
-def call_of_traced(traced: jax.stages.Traced) -> Call:
+def call_of_traced(traced: Stage) -> Call:
     """The call of which JAX's own `trace` returned `traced`."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
     given = _jax_compat.jit_options(traced)["in_shardings"]
@@ -263,7 +278,7 @@ def call_of_traced(traced: jax.stages.Traced) -> Call:
 
 
 def _trace_plain(
-    fn: Callable,
+    fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     mesh: AnyMesh | None,
@@ -321,7 +336,7 @@ def _trace_plain(
 
 
 def _trace_jitted(
-    fn: Callable,
+    fn: Callable[..., Any],
     jitted: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -439,7 +454,7 @@ def _opened(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, _Fixed) else leaf
 
 
-def _static_positions(options: Mapping[str, Any], fn: Callable, count: int) -> tuple[set[int], set[str]]:
+def _static_positions(options: Mapping[str, Any], fn: Callable[..., Any], count: int) -> tuple[set[int], set[str]]:
     """Which arguments the options of a jit make static."""
     if not any(key.startswith("static_") for key in options):
         return set(), set()

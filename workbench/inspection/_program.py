@@ -196,7 +196,8 @@ class Inspection:
     """One traced call, to be looked at on one mesh or another."""
 
     def __init__(self, call: Call, chunk_size: ChunkSize, examples: Sequence[int] | None = None) -> None:
-        self.call, self.examples = call, examples
+        self.call: Call = call
+        self.examples: Sequence[int] | None = examples
         self.chunk_size: ChunkSize = chunk_size
 
     def compile(self, mesh: Mesh | AbstractMesh | None) -> Compilation:

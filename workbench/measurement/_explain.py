@@ -69,7 +69,9 @@ class explain:
     record: ExplanationRecord
 
     def __init__(self, *, slow_seconds: float = 1.0, transfers: bool = True, quiet: bool = False) -> None:
-        self.slow_seconds, self.transfers, self.quiet = slow_seconds, transfers, quiet
+        self.slow_seconds: float = slow_seconds
+        self.transfers: bool = transfers
+        self.quiet: bool = quiet
         self.record = ExplanationRecord(seconds=0.0)
         self._inside = contextlib.ExitStack()
         self._notes: list[str] = []

@@ -88,9 +88,10 @@ class Jitted:
 
     def __init__(self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any], spread: Spread = "auto") -> None:
         functools.update_wrapper(self, fn)
-        self.fn, self.spread = fn, spread
+        self.fn: Callable = fn
+        self.spread: Spread = spread
         self.chunk_size: ChunkSize = chunk_size
-        self.options = dict(options)
+        self.options: dict[str, Any] = dict(options)
         self._returns_static = False  # set while the function is traced
 
         @functools.wraps(fn)

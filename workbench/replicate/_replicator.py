@@ -66,7 +66,9 @@ class Replicator:
                 f"{positions}, or a mesh whose axis {axis!r} divides {count}."
             )
             raise MeshError(message)
-        self.mesh, self.num_replicas, self.axis = mesh, int(count), axis
+        self.mesh: Mesh | None = mesh
+        self.num_replicas = int(count)
+        self.axis: str = axis
         self.context = ReplicaContext(self.num_replicas, axis)
 
     def __repr__(self) -> str:

@@ -85,12 +85,16 @@ class Beam(Engine):
         if importlib.util.find_spec("apache_beam") is None:
             raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
         _check(options, runner, clients_per_batch, own_process)
-        self.options, self.runner, self.folder = list(options), runner, folder
-        self.clients_per_batch, self.check_nan = clients_per_batch, check_nan
-        self.own_process = in_broken_kernel() if own_process is None else own_process
-        self.read_from, self.write_to = read_from, write_to
+        self.options: list[str] = list(options)
+        self.runner: Any = runner
+        self.folder: str | Path | None = folder
+        self.clients_per_batch: int = clients_per_batch
+        self.check_nan: bool = check_nan
+        self.own_process: bool = in_broken_kernel() if own_process is None else own_process
+        self.read_from: Any = read_from
+        self.write_to: Any = write_to
         self._child: Child | None = None
-        self.name = f"beam ({_runner_name(runner)})"
+        self.name: str = f"beam ({_runner_name(runner)})"
 
     def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""

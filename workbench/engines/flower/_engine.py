@@ -88,11 +88,17 @@ class Flower(Engine):
             )
         elif runtime == "deployment":
             check_users()
-        self.runtime, self.nodes, self.clients_per_node = runtime, nodes, clients_per_node
-        self.workers, self.check_nan, self.timeout_seconds = workers, check_nan, timeout_seconds
-        self.start_seconds, self.port, self.ray_options = start_seconds, port, dict(ray_options or {})
-        self.insecure = insecure
-        self.name = f"flower ({runtime})"
+        self.runtime: Literal["simulation", "deployment"] = runtime
+        self.nodes: int | None = nodes
+        self.clients_per_node: int = clients_per_node
+        self.workers: int | None = workers
+        self.check_nan: bool = check_nan
+        self.timeout_seconds: float = timeout_seconds
+        self.start_seconds: float = start_seconds
+        self.port: int = port
+        self.ray_options = dict(ray_options or {})
+        self.insecure: bool = insecure
+        self.name: str = f"flower ({runtime})"
         self._running: Runtime | None = None
         self._numbers = itertools.count()
         self._dropped: list[str] = []  # held rows that nobody here can ask for any more, to be told to every node

@@ -21,7 +21,8 @@ class Own:
     """An input that only the nodes have; `turns` are the positions in loops over its leading axes."""
 
     def __init__(self, name: str, turns: tuple[int, ...] = ()) -> None:
-        self.name, self.turns = name, turns
+        self.name: str = name
+        self.turns: tuple[int, ...] = turns
 
     def __getitem__(self, turn: int) -> "Own":
         return Own(self.name, (*self.turns, turn))
@@ -36,7 +37,9 @@ class Held:
     """Rows that stayed at the nodes."""
 
     def __init__(self, name: str, op: dict[str, Any], index: int, forget: Callable[[str], Any]) -> None:
-        self.name, self.aval, self.clients = name, op["kept_avals"][index], op["clients"]
+        self.name: str = name
+        self.aval = op["kept_avals"][index]
+        self.clients = op["clients"]
         weakref.finalize(self, forget, name)
 
     @property
@@ -54,7 +57,8 @@ class Program:
 
     def __init__(self, folder: Path, inputs: dict[str, np.ndarray], ask: AskAll) -> None:
         self.described = json.loads((folder / "program.json").read_text())
-        self.ask, self.inputs = ask, inputs
+        self.ask: AskAll = ask
+        self.inputs: dict[str, np.ndarray] = inputs
         self.log: list[dict[str, Any]] = []
         self.finished_rounds, self.carried, self._loops = 0, [], 0
         self._names = itertools.count()
