@@ -142,7 +142,6 @@ def register_dce(primitive: Any, rule: Callable) -> None:
 
 def register_discharge(primitive: Any, rule: Callable[..., Sequence[Any]]) -> None:
     """Registers how an equation of `primitive` is bound without the Refs inside of it; its operands are no Refs."""
-
     if jax.__version_info__ >= (0, 11):  # one context in the place of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
             lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))

@@ -195,7 +195,8 @@ def jit(
     """Compiles a program so that its memory does not grow with the number of clients.
 
     Clients that are only reduced are computed in chunks on every device, with running reductions; each reduction is one
-    collective. Also for gradient programs: `jit(jax.grad(program))`.
+    collective. Also for gradient programs: `jit(jax.grad(program))`. Random keys of the "rbg" generators give numbers
+    that depend on `chunk_size`, since JAX's `vmap` uses one such key per batch; those of "threefry2x32" do not.
 
     Args:
         fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
