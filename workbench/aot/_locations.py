@@ -32,9 +32,9 @@ def drop_callers(text: str) -> str:
             if _frame(definitions, callee)[1]:
                 cut[alias] = "unknown"
             elif _begins(definitions, callee) or _frame(definitions, _innermost(definitions, caller))[1]:
-                cut[alias] = definitions[callee]
+                cut[alias] = definitions.get(callee, "unknown")
             elif _begins(definitions, _innermost(definitions, caller)):
-                cut[alias] = definitions[callee]
+                cut[alias] = definitions.get(callee, "unknown")
     return _renumbered(text, definitions | cut)
 
 
@@ -84,7 +84,9 @@ def _renumbered(text: str, definitions: dict[str, str]) -> str:
         while stack:
             now = stack[-1]
             parts = _ALIAS.findall(definitions.get(now, ""))
-            missing = next((part for part in parts if part in definitions and part not in numbers), None)
+            waiting = set(stack)  # a location that is made of itself is given a number all the same
+            open_parts = (part for part in parts if part in definitions and part not in numbers and part not in waiting)
+            missing = next(open_parts, None)
             if missing is not None and now not in numbers:
                 stack.append(missing)
                 continue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import jax
 import numpy as np
 
-from workbench.errors import MissingDependencyError, ProgramError, needs_library
+from workbench.errors import DataError, MissingDependencyError, ProgramError, needs_library
 from workbench.mesh import read_here
 from workbench.records import ProblemRecord, RoundRecord, write_whole
 
@@ -91,8 +91,19 @@ class History(Sequence[RoundRecord]):
 
     @classmethod
     def from_json(cls, text: str) -> "History":
-        """The history that `to_json` wrote."""
-        return cls([round_of(plain) for plain in json.loads(text)])
+        """The history that `to_json` wrote.
+
+        Raises:
+            DataError: if the text is something else.
+        """
+        try:
+            return cls([round_of(plain) for plain in json.loads(text)])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            msg = (
+                f"`History.from_json` received text that is no history ({type(error).__name__}: {str(error)[:200]}). "
+                "It reads what `History.to_json` wrote, whole and unchanged: pass that text."
+            )
+            raise DataError(msg) from error
 
     def to_parquet(self, path: str | Path) -> None:
         """The table of `to_pandas` as a Parquet file.

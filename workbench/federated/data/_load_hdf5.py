@@ -109,7 +109,7 @@ def _outside(dataset: Any) -> str:
     import h5py  # pyright: ignore[reportMissingImports]
 
     if not isinstance(dataset, h5py.Dataset):
-        return "is no dataset"
+        return "cannot be read: it is no dataset"
     if dataset.external or dataset.is_virtual:
         return "its numbers lie in another file"
     stored = dataset.id.get_storage_size()
