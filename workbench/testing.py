@@ -98,7 +98,7 @@ def assert_peak_memory(program: Any, at_most: int | str) -> None:
 
 
 def assert_flops(program: Any, expected: float, *, rtol: float = 0.0) -> None:
-    """Fails unless a program executes so many FLOPs of products and convolutions per device and call.
+    """Fails unless a program executes this many FLOPs of products and convolutions per device and call.
 
     Args:
         program: A traced call, a record, or anything that `inspect` reads.

@@ -83,11 +83,11 @@ def test_watch_sees_every_operation_with_its_values():
     assert seen[0].line.function.endswith("of_one")
 
 
-def test_reader_counts_that_do_not_fit_are_told():
+def test_reader_with_another_number_of_clients_is_refused():
     pairs = [(i, np.float32(1)) for i in range(3)]
-    with pytest.raises(EngineError, match="read 2 than expected"):
+    with pytest.raises(EngineError, match="read 2 clients, expected 3"):
         Sequential().run(logarithms, ClientReader(lambda: iter(pairs[:2]), clients=3))
-    with pytest.raises(EngineError, match="read more than expected"):
+    with pytest.raises(EngineError, match="read more clients, expected 3"):
         Sequential().run(logarithms, ClientReader(lambda: iter([*pairs, (3, np.float32(1))]), clients=3))
 
 

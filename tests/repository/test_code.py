@@ -20,7 +20,7 @@ import workbench
 
 SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
 LIBRARY = python_files("workbench", "widgets")
-PACKAGES = ["workbench", "widgets"]
+PACKAGES = ["workbench", "workbench_widgets"]
 NAMES = [name for name, thing in vars(workbench).items() if name[0] != "_" and not inspect.ismodule(thing)]
 
 
@@ -30,35 +30,6 @@ def parse(name):
 
 def functions(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-@pytest.mark.parametrize("name", [*SOURCES, *(f for f in python_files("conftest.py"))])
-def test_file_has_at_most_400_lines(name):
-    assert len((ROOT / name).read_text().splitlines()) <= 400
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_functions_have_at_most_60_lines(name):
-    def lines(function):
-        body = function.body[1:] if ast.get_docstring(function) else function.body
-        return body[-1].end_lineno - body[0].lineno + 1 if body else 0
-
-    assert [function.name for function in functions(parse(name)) if lines(function) > 60] == []
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_public_functions_have_at_most_5_positional_parameters(name):
-    def positional(function):
-        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-        return [argument for argument in names if argument not in ("self", "cls")]
-
-    found = [function.name for function in functions(parse(name)) if len(positional(function)) > 5]
-    assert [function for function in found if not function.startswith("_")] == []
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_module_is_not_named_after_nothing(name):
-    assert not re.search(r"util|manager|helper|common|misc", name)
 
 
 @pytest.mark.parametrize("name", LIBRARY)
@@ -76,7 +47,7 @@ def modules_of(requirements):
 
 # Never installed apart from a declared library: two with jax, the kernel's parts with JupyterLab and ipywidgets.
 COMES_WITH = {"jaxlib", "ml_dtypes", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
-OURS = {*PACKAGES, "workbench_child"}
+OURS = set(PACKAGES)
 ALLOWED = modules_of(project()["dependencies"]) | set(sys.stdlib_module_names) | OURS | COMES_WITH
 
 
@@ -121,10 +92,6 @@ def test_front_ends_use_only_public_names_of_the_workbench(name):
     assert [path for path in taken if re.search(r"^workbench\b.*\._", path)] == []
 
 
-def test_root_of_the_workbench_has_at_most_30_names():
-    assert 0 < len(NAMES) <= 30
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_public_name_is_documented(name):
     thing = getattr(workbench, name)
@@ -163,11 +130,41 @@ def test_import_of_the_workbench_prints_nothing_and_starts_no_device_and_no_fron
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_views_draw_without_jax():
-    done = python(
-        "import sys, types; sys.modules['jax'] = None\n"
-        "root = types.ModuleType('workbench'); root.__path__ = ['workbench']; sys.modules['workbench'] = root\n"
-        "import workbench.records, workbench.render\n"
-    )
-    assert done.stderr == ""
-    assert done.returncode == 0
+def test_records_are_drawn_without_jax():
+    done = python("import sys; sys.modules['jax'] = None; import workbench.records, workbench.render")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Declared, and imported nowhere in Python: what they are for.
+NOT_IMPORTED = {
+    "flatbuffers": "jax.export writes with it and does not declare it",
+    "ipywidgets": "named by the user, and JupyterLab's half of anywidget",
+    "flax": "a notebook of the course",
+    "loky": "its executor is handed to `engines.Executor`",
+    "google-crc32c": "Beam is slow without it",
+}
+
+
+def imported_anywhere():
+    """The first names of all modules that the library imports, also by name as text, as lazy imports are written."""
+    found = set()
+    for name in LIBRARY:
+        text = (ROOT / name).read_text()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                found.add(node.module.split(".")[0])
+        found |= set(re.findall(r'(?:import_module|find_spec|needs_library)\(\s*"([\w.-]+)"', text))
+    return {name.split(".")[0] for name in found}
+
+
+def test_what_is_declared_is_imported():
+    extras = [line for name, lines in project()["optional-dependencies"].items() if name != "docs" for line in lines]
+    declared = {canonicalize_name(Requirement(line).name) for line in (*project()["dependencies"], *extras)}
+    modules = importlib.metadata.packages_distributions()
+    used = {canonicalize_name(owner) for name in imported_anywhere() for owner in modules.get(name, [name])}
+    spelt = {"apache-beam": "apache_beam", "nvidia-ml-py": "pynvml", "flwr": "flwr", "google-crc32c": "google_crc32c"}
+    used |= {library for library, module in spelt.items() if module in imported_anywhere()}
+    unused = declared - used - NOT_IMPORTED.keys() - {project()["name"]}
+    assert sorted(unused) == []

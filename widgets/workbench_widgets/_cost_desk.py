@@ -1,4 +1,4 @@
-"""What the cost view asks of the kernel: compile for hardware that is not here, stop that, forget what came of it."""
+"""What the cost view asks of the kernel: compile for absent hardware, stop that, forget what came of it."""
 
 import threading
 import weakref
@@ -23,7 +23,7 @@ class CompileFor(Protocol):
 
 
 class CostDesk(WorkbenchWidget):
-    """A view that compiles for hardware that is not here while the kernel stays free.
+    """A view that compiles for absent hardware while the kernel stays free.
 
     One compilation at a time runs in a thread; it ends with the view. What came of it stands beside the program's own
     cost, and in `compiled`.

@@ -1,4 +1,4 @@
-"""Compiles StableHLO for hardware that is not here, in a worker process, with a cache."""
+"""Compiles StableHLO for absent hardware, in a worker process, with a cache."""
 
 import contextlib
 import importlib.metadata

@@ -18,7 +18,7 @@ _NO_CELL = "ipykernel_0"
 
 
 def drop_callers(text: str) -> str:
-    """The text with every call stack cut where the program begins, its locations numbered anew.
+    """The text with every call stack cut where the program begins, its locations numbered again.
 
     The program begins below the frames of this package's lowering, and at the level of a module or notebook cell.
     """

@@ -179,7 +179,7 @@ class _Law:
         group = round(one.group_size * self.after.shares / self.before.shares) if crosses else one.group_size
         if group < 2:
             return None
-        looped = at_clients and not crosses  # sent anew for every group of clients that is computed together
+        looped = at_clients and not crosses  # sent again for every group of clients that is computed together
         payload = one.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
         executions = one.executions
         if executions is not None and looped:

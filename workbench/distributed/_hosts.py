@@ -71,7 +71,7 @@ def join(
         message = (
             f"host {host} of {hosts} could not join at {coordinator}: {type(error).__name__}: {error}. All hosts call "
             f"`join` with one address, within {timeout_seconds} s and before any of them uses a device: start all of "
-            "them anew, with a port that is free."
+            "them again, with a port that is free."
         )
         raise EngineError(message) from error
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
-    """Waits until arrays are computed, and no longer than so many seconds.
+    """Waits until arrays are computed, and no longer than this many seconds.
 
     Args:
         results: A pytree of arrays, on the devices of any number of hosts.
@@ -28,7 +28,7 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
 
     Raises:
         EngineError: if they are not there in time. What another host owes cannot be taken back in JAX, so this process
-            must then be started anew.
+            must then be started again.
 
     Example:
         >>> float(wait_for(jnp.ones(()) + 1))

@@ -142,7 +142,7 @@ def _as_aval(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _wrong_number(stage: str, expected: int, found: str) -> str:
     return (
-        f"stage {stage} read {found} than expected: the program was traced for {expected} clients, and the "
+        f"stage {stage} read {found} clients, expected {expected}: the program was traced for {expected}, and the "
         f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass `clients=` what the "
         "source really has."
     )

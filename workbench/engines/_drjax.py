@@ -26,7 +26,7 @@ _importing: contextvars.ContextVar[_Importing | None] = contextvars.ContextVar("
 def from_drjax(fn: Callable) -> Callable:
     """A program written against DrJAX as one of ours: for every engine, `workbench.jit`, `plan` and `inspect`.
 
-    DrJAX inlines its map, so that its jaxpr no longer says what one client does, and tracing it anew for one client
+    DrJAX inlines its map, so that its jaxpr no longer says what one client does, and tracing it again for one client
     gives wrong gradients without a word. Here the function is traced as it stands, with each of DrJAX's five
     operations bound to the same primitive of ours; files that import DrJAX need no edit.
 

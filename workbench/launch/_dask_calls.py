@@ -129,7 +129,7 @@ class DaskEndpoint:
         return self._asked is not None
 
     def forget(self) -> None:
-        """Looks for the actor anew at the next call; those under way are lost."""
+        """Looks for the actor again at the next call; those under way are lost."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.give_up()

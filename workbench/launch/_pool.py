@@ -13,7 +13,7 @@ class DaemonPool(Executor):
     `ThreadPoolExecutor` joins its threads at exit, so that one hung call would keep a script or kernel from ending.
 
     Args (of the constructor):
-        max_workers: Threads are started when needed, up to so many.
+        max_workers: Threads are started when needed, up to this many.
         name: Stands in the threads' names.
     """
 

@@ -147,7 +147,7 @@ class RayHost:
         emit(first, "gone", None)
 
     def _news(self) -> dict[str, Any]:
-        # Not by `ray.get`: a thread inside it when Ray is shut down crashes the process when Ray is started anew.
+        # Not by `ray.get`: a thread inside it when Ray is shut down crashes the process when Ray is started again.
         answer = self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS).future()
         while True:
             try:

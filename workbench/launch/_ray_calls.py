@@ -85,7 +85,7 @@ class RayEndpoint:
         return self._place is not None
 
     def forget(self) -> None:
-        """Looks for the actor anew at the next call."""
+        """Looks for the actor again at the next call."""
         self._place = None
 
     def _opened(self, method: str, place: _Place, answer: Callable[[], bytes]) -> Any:

@@ -20,8 +20,8 @@ class Replay:
         max_size: How many items are kept.
         sampling: "uniform" (with replacement), "fifo" (each item once, oldest first, then it is removed), or
             "prioritized" (with replacement, chance ∝ priority ** `exponent`).
-        min_size: `sample` waits until so many items were in the table at once.
-        samples_per_insert: Rate limit: after `min_size` items, sampled items never exceed so many times the inserted
+        min_size: `sample` waits until this many items were in the table at once.
+        samples_per_insert: Rate limit: after `min_size` items, sampled items never exceed this many times the inserted
             ones (`sample` waits); None for no limit. `insert` never waits.
         exponent: How sharply priorities count; 0 is uniform.
         seed: Of the sampling.
@@ -183,7 +183,7 @@ class Replay:
 class ReplayNode(ServiceNode):
     """A service node with a `Replay` table, e.g. `ReplayNode(10_000, sampling="prioritized", min_size=100)`.
 
-    Answers 256 calls at once: at most so many callers may wait in `sample` without holding up an `insert`.
+    Answers 256 calls at once: at most this many callers may wait in `sample` without holding up an `insert`.
     """
 
     concurrency = 256

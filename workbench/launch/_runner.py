@@ -37,7 +37,7 @@ class NodeRunner:
         self._write = write
 
     def start(self, attempt: int) -> None:
-        """Starts the node anew, in a new thread and with a new context."""
+        """Starts the node again, in a new thread and with a new context."""
         context = NodeContext(
             self.spec.label,
             self.spec.program,

@@ -24,7 +24,7 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     nodes, or `client.futures`.
 
     Args:
-        max_size: Runs as soon as so many calls are there.
+        max_size: Runs as soon as this many calls are there.
         wait_seconds: Runs with fewer calls once the first has waited so long.
 
     Raises:
@@ -37,8 +37,8 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     """
     if max_size < 1 or wait_seconds < 0:
         message = (
-            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch holds at least one call "
-            "and cannot wait for less than no time: use max_size of at least 1 and wait_seconds of at least 0."
+            f"`batched` was given max_size={max_size} and wait_seconds={wait_seconds}. A batch holds at least one "
+            "call: `max_size` must be at least 1 and `wait_seconds` at least 0."
         )
         raise ProgramError(message)
 
@@ -239,7 +239,7 @@ class Service:
             CURRENT.reset(token)
             context.last_beat = time.monotonic()
             with self._lock:
-                if context is self._context:  # else the node restarted meanwhile, and counts anew
+                if context is self._context:  # else the node restarted meanwhile, and counts again
                     self._leave(me, outer, calls, failed)
         return result
 

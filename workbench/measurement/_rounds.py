@@ -480,7 +480,7 @@ def _check(**settings: tuple[Any, int]) -> None:
         given = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
         rules = " and ".join(f"{name} >= {settings[name][1]}" for name in wrong)
         msg = (
-            f"`Run` was given {given}, but one cannot run fewer than no rounds or keep fewer than one of anything. "
+            f"`Run` was given {given}, but `rounds` must be at least 0 and everything that is kept at least 1. "
             f"Pass {rules}."
         )
         raise MeasureError(msg)

@@ -93,7 +93,7 @@ class _Flow:
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
-        # Made anew, these could differ in the last bit from the extreme that was taken of them.
+        # Made again, these could differ in the last bit from the extreme that was taken of them.
         compared: set[Var] = set()
         for step in plan.steps:
             if step.equation.params.get("name") == HOLDS:
@@ -149,7 +149,7 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
 
 
 def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
-    """Whether rows were kept by an earlier pass; they are read even where another output of their step is made anew."""
+    """Whether rows were kept by an earlier pass; they are read even where another output of the step is made again."""
     made_by = flow.producer.get(v)
     return v in flow.kept and made_by is not None and made_by.kind == "clients" and made_by.level < level
 

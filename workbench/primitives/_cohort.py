@@ -108,7 +108,7 @@ def sample(
     Args:
         key: A PRNG key, `jax.random.key(seed)` or a raw one.
         size: Number of clients to draw, at most the number of clients.
-        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn anew
+        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn again
         in
             each outer one.
         form: "index" for `select`, "mask" for the `where=` of a reduction.

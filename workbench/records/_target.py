@@ -1,4 +1,4 @@
-"""Records of hardware that is not here: the target, what can be compiled for it, and one compilation."""
+"""Records of absent hardware: the target, what can be compiled for it, and one compilation."""
 
 from dataclasses import dataclass, field
 from typing import Literal

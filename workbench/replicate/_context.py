@@ -133,7 +133,7 @@ class ReplicaContext:
 
         Args:
             tree: Pytree of arrays of this replica.
-            to: Receiver by sender; or an int: to the replica so many further on, around the ring.
+            to: Receiver by sender; or an int: to the replica this many further on, around the ring.
 
         Raises:
             PlacementError: for replicas that are not there or that receive twice, or outside of `step_fn`.

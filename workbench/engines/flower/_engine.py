@@ -232,7 +232,7 @@ class Flower(Engine):
         return "sent", ""
 
     def _key(self, x: np.ndarray) -> Any:
-        """Slices of an argument, one per turn of a loop, are made anew; their place in memory is not."""
+        """Slices of an argument, one per turn of a loop, are made again; their place in memory is not."""
         return x.__array_interface__["data"], x.shape, x.strides
 
     def _save(self, seat: int, name: str, rows: np.ndarray) -> None:

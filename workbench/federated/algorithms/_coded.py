@@ -137,5 +137,5 @@ def simulate_latency(
         (5,)
     """
     seconds = (1 + jax.random.exponential(key, (trials, workers)) / rate) / needed
-    # An index that is an array does not compile anew for every `needed`.
+    # An index that is an array does not compile again for every `needed`.
     return jnp.sort(seconds, axis=1)[:, jnp.int32(needed - 1)]

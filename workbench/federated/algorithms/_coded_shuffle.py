@@ -39,7 +39,7 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
         rows: q, a multiple of `workers`.
         workers: n.
         cached: s, rows that each worker can hold: those of its batch, and others at random.
-        balanced: Whether every row is held by equally many workers (s n / q, a whole number), every group of so many
+        balanced: Whether every row is held by equally many workers (s n / q, a whole number), every group of this many
             holding equally many rows. Then every message serves one worker more than that.
         seed: Decides what is cached and the new order.
 

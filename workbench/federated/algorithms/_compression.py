@@ -82,7 +82,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
         seed: Decides the rounding of all rounds.
 
     Raises:
-        ProgramError: if `bits` is out of range, or the sum over so many clients does not fit into 32 bits.
+        ProgramError: if `bits` is out of range, or the sum over this many clients does not fit into 32 bits.
 
     Example:
         >>> with program(clients=2):

@@ -50,7 +50,7 @@ def train_locally(
         batches: Pytree `[steps, ...]`. If it is a dictionary with `mask` `[steps, batch]`, steps without any example
             (how a small client is padded) change nothing and do not count.
         adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
-        optimizer_state: To go on with. Default: the optimiser starts anew, and its state is not handed back.
+        optimizer_state: To go on with. Default: the optimiser starts again, and its state is not handed back.
 
     Returns:
         The update and the mean loss; 0 of both for a client without examples.

@@ -17,7 +17,7 @@ def hypergradient(
 ) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
     """Differentiates the result of several rounds with respect to settings, such as learning rates.
 
-    The rounds form a scan whose body is differentiated anew on the way back (`jax.checkpoint`), so memory holds one
+    The rounds form a scan whose body is differentiated again on the way back (`jax.checkpoint`), so memory holds one
     state per round.
 
     Args:

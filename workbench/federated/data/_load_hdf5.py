@@ -26,7 +26,7 @@ def load_tff_hdf5(
 
     Args:
         path: The `.h5` file.
-        clients: Read only these ids, or only the first so many; all by default.
+        clients: Read only these ids, or only the first this many; all by default.
         label: The field with the classes; "auto" takes `label` or another usual name if there is one, None no field.
         allow_empty: Accept clients without examples.
         allow_nan: Accept NaN.

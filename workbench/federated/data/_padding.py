@@ -68,7 +68,7 @@ def pad_clients(
         batch_size: Cut every client into steps of this many examples, for local SGD; None leaves one long axis. The
             padding is at the end of each epoch, so a small client has whole steps without any example.
         epochs: With `batch_size`, how many times a client goes through its examples; steps follow one another.
-        key: A seed or PRNG key that shuffles each client's examples, anew for every epoch. A client's order depends
+        key: A seed or PRNG key that shuffles each client's examples, again for every epoch. A client's order depends
             on the key and its id only, not on who else is in the cohort. None keeps the order.
         examples: Pad to this many per client instead of the longest of `data`: keeps shapes equal from cohort to
             cohort, so that nothing recompiles.

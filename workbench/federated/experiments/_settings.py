@@ -84,7 +84,7 @@ class Settings:
             wrong.append("bits share one scale among all clients, behind which noise hides nobody: use a top share")
         if wrong:
             message = (
-                f"`Settings` was given what no experiment can be made of: {'; '.join(wrong)}. Every setting has its "
+                f"`Settings` received invalid values: {'; '.join(wrong)}. Every setting has its "
                 "range, and the mean that noise or compression replaces must be there: change these, or leave them out."
             )
             raise ProgramError(message)

@@ -127,14 +127,14 @@ def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
-    """A stack cut where it begins anew."""
+    """A stack cut where it begins again."""
     starts, entered, above = [0], False, True  # above: still among the outer frames of this beginning
     for index, frame in enumerate(stack):
         named, is_outer = _is_named(frame, name), _is_outer(frame, outer)
-        anew = frame[:2] == stack[0][:2] or is_outer or (named and entered)
-        if index and anew and not above:
+        again = frame[:2] == stack[0][:2] or is_outer or (named and entered)
+        if index and again and not above:
             starts.append(index)
-        above = is_outer or (anew and not named and above)
+        above = is_outer or (again and not named and above)
         entered = entered or named
     return [stack[start:end] for start, end in zip(starts, [*starts[1:], len(stack)], strict=True)]
 

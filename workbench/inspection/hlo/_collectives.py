@@ -124,7 +124,9 @@ class CollectiveReader:
         if self._mesh is None:
             return groups, Axes((), "no mesh was given to name the groups by")
         if self._both:
-            return groups, Axes((), "the module has replicas and partitions: ids are no positions of the mesh")
+            return groups, Axes(
+                (), "the module has replicas and partitions: its ids do not map to positions of the mesh"
+            )
         if self._mesh.devices != self._devices:
             note = f"the module was compiled for {self._devices} devices and the mesh has {self._mesh.devices}"
             return groups, Axes((), note)
