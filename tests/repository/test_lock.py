@@ -76,7 +76,7 @@ INDEX = re.compile("|".join(("py" + r"pi\.org", "python" + r"hosted\.org", "inde
 MACHINE = re.compile(
     r"(?<![\w.~/-])/(?:"
     + "|".join(("ro" + "ot", "wo" + "rk", "ho" + "me", "t" + "mp", "Us" + "ers"))
-    + r")/(?!ipykernel)\w"
+    + r")/(?!ipykernel|me/)\w"
 )
 
 
