@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
 from workbench.errors import InspectionError
-from workbench.mesh import chunk_shard
 from workbench.records import (
     ChipRecord,
     CollectiveRecord,
@@ -39,6 +38,8 @@ class _Size:
 
 
 def _sized(clients: int, shares: int, others: int, chunk_size: int | None) -> _Size:
+    from workbench.mesh import chunk_shard  # only now: views import this module and no JAX
+
     per_device = -(-clients // shares)
     chunk, slots = chunk_shard(per_device, per_device if chunk_size is None else chunk_size)
     return _Size(clients, shares, others, chunk, slots)
