@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests import each other without a package
 
-from fuzz.driver import fuzz  # noqa: E402
-from fuzz.targets import TARGETS  # noqa: E402
+from fuzz.driver import fuzz
+from fuzz.targets import TARGETS
 
 
 def main() -> int:
