@@ -1,9 +1,9 @@
 """How long `inspect` takes next to XLA's compilation, and what reading a long module costs in memory.
 
 `python -m benchmarks.inspection_time` compiles a training step of twelve transformer layers (Flax NNX, AdamW) and
-prints CPU seconds of: XLA's compilation, reading the compiled module with its call tree, and everything that `inspect` adds to
-lowering and compiling. Then it reads a module of about 100,000 instructions, made of copies of that one, and prints
-seconds and the peak of Python's memory as a multiple of the text.
+prints CPU seconds of: XLA's compilation, reading the compiled module with its call tree, and everything that `inspect`
+adds to lowering and compiling. Then it reads a module of about 100,000 instructions, made of copies of that one, and
+prints seconds and the peak of Python's memory as a multiple of the text.
 """
 
 import argparse

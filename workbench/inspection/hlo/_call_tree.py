@@ -127,16 +127,12 @@ class CallTreeReader:
         for inner, size in self._traffic.parts(fusion):
             if size:
                 part(inner).traffic_bytes += size * times
-        weights = [self._weight(amounts, parts.values()) for _, amounts in parts.values()]
+        # Seconds are shared by matrix products where a fusion has any, else by traffic.
+        figure = "flops_matmul" if any(amounts.flops_matmul for _, amounts in parts.values()) else "traffic_bytes"
+        weights = [getattr(amounts, figure) for _, amounts in parts.values()]
         whole = sum(weights)
         for (inner, amounts), weight in zip(parts.values(), weights, strict=True):
             yield self._item(inner, amounts, of=fusion.name, share=weight / whole if whole else 1 / len(parts))
-
-    def _weight(self, amounts: Amounts, parts: Iterable[tuple[Instruction, Amounts]]) -> float:
-        """What seconds of an instruction are shared by: its matrix products where it has any, else its traffic."""
-        if any(other.flops_matmul for _, other in parts):
-            return amounts.flops_matmul
-        return amounts.traffic_bytes
 
     def _inside(self, fusion: Instruction) -> list[Instruction]:
         """What a fusion holds, fusions in it opened; itself where text was made to nest without end."""

@@ -1,7 +1,10 @@
 """A compiled module as a record: instructions, collectives, memory, loop-exact costs, stages and source lines."""
 
+import contextlib
+import gc
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
@@ -54,13 +57,26 @@ def inspect_module(
     text, stats, devices = _opened(compiled)
     platform = platform or next((device.platform for device in devices), None)
     try:
-        inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
-        return inspection.record(platform or _guess_platform(text), stats, available_bytes)
+        with _without_collections():
+            inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
+            return inspection.record(platform or _guess_platform(text), stats, available_bytes)
     except InspectionError:
         raise
     except (LookupError, ValueError, ArithmeticError, RecursionError) as error:
         fact = f"{type(error).__name__}: {error}"
         raise InspectionError(unreadable(fact)) from error
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pauses Python's search for cycles: it would go through every instruction again and again, and find none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _opened(compiled: Any) -> tuple[str, Any | None, list[Any]]:
