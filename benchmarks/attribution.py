@@ -72,6 +72,7 @@ def _page() -> Iterator[str]:
             call = make()
             record = wb.trace(call.fn)(*call.args).inspect(mesh=call.mesh)
         tree = record.call_tree
+        assert tree is not None
         cells = []
         for figure in FIGURES:
             shares = tree.attributed_to_line.get(figure), tree.attributed_to_module.get(figure)

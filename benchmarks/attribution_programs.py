@@ -110,7 +110,7 @@ def linen_transformer() -> Call:
     params = net.init(jax.random.key(0), tokens)
 
     def loss(params: Any, tokens: Any) -> Any:
-        logits = net.apply(params, tokens)
+        logits: Any = net.apply(params, tokens)
         return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean()
 
     def train_step(params: Any, tokens: Any) -> Any:
@@ -129,7 +129,8 @@ def linen_lstm() -> Call:
     params = model.init(jax.random.key(0), x)
 
     def loss(params: Any, x: Any) -> Any:
-        return (model.apply(params, x) ** 2).mean()
+        outputs: Any = model.apply(params, x)
+        return (outputs**2).mean()
 
     return Call(jax.grad(loss), (params, x))
 

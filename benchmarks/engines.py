@@ -181,7 +181,7 @@ def compare_flower(clients: int, repetitions: int) -> None:
 
 
 def compare_dask(clients: int, repetitions: int) -> None:
-    from distributed import Client, LocalCluster
+    from distributed import Client, LocalCluster  # pyright: ignore[reportAttributeAccessIssue]
 
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as dask:
         pool = dask.get_executor()

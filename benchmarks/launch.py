@@ -165,7 +165,7 @@ def cluster_cases(stack: contextlib.ExitStack, wanted: Collection[str]) -> dict[
 
 
 def dask_cases(stack: contextlib.ExitStack) -> dict[str, Case]:
-    from distributed import Client, LocalCluster  # pyright: ignore[reportMissingImports]
+    from distributed import Client, LocalCluster  # pyright: ignore[reportAttributeAccessIssue]
 
     from workbench.launch import DaskEngine
 

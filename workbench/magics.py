@@ -36,7 +36,7 @@ class _Magic:
             call, options = _split_line(line, self._name)
         else:
             call, options = _take_call(cell, self._name, self._shell), line
-        keywords = {keyword.arg: _value(keyword.value, names) for keyword in _options(options, self._name)}
+        keywords = {str(keyword.arg): _value(keyword.value, names) for keyword in _options(options, self._name)}
         function = _value(call.func, names)
         arguments = [
             value

@@ -77,9 +77,9 @@ def _communication(record: ProgramRecord) -> list[dict[str, Any]]:
     first, total = groups[0], sum(group.sent_bytes for group in groups)
     count = f"{len(first.members)} {first.kind}s" if len(first.members) > 1 else f"1 {first.kind}"
     text = f"{count} of {bytes_text(first.payload_bytes)} over {axes_text(first.axes)}, {first.places}"
-    line = f"{first.sources[0].file}:{first.sources[0].line}" if first.sources else None
+    line = next((f"{source.file}:{source.line}" for source in first.sources), None)
     tip = "The communication that sends most: payload of one device in one call, and the line that asks for it."
-    made = [_figure(text, tip, "hlo", "strong", instruction=first.members[0].name, line=line)]
+    made = [_figure(text, tip, "hlo", "strong", instruction=next(each.name for each in first.members), line=line)]
     if len(groups) > 1:
         count = count_text(len(record.module.collectives))
         text = f"{bytes_text(total)} sent per device, {count} collectives"

@@ -135,7 +135,7 @@ def drop_unused_outputs(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> Clo
 def register_dce(primitive: Any, rule: Callable) -> None:
     """Registers how an equation of `primitive` is pruned."""
     if jax.__version_info__ >= (0, 12):  # JAX 0.12 also passes which inputs are alive, which only matters to Refs
-        _pe.dce_rules[primitive] = lambda used, _live, equation: rule(used, equation)
+        _pe.dce_rules[primitive] = lambda used, _live, equation: rule(used, equation)  # pyright: ignore
     else:
         _pe.dce_rules[primitive] = rule
 
@@ -144,7 +144,7 @@ def register_discharge(primitive: Any, rule: Callable[..., Sequence[Any]]) -> No
     """Registers how an equation of `primitive` is bound without the Refs inside of it; its operands are no Refs."""
     if jax.__version_info__ >= (0, 11):  # one context in the place of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
-            lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))
+            lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))  # pyright: ignore
         )
     else:
         _discharge.register_discharge_rule(primitive)(
@@ -363,7 +363,7 @@ def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
     params = traced._params
 
     def known(shardings: Any) -> list[Any]:
-        return [None if isinstance(s, _sharding_impls.UnspecifiedValue) else s for s in shardings]
+        return [None if isinstance(s, _sharding_impls.UnspecifiedValue) else s for s in shardings]  # pyright: ignore
 
     return {
         "in_shardings": known(params["in_shardings"]),
@@ -382,7 +382,7 @@ def context_mesh(traced: jax.stages.Traced) -> Any:
 
 def jaxlib_version() -> str:
     """The version of jaxlib."""
-    return jaxlib.__version__
+    return jaxlib.__version__  # pyright: ignore[reportPrivateImportUsage]
 
 
 def hlo_of_proto(data: bytes) -> str | None:
@@ -420,7 +420,7 @@ def stablehlo_of_bytecode(data: bytes) -> str | None:
         try:
             with _mlir.make_ir_context():
                 text = data if read is None else read(data)
-                return _ir.Module.parse(text).operation.get_asm(enable_debug_info=True)
+                return str(_ir.Module.parse(text).operation.get_asm(enable_debug_info=True))
         except Exception:  # MLIR raises its own types, which differ between versions
             continue
     return None

@@ -129,7 +129,7 @@ def playground(**settings: Any) -> Any:
 
     from workbench.federated import experiments
 
-    return workbench_widgets.Playground(experiments, experiments.Settings(**settings))
+    return workbench_widgets.Playground(experiments, experiments.Settings(**settings))  # pyright: ignore[reportArgumentType]
 
 
 def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:

@@ -57,7 +57,8 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
         return staged
     if is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
         return inspect_source(x, **options)
-    arrays = _arrays_in(x.variables if _is_linen(x) and x.scope is not None else x)
+    bound: Any = x
+    arrays = _arrays_in(bound.variables if _is_linen(x) and bound.scope is not None else x)
     if arrays is not None:
         return inspect_sharding(arrays)
     message = (

@@ -285,7 +285,7 @@ class Traced:
             InspectionError: if JAX refuses the program with these shardings.
             EngineError: if the compiler dies or refuses, or `cancel` is set.
         """
-        options = {} if chunk_size is _AS_TRACED else {"chunk_size": chunk_size}
+        options: dict[str, Any] = {} if chunk_size is _AS_TRACED else {"chunk_size": chunk_size}
         made = WhatIf(self._traced("try_specs"), mesh=mesh, target=target, **options)
         planned = made.plan(specs)
         return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
@@ -387,7 +387,7 @@ class Traced:
         keywords = [inspect_module.Parameter(name, kind) for name in names]
         unique = {parameter.name: parameter for parameter in (*parameters, *keywords)}
         if len(unique) == count + len(names):
-            positional.__signature__ = inspect_module.Signature(list(unique.values()))
+            vars(positional)["__signature__"] = inspect_module.Signature(list(unique.values()))
         return positional, (*call.args, *call.kwargs.values())
 
     def __repr__(self) -> str:

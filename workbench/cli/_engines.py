@@ -34,7 +34,7 @@ def list_engines(*, as_json: bool = False) -> int:
     if as_json:
         print(json.dumps(rows, indent=1))
         return 0
-    width = max(len(row["engine"]) for row in rows)
+    width = max(len(str(row["engine"])) for row in rows)
     for row in rows:
         state = "ready" if row["installed"] else row["install"]
         print(f"{row['engine']:{width}}  {row['runs_on']}  [{state}]")

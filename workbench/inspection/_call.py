@@ -320,10 +320,12 @@ def _trace_plain(
         supply = iter(jax.tree.leaves(results))
         return structure.unflatten([next(supply) if y is None else y for y in others])
 
+    shown_args, shown_kwargs = shown
     return Call(
         fn,
         stage,
-        *shown,
+        shown_args,  # pyright: ignore[reportArgumentType]
+        shown_kwargs,  # pyright: ignore[reportArgumentType]
         chunk_size=chunk_size,
         mesh=mesh,
         again=lambda args, kwargs: _trace_plain(
@@ -371,6 +373,7 @@ class _FoundError(BaseException):
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
         self.call = args, kwargs
+        self.made: Any = None
 
 
 class _Recorder:
@@ -402,6 +405,9 @@ def _trace_wrapper(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh:
         fn.lower(*args, **kwargs)
     except _FoundError as found:
         made: Call = found.made
+    else:
+        lowered = fn.lower(*args, **kwargs)  # the wrapper made no call of its jit
+        return LoweredCall(function_name(fn), getattr(lowered, "lowered", lowered), args, kwargs)
     finally:
         object.__setattr__(fn, inner[0], jitted)
     made.name, made.fn = function_name(fn), fn

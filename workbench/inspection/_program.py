@@ -106,7 +106,7 @@ def inspect_lowered(
         raise InspectionError(message)
     notes = [_NO_JAXPR]
     lowered = call.program if isinstance(call.program, jax.stages.Lowered) else None
-    compiled = call.program if lowered is None else lowered.compile()
+    compiled: Any = call.program if lowered is None else lowered.compile()
     known = jax.tree.leaves(_compiled_shardings(compiled))
     current = mesh or current_mesh() or mesh_of_values(known) or _old_mesh()
     record = None if current is None else inspect_mesh(current)

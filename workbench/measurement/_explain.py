@@ -139,7 +139,7 @@ def _listening(listener: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _filtered(misses: list[str]) -> Iterator[None]:
     """Takes JAX's messages about cache misses out of its log; the others go where they went."""
-    unasked = not jax.config.jax_explain_cache_misses
+    unasked = not jax.config.jax_explain_cache_misses  # pyright: ignore[reportAttributeAccessIssue]
 
     def keep(record: logging.LogRecord) -> bool:
         text = record.getMessage()

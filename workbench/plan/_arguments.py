@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from workbench.errors import ProgramError
 
@@ -85,7 +86,7 @@ def _nesting(x: Any) -> str:
 def _leaves(x: Any) -> Iterator[tuple[str, str]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         place = jax.tree_util.keystr(path)
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
             yield place, f"(shape {leaf.shape}) was deleted or donated"
         shape = getattr(leaf, "shape", ())
         if isinstance(shape, tuple) and not all(isinstance(size, int) or hasattr(size, "__index__") for size in shape):

@@ -242,9 +242,8 @@ def _spread_by_vmap(
         return everywhere(list(rows), list(shared))
     kept_specs = [_explicit_spec(v.aval, layout, rows=True) for v in shard.phase.kept]
     total_specs = [_explicit_spec(step.equation.outvars[0].aval, layout, rows=False) for step in shard.phase.reductions]
-    return jax.sharding.auto_axes(everywhere, axes=layout.axes, out_sharding=(kept_specs, total_specs))(
-        list(rows), list(shared)
-    )
+    spread: Any = jax.sharding.auto_axes(everywhere, axes=layout.axes, out_sharding=(kept_specs, total_specs))
+    return spread(list(rows), list(shared))
 
 
 def _explicit_spec(aval: Any, layout: Layout, *, rows: bool) -> P:

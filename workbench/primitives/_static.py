@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from workbench.errors import ProgramError
 
@@ -65,7 +66,7 @@ def _is_hidden(x: Any) -> bool:
 
 
 def _is_deleted(x: Any) -> bool:
-    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.is_deleted()
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
 
 
 def refuse_deleted(operation: str, tree: Any) -> None:
