@@ -26,7 +26,7 @@ from workbench.federated import data
 from workbench.records import ProgramRecord
 
 WIDTH = 1240
-README = ("client", "clients", "hlo")
+README = ("operations", "client")
 
 
 def predict(params, x):
@@ -57,8 +57,8 @@ def fedavg(params, clients):
     return jax.tree.map(jnp.add, params, change), loss
 
 
-def inspect_programs() -> tuple[ProgramRecord, ProgramRecord]:
-    """A round of federated averaging on real digits, and the derivative of its loss."""
+def inspect_program() -> ProgramRecord:
+    """A round of federated averaging on real digits."""
     wb.simulate_devices(8)
     mesh = wb.make_mesh(clients=4, model=2)
     held, _ = data.digits(clients=64, alpha=0.3, seed=0)
@@ -67,52 +67,72 @@ def inspect_programs() -> tuple[ProgramRecord, ProgramRecord]:
     params = {
         "in": jnp.zeros((64, 32)), "in_bias": jnp.zeros(32), "out": jnp.zeros((32, 10)), "out_bias": jnp.zeros(10),
     }  # fmt: skip
-
-    def gradient(params, clients):
-        return jax.grad(lambda p: fedavg(p, clients)[1])(params)
-
     with jax.set_mesh(mesh):
-        counts = padded.counts.tolist()
-        forward = wb.inspect(fedavg, chip="v5e", examples_per_client=counts)(params, clients)
-        return forward, wb.inspect(gradient)(params, clients)
+        return wb.inspect(fedavg, chip="v5e", examples_per_client=padded.counts.tolist())(params, clients)
 
 
-def choose_stage(page: Page) -> None:
-    page.locator('[data-stage="1"]').first.click(position={"x": 30, "y": 10})
+def inspect_transformer() -> ProgramRecord:
+    """A train step of a Flax NNX transformer, its batch sharded over `data`: nothing of it knows the workbench."""
+    from flax import nnx
+
+    class Block(nnx.Module):
+        def __init__(self, width, rngs):
+            self.attention = nnx.MultiHeadAttention(num_heads=4, in_features=width, decode=False, rngs=rngs)
+            self.norm, self.norm_mlp = nnx.LayerNorm(width, rngs=rngs), nnx.LayerNorm(width, rngs=rngs)
+            self.up, self.down = nnx.Linear(width, 4 * width, rngs=rngs), nnx.Linear(4 * width, width, rngs=rngs)
+
+        def __call__(self, x):
+            x = x + self.attention(self.norm(x))
+            return x + self.down(jax.nn.gelu(self.up(self.norm_mlp(x))))
+
+    class Transformer(nnx.Module):
+        def __init__(self, rngs):
+            self.embed = nnx.Embed(128, 64, rngs=rngs)
+            self.blocks = nnx.List([Block(64, rngs) for _ in range(4)])
+            self.head = nnx.Linear(64, 128, rngs=rngs)
+
+        def __call__(self, tokens):
+            x = self.embed(tokens)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    @nnx.jit
+    def train_step(model, optimizer, tokens):
+        def loss(model):
+            logits = model(tokens)[:, :-1]
+            return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+        value, gradient = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, gradient)
+        return value
+
+    mesh = wb.make_mesh(data=4, model=2)
+    model = Transformer(nnx.Rngs(0))
+    tokens = jax.device_put(jnp.zeros((16, 32), jnp.int32), jax.NamedSharding(mesh, jax.P("data")))
+    return wb.inspect(train_step)(model, nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param), tokens)
 
 
 def choose_client(page: Page) -> None:
     page.locator('[data-client="17"]').first.click()
 
 
-def open_tab(name: str, then: Callable[[Page], None] = lambda page: None) -> Callable[[Page], None]:
+def open_tab(name: str) -> Callable[[Page], None]:
     def act(page: Page) -> None:
         page.get_by_role("tab", name=name).click()
-        then(page)
 
     return act
 
 
-def choose_collective(page: Page) -> None:
-    page.get_by_label("Only collectives over axis").select_option("*")
-    page.locator(".wb-list .wb-collective").first.click()
-    page.get_by_label("Only collectives over axis").select_option("")
-
-
-def sort_clients(page: Page) -> None:
-    page.get_by_label("Sort by").select_option("down")
-    page.get_by_role("tabpanel").get_by_role("img").click(position={"x": 4, "y": 40})
-
-
 def take(browser: Browser, page_file: Path, picture: Path, act: Callable[[Page], None], *, dark: bool) -> None:
     page = browser.new_page(
-        viewport={"width": WIDTH, "height": 700}, device_scale_factor=1.5, color_scheme="dark" if dark else "light"
+        viewport={"width": WIDTH, "height": 860}, device_scale_factor=1.5, color_scheme="dark" if dark else "light"
     )
     page.goto(page_file.as_uri())
     page.wait_for_selector("section.wb")
     act(page)
     page.mouse.move(0, 0)
-    page.wait_for_timeout(200)
+    page.wait_for_timeout(900)
     page.locator("section.wb").screenshot(path=picture)
     page.close()
     print(picture)
@@ -120,22 +140,15 @@ def take(browser: Browser, page_file: Path, picture: Path, act: Callable[[Page],
 
 def main(folder: Path, *, everything: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    forward, gradient = inspect_programs()
+    forward, transformer = inspect_program(), inspect_transformer()
     with contextlib.ExitStack() as stack:
         browser = stack.enter_context(open_browser())
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        workbench_widgets.Explorer(forward).to_html(place / "explorer.html")
-        workbench_widgets.ProgramView(forward, gradient).to_html(place / "gradient.html")
-        pictures = {
-            "program": ("explorer.html", choose_stage),
-            "client": ("explorer.html", choose_client),
-            "clients": ("explorer.html", open_tab("Clients", sort_clients)),
-            "mesh": ("explorer.html", lambda page: (choose_client(page), page.get_by_role("tab", name="Mesh").click())),
-            "sharding": ("explorer.html", open_tab("Sharding")),
-            "hlo": ("explorer.html", open_tab("HLO", choose_collective)),
-            "cost": ("explorer.html", open_tab("Cost")),
-            "gradient": ("gradient.html", lambda page: None),
-        }
+        workbench_widgets.Explorer(forward).to_html(place / "round.html")
+        workbench_widgets.Explorer(transformer).to_html(place / "transformer.html")
+        tabs = ("Operations", "Source and HLO", "Sharding", "Memory", "Cost", "Mesh")
+        pictures = {name.lower().replace(" ", "-"): ("transformer.html", open_tab(name)) for name in tabs}
+        pictures |= {"client": ("round.html", choose_client), "clients": ("round.html", open_tab("Clients"))}
         for name, (file, act) in pictures.items():
             if name not in README and not everything:
                 continue
