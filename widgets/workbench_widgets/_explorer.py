@@ -1,7 +1,7 @@
 """The explorer: every view of one program as tabs of one widget, with one selection."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from workbench.records import PlayRecord, ProgramRecord, RunRecord, TimelineRecord
@@ -29,7 +29,7 @@ TITLES = {
     "program": ("Program", "Stages as data flowing between a server and its clients"),
     "operations": ("Operations", "Every figure on your functions, modules and lines, as a tree"),
     "hlo": ("Source and HLO", "Collectives by line; your source, StableHLO and the compiled module, linked by line"),
-    "sharding": ("Sharding", "How every input is cut over the devices, and what another spec would change"),
+    "sharding": ("Sharding", "How every input is sharded over the devices, and what another spec would change"),
     "memory": ("Memory", "Bytes alive over the schedule, what is alive at the peak, whether it fits"),
     "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets"),
     "mesh": ("Mesh", "Devices, mesh axes, and which clients live where"),
@@ -39,6 +39,14 @@ TITLES = {
     "devices": ("Devices", "What the devices do now"),
     "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
 }
+
+
+def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
+    """The tabs in order: the lanes of server and clients come first, except where a program has no clients."""
+    keys = [key for key in TITLES if key in parts]
+    if record.plan.placements or "operations" not in keys:
+        return keys
+    return [*(key for key in keys if key != "program"), *(key for key in keys if key == "program")]
 
 
 class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
@@ -113,7 +121,7 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
                 f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
             )
             raise ValueError(message)
-        views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in TITLES if key in parts]
+        views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in _order(record, parts)]
         settings = {} if view is None else {"view": view}
         figures = headline(record, [each["key"] for each in views])
         data = {**parts, "views": views, "title": record.name, "headline": figures, "glossary": GLOSSARY}

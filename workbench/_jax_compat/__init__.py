@@ -185,7 +185,8 @@ def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> Any:
 
 def context_under(context: Any, mesh: jax.sharding.AbstractMesh) -> Any:
     """The context of an equation as it would be under another mesh."""
-    with context.manager, jax.sharding.use_abstract_mesh(mesh):
+    none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside of a mesh
+    with context.manager, jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
         return _core.JaxprEqnContext()
 
 
