@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jaxlib
+import numpy as np
 from jax._src import (
     api_util as _api_util,
     core as _core,
@@ -181,6 +182,21 @@ def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> Any:
         return effect
 
     return type(effects)(renamed(effect) for effect in effects)
+
+
+def retyped_constant(value: Any, aval: Any) -> Any:
+    """A constant of a jaxpr with another type: those that a trace made keep the mesh of that trace in theirs."""
+    if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later
+        return value
+    try:
+        return type(value)(np.asarray(value), aval)
+    except TypeError:  # made in another way by this JAX
+        return value
+
+
+def retyped_literal(literal: Any, aval: Any) -> Any:
+    """A literal of a jaxpr with another type."""
+    return type(literal)(retyped_constant(literal.val, aval), aval)
 
 
 def context_under(context: Any, mesh: jax.sharding.AbstractMesh) -> Any:

@@ -241,6 +241,8 @@ def trace_call(
         kwargs: The same by name.
         mesh: Mesh to trace it under; by default the current one.
     """
+    if mesh is not None:  # an array of another mesh cannot enter a trace under this one; what is known of it can
+        args, kwargs = jax.tree.map(lambda x: _moved(x, mesh), (args, dict(kwargs)))
     with on_mesh(mesh):
         current = mesh if mesh is not None else current_mesh()
         fn, args, kwargs = _bound(fn, args, dict(kwargs))
@@ -258,6 +260,16 @@ def trace_call(
             made.name = function_name(fn)
             return made
         return _trace_plain(fn, args, kwargs, current)
+
+
+def _moved(x: Any, mesh: AnyMesh) -> Any:
+    """An array that lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
+    sharding = x.sharding if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) else None  # pyright: ignore
+    if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):
+        return x
+    axes = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+    known = NamedSharding(mesh, sharding.spec) if axes <= set(mesh.axis_names) else None
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=known, weak_type=x.weak_type)
 
 
 def call_of_traced(traced: Stage) -> Call:

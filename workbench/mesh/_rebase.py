@@ -70,7 +70,7 @@ class Place:
 
         def atom(v: Any) -> Any:
             if isinstance(v, Literal):
-                return v
+                return _jax_compat.retyped_literal(v, self.type(v.aval))
             if v not in variables:
                 variables[v] = _jax_compat.new_variable(v, self.type(v.aval))
             return variables[v]
@@ -96,6 +96,11 @@ class Place:
             eqns=equations,
             effects=_jax_compat.renamed_effects(jaxpr.effects, variables),
         )
+
+    def consts(self, closed: ClosedJaxpr) -> list[Any]:
+        """The constants, those that know a type with the type that they have here."""
+        pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        return [_jax_compat.retyped_constant(value, self.type(variable.aval)) for variable, value in pairs]
 
     def params(self, equation: Any) -> dict[str, Any]:
         params = {key: self.param(value) for key, value in equation.params.items()}
@@ -128,7 +133,7 @@ class Place:
 
     def param(self, value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self.jaxpr(value.jaxpr), value.consts)
+            return ClosedJaxpr(self.jaxpr(value.jaxpr), self.consts(value))
         if isinstance(value, Jaxpr):
             return self.jaxpr(value)
         if isinstance(value, NamedSharding):

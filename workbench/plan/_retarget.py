@@ -26,7 +26,7 @@ class _Elsewhere(Place):
     """Rewrites a program for another mesh, by the names of its axes."""
 
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        return ClosedJaxpr(self.jaxpr(closed.jaxpr), closed.consts)
+        return ClosedJaxpr(self.jaxpr(closed.jaxpr), self.consts(closed))
 
     def params(self, equation: Any) -> dict[str, Any]:
         if equation.primitive.name in ("shard_map", "xla_pmap"):
