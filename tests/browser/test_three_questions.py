@@ -45,7 +45,7 @@ def test_three_questions_are_answered_within_five_clicks_each(lab_page: Page, la
 
     which_line = Visitor()
     which_line.click(view.get_by_role("tab", name="HLO"))
-    first = view.get_by_role("table", name="Collectives, largest first").locator("tbody tr").first
+    first = view.get_by_role("treegrid", name="Collectives, largest first").locator("[data-row]").first
     expect(first).to_contain_text("clients")
     expect(first).to_contain_text("wb.reduce_mean(change)")
     which_line.click(first.get_by_role("button"))

@@ -229,11 +229,18 @@ def test_missing_ipyparallel_says_what_to_install(monkeypatch: pytest.MonkeyPatc
         start_hosts()
 
 
+def _connections(process):
+    try:
+        return process.net_connections(kind="tcp")
+    except (psutil.Error, FileNotFoundError):  # it ended since it was listed
+        return []
+
+
 def test_coordinator_listens_on_the_loopback_alone(hosts: Hosts):
     listening = [
         connection.laddr.ip
         for process in [*hosts.processes, *hosts._children()]
-        for connection in process.net_connections(kind="tcp")
+        for connection in _connections(process)
         if connection.status == psutil.CONN_LISTEN
     ]
     assert listening

@@ -313,8 +313,8 @@ def stop_workers() -> int:
         How many were running. The next compilation starts one again.
 
     Example:
-        >>> stop_workers()
-        0
+        >>> stop_workers() >= 0
+        True
     """
     running = [worker for worker in list(_workers) if worker.pid is not None]
     for worker in list(_workers):

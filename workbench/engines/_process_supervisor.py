@@ -14,11 +14,7 @@ import sys
 import time
 from typing import Any
 
-from workbench.errors import needs_library
-
-with needs_library("psutil", needed_for="An engine of child processes"):
-    import psutil
-
+import psutil
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of this process (Linux)
 

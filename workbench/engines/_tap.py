@@ -61,7 +61,7 @@ def tap(
         ...         doubled = 2 * row
         ...         return doubled**2
         ...     return wb.reduce_sum(wb.map_fn(square, x))
-        >>> record = tap(total, client=3)(np.arange(4, dtype=np.float32))
+        >>> record = tap(total, np.arange(4, dtype=np.float32), client=3)
         >>> float(record.find("doubled")[0].value), float(record.results)
         (6.0, 56.0)
     """

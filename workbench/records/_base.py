@@ -37,8 +37,8 @@ class Record:
 
         Example:
             >>> from workbench.records import PlacementRecord
-            >>> PlacementRecord(name="clients", size=4).to_dict()
-            {'version': 1, 'record': 'PlacementRecord', 'name': 'clients', 'size': 4, 'mesh_axes': []}
+            >>> list(PlacementRecord(name="clients", size=4).to_dict())
+            ['version', 'record', 'name', 'size', 'mesh_axes', 'slots_per_device']
         """
         return {"version": VERSION, **_plain(self)}
 
