@@ -130,6 +130,7 @@ def cost(stage, seconds):
         accessed_bytes=0.0,
         collective_bytes={},
         compute_seconds=seconds,
+        collective_seconds=0.0,
         memory_seconds=seconds,
     )
 

@@ -134,11 +134,9 @@ class StageCostRecord(Record):
     @property
     def seconds(self) -> float | None:
         """max(compute, memory) + collective, without overlap; None where a part of it has no known seconds."""
-        if self.compute_seconds is None or self.memory_seconds is None:
+        if self.compute_seconds is None or self.memory_seconds is None or self.collective_seconds is None:
             return None
-        if self.collective_seconds is None and any(self.collective_bytes.values()):
-            return None
-        return max(self.compute_seconds, self.memory_seconds) + (self.collective_seconds or 0.0)
+        return max(self.compute_seconds, self.memory_seconds) + self.collective_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

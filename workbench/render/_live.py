@@ -117,7 +117,8 @@ def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
         >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)
         >>> from workbench.records import StageCostRecord
         >>> cost = StageCostRecord(stage="1", kind="clients", name="train", flops=1.0, accessed_bytes=1.0,
-        ...                        collective_bytes={}, compute_seconds=0.2, memory_seconds=0.1)
+        ...                        collective_bytes={}, compute_seconds=0.2, memory_seconds=0.1,
+        ...                        collective_seconds=0.0)
         >>> run = RunRecord(name="round", engine="gpu x 1", seconds=0.5, stages=(stage,))
         >>> compare_with_prediction(run, CostRecord(stages=(cost,)))["ratio"].round(2).tolist()
         [1.5]
