@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from workbench.records import PlayRecord, ProgramRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
+from workbench_widgets._advice_desk import AdviceDesk, Advises
 from workbench_widgets._clients import clients_view_state
 from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
 from workbench_widgets._clients_state import Arrays
@@ -49,7 +50,7 @@ def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
     return [*(key for key in keys if key != "program"), *(key for key in keys if key == "program")]
 
 
-class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
+class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
     """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
 
     Args:
@@ -65,11 +66,13 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         compile_for: Compiles the program for a target that is chosen in the cost view.
         what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
         play: Evaluates the program and returns what every stage made; the round can then be played.
+        advise: Finds advice about the program, once somebody asks for it.
     """
 
     view_name = "explorer"
     requests: ClassVar[dict[str, str]] = (
-        CostDesk.requests
+        AdviceDesk.requests
+        | CostDesk.requests
         | ClientsDesk.requests
         | RunDesk.requests
         | ShardingDesk.requests
@@ -94,6 +97,7 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         compile_for: CompileFor | None = None,
         what_if: TriesSpecs | None = None,
         play: Callable[[], PlayRecord] | None = None,
+        advise: Advises | None = None,
     ) -> None:
         self.record, self.gradient, self.monitor, self._play = record, gradient, monitor, play
         parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
@@ -111,6 +115,7 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         player = player_state(None, record)
         if player["collectives"] or play is not None:
             parts["player"] = player | {"can_play": play is not None}
+        parts["advice"] = {"can_advise": advise is not None and record.module is not None}
         live: dict[str, Any] = {}
         if monitor is not None:
             parts["devices"] = {}
@@ -127,6 +132,8 @@ class Explorer(CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         data = {**parts, "views": views, "title": record.name, "headline": figures, "glossary": GLOSSARY}
         label = describe_program(record)
         super().__init__(
+            advise=advise if record.module is not None else None,
+            tree=record.call_tree,
             programs=(record, *others),
             compile_for=compile_for,
             what_if=what_if,

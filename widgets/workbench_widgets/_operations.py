@@ -26,7 +26,7 @@ def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[d
     """
     cells = {name: file for file in files if (name := cell_name(file)) is not None}
     calls = _plain_calls(tree)
-    kept = [node for node in tree.nodes if node.parent is None or not (node.hidden or node.id in calls)]
+    kept = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
     number = {node.id: at for at, node in enumerate(kept)}
     parents = [_visible_parent(tree, node, number) for node in kept]
@@ -55,6 +55,16 @@ def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[d
         "notes": list(tree.notes),
     }
     return state, arrays
+
+
+def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
+    """For every node of a tree the row of the operations view that shows it, or what it is folded into."""
+    number = {node.id: at for at, node in enumerate(_kept(tree, _plain_calls(tree)))}
+    return {node.id: number.get(node.id, _visible_parent(tree, node, number)) for node in tree.nodes}
+
+
+def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord]:
+    return [node for node in tree.nodes if node.parent is None or not (node.hidden or node.id in calls)]
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:

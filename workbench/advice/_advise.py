@@ -1,8 +1,11 @@
 """Runs every rule over one program and ranks what it finds."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 from workbench.advice._collectives import gather_and_slice, loop_invariant_gather, reduced_then_sliced, wide_collective
+from workbench.advice._evidence import with_evidence
 from workbench.advice._host import host_in_loop
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
@@ -12,6 +15,7 @@ from workbench.errors import InspectionError
 from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
+Progress = Callable[[str, float], None]
 RULES: tuple[Rule, ...] = (
     loop_invariant_gather,
     wide_collective,
@@ -27,7 +31,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def advise_record(record: ProgramRecord, *, recompile: Recompile | None = None, at_most: int = 20) -> AdviceRecord:
+def advise_record(
+    record: ProgramRecord,
+    *,
+    recompile: Recompile | None = None,
+    at_most: int = 20,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+) -> AdviceRecord:
     """Ranked findings about an inspected program.
 
     Args:
@@ -35,6 +46,8 @@ def advise_record(record: ProgramRecord, *, recompile: Recompile | None = None, 
         recompile: Compiles a variant of the program; with it, gains of changes that can be applied from outside
             (donation, specs) are verified by compiling them. Without it none is.
         at_most: Findings to keep.
+        progress: Called with what is done now and the seconds so far.
+        cancel: Ends the verification once it is set; findings that were not verified by then are kept as estimates.
 
     Returns:
         The findings, largest share of a figure first, and the rules that were checked. A program in which no rule
@@ -55,9 +68,23 @@ def advise_record(record: ProgramRecord, *, recompile: Recompile | None = None, 
         )
         raise InspectionError(message)
     program = Compiled(record, record.module)
-    findings = sorted((found for rule in RULES for found in rule(program)), key=lambda found: -found.weight)[:at_most]
+    began = time.monotonic()
+
+    def report(phase: str) -> None:
+        if progress is not None:
+            progress(phase, time.monotonic() - began)
+
+    report("reading the program")
+    found = (with_evidence(each, program) for rule in RULES for each in rule(program))
+    findings = sorted(found, key=lambda each: -each.weight)[:at_most]
+    notes: list[str] = []
     if recompile is not None:
-        findings = [verified(found, program, recompile) for found in findings]
+        for number, finding in enumerate(findings):
+            if cancel is not None and cancel.is_set():
+                notes.append("stopped before every change was compiled")
+                break
+            report(f"compiling change {number + 1} of {len(findings)}: {finding.rule}")
+            findings[number] = verified(finding, program, recompile)
     # A change that was compiled and gains nothing is no advice.
     kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
     return AdviceRecord(
@@ -65,4 +92,5 @@ def advise_record(record: ProgramRecord, *, recompile: Recompile | None = None, 
         target=record.target,
         findings=tuple(kept),
         checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in RULES),
+        notes=tuple(notes),
     )

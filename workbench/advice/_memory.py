@@ -27,19 +27,25 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     if missing < _SMALL * memory.peak_bytes:
         return
     positions = sorted(_argument_positions(inputs, paths))
+    donated = tuple(positions) if len(positions) != 1 else positions[0]
+    name = program.record.name if program.record.name.isidentifier() else "fn"
+    code = f"jax.jit({name}, donate_argnums={donated})" if positions else ""
     yield FindingRecord(
         rule="missing donation",
         what=f"{bytes_text(missing)} of arguments could be given to the results, and are kept beside them.",
         why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
         "donated, so old and new values are in memory together.",
-        change=f"jax.jit(fn, donate_argnums={tuple(positions) if len(positions) != 1 else positions[0]})"
-        if positions
+        change=f"Donate them: `{code}`."
+        if code
         else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
         evidence=(
             f"{len(paths)} arguments match results: {', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
             f"aliased now: {bytes_text(memory.alias_bytes or 0)}; peak: {bytes_text(memory.peak_bytes)}",
         ),
         weight=min(1.0, missing / memory.peak_bytes),
+        code=code,
+        leaves=tuple(paths),
+        size_bytes=float(missing),
     )
 
 
@@ -61,6 +67,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
         "(`jax.checkpoint`), or shard its largest dimension.",
         evidence=(f"{largest.name}: {largest.shape}", f"peak: {bytes_text(memory.peak_bytes)}"),
         weight=largest.size_bytes / memory.peak_bytes,
+        size_bytes=float(largest.size_bytes),
         instructions=(largest.name,),
         sources=() if largest.source is None else (largest.source,),
     )

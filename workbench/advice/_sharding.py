@@ -32,6 +32,10 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
                 f"sharded over {axis} it would be {bytes_text(leaf.bytes_per_device // sizes[axis])}",
             ),
             weight=leaf.bytes_per_device / total,
+            code=f"# sharding of {leaf.path}\nNamedSharding(mesh, {spec_text(spec)})",
+            leaves=(leaf.path,),
+            axes=(axis,),
+            size_bytes=float(leaf.bytes_per_device),
         )
 
 
@@ -55,6 +59,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
                 "axis out of the mesh.",
                 evidence=(f"mesh: {', '.join(f'{a.name}={a.size}' for a in record.mesh.axes)}",),
                 weight=1 - 1 / axis.size,
+                axes=(axis.name,),
             )
 
 

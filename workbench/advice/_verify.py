@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from workbench.advice._module import Compiled, sent
+from workbench.advice._module import Compiled
 from workbench.advice._sharding import best_spec
 from workbench.errors import WorkbenchError
 from workbench.records import FindingRecord, GainRecord, ProgramRecord
@@ -39,12 +39,13 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
 
 
 def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    found = re.search(r"donate_argnums=\(?([\d, ]+)\)?", finding.change)
+    found = re.search(r"donate_argnums=\(?([\d, ]+)\)?", finding.code)
     if found is None:
         return finding
     positions = tuple(int(n) for n in found[1].replace(",", " ").split())
     after = recompile(donate=positions)
-    return finding.replace(gain=_peak(program, after, "compiled with the arguments donated"))
+    gain = _peak(program, after, "compiled with the arguments donated")
+    return finding.replace(gain=gain, compared=compared(program, after) if gain.verified else ())
 
 
 def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -52,17 +53,27 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     assert record.inputs is not None
     assert record.mesh is not None
     sizes = {axis.name: axis.size for axis in record.mesh.axes if axis.size > 1}
-    leaf = next(each for each in record.inputs.leaves if f"`{each.path}`" in finding.what)
+    leaf = next(each for each in record.inputs.leaves if each.path in finding.leaves)
     choice = best_spec(leaf, sizes)
     assert choice is not None
     after = recompile(specs={leaf.path: choice[1]})
     assert after.module is not None
-    if (after.module.memory.peak_bytes or 0) >= (program.module.memory.peak_bytes or 0):
-        return finding.replace(gain=_gain(program, after, "compiled with this spec"))
-    more = sum(map(sent, after.module.collectives)) - program.sent_bytes
-    return finding.replace(
-        gain=_gain(program, after, "compiled with this spec"),
-        evidence=(*finding.evidence, f"one device then sends {more:+,.0f} bytes per call"),
+    return finding.replace(gain=_gain(program, after, "compiled with this spec"), compared=compared(program, after))
+
+
+def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
+    """Peak, bytes sent and FLOPs of the program before and after a change that was compiled."""
+    assert after.module is not None
+    now = Compiled(after, after.module)
+    rows = [
+        ("peak bytes", program.module.memory.peak_bytes, after.module.memory.peak_bytes),
+        ("bytes sent", program.sent_bytes, now.sent_bytes),
+        ("FLOPs", program.module.flops, after.module.flops),
+    ]
+    return tuple(
+        GainRecord(quantity=name, before=float(old), after=float(new), verified=True, how="compiled")
+        for name, old, new in rows
+        if old is not None and new is not None
     )
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from workbench import launch, render
+from workbench.advice import advise_record, recompiler
 from workbench.api._things import record_of_thing
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError
 from workbench.inspection import current_mesh
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
-from workbench.records import PlayRecord, ProfileRecord, ProgramRecord, Record, TapRecord
+from workbench.records import AdviceRecord, PlayRecord, ProfileRecord, ProgramRecord, Record, TapRecord
 
 if TYPE_CHECKING:
     from workbench.api._traced import Traced
@@ -80,6 +81,7 @@ def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **v
         what_if=_tries(traced, options, record),
         tap=_opener(traced),
         play=_plays(traced),
+        advise=_adviser(traced, options, record),
         **views,
     )
 
@@ -170,6 +172,19 @@ def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., Progr
         return context.copy().run(lambda: shapes.inspect(**{**remembered, **waiting, "target": target}))
 
     return compile_for
+
+
+def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
+    """What finds advice about the program once it is asked, in any thread; see `_elsewhere`."""
+    shapes = traced.with_shapes()
+    remembered = {"mesh": current_mesh(), **options}
+    context = contextvars.copy_context()
+
+    def advise(**waiting: Any) -> AdviceRecord:
+        recompile = recompiler(shapes, {k: v for k, v in remembered.items() if v is not None})
+        return context.copy().run(lambda: advise_record(record, recompile=recompile, **waiting))
+
+    return advise
 
 
 def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:

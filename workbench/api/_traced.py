@@ -307,7 +307,8 @@ class Traced:
             InspectionError: if the program can only be planned on the mesh given.
         """
         recompile = recompiler(self, dict(options)) if verify else None
-        return advise_record(self.inspect(**options), recompile=recompile)
+        progress, cancel = options.get("progress"), options.get("cancel")
+        return advise_record(self.inspect(**options), recompile=recompile, progress=progress, cancel=cancel)
 
     def export(
         self, *, platforms: Sequence[str] | None = None, chunk_size: ChunkSize = _AS_TRACED, derivatives: int = 0

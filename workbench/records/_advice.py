@@ -30,14 +30,26 @@ class FindingRecord(Record):
     """One finding: what was seen, why it happens, what to change, and what that gains."""
 
     rule: str
-    what: str
+    what: str  # one sentence: the title
     why: str
-    change: str  # code or an instruction with the user's names
+    change: str  # what to do, in words, with the user's names
     evidence: tuple[str, ...]
     weight: float  # share of the program's figure that it concerns, 0..1: findings are ranked by it
-    instructions: tuple[str, ...] = ()
+    code: str = ""  # of the change, to paste; empty where the rule cannot write it
+    instructions: tuple[str, ...] = ()  # of the compiled module
+    nodes: tuple[int, ...] = ()  # of the call tree: `CallNodeRecord.id`
+    leaves: tuple[str, ...] = ()  # arguments, by the path that `inspect().inputs` calls them
+    axes: tuple[str, ...] = ()  # of the mesh
+    size_bytes: float | None = None  # what it concerns: sent, or in memory, on one device in one call
+    seconds: float | None = None  # predicted, of the instructions; None without a chip
     sources: tuple[SourceLine, ...] = ()
     gain: GainRecord | None = None
+    compared: tuple[GainRecord, ...] = ()  # other figures of the program before and after the change, once compiled
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the changed program was compiled."""
+        return self.gain is not None and self.gain.verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,89 @@
+"""The kernel's side of the advice view, without a browser."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+import records_examples as examples
+import workbench_widgets
+
+import workbench as wb
+from workbench.records import AdviceRecord, FindingRecord, GainRecord
+
+GAIN = GainRecord(quantity="peak bytes", before=2048.0, after=1024.0, verified=True, how="compiled")
+FINDING = FindingRecord(
+    rule="missing donation",
+    what="1 KiB could be donated.",
+    why="The state is kept beside its successor.",
+    change="Donate it.",
+    evidence=("2 arguments match results",),
+    weight=0.5,
+    code="jax.jit(step, donate_argnums=0)",
+    leaves=("[0]",),
+    size_bytes=1024.0,
+    gain=GAIN,
+    compared=(GAIN,),
+)
+
+
+def advises(*, progress, cancel):
+    progress("compiling change 1 of 1", 0.0)
+    return AdviceRecord(name="step", target="here", findings=(FINDING,), checked=("a rule",))
+
+
+def flushed(view):
+    assert view.wait_for_advice(20)
+    return view.live
+
+
+def test_findings_arrive_with_figures_written_out():
+    view = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises)
+    assert view.data["advice"] == {"can_advise": True}
+    view.start_advice()
+    live = flushed(view)
+    assert live["advice/job"]["status"] == "done"
+    finding = live["advice/report"]["findings"][0]
+    assert (finding["title"], finding["bytes"], finding["verified"]) == ("1 KiB could be donated.", "1 KiB", True)
+    assert finding["gain"]["saved_share"] == 0.5
+
+
+def test_record_without_a_program_cannot_be_advised():
+    view = workbench_widgets.Explorer(examples.fedavg_record())
+    assert not view.data["advice"]["can_advise"]
+    with pytest.raises(RuntimeError, match="open it from the program"):
+        view.start_advice()
+
+
+def test_stop_cancels_and_is_reported():
+    started = threading.Event()
+
+    def waits(*, progress, cancel):
+        started.set()
+        assert cancel.wait(20)
+        return advises(progress=progress, cancel=cancel)
+
+    view = workbench_widgets.Explorer(examples.fedavg_record(), advise=waits)
+    view.start_advice()
+    assert started.wait(20)
+    view.stop_advice()
+    assert flushed(view)["advice/job"]["status"] == "stopped"
+
+
+def test_failure_is_reported_with_its_message():
+    def fails(*, progress, cancel):
+        raise ValueError("no such chip")
+
+    view = workbench_widgets.Explorer(examples.fedavg_record(), advise=fails)
+    view.start_advice()
+    assert flushed(view)["advice/job"]["error"]["message"] == "ValueError: no such chip"
+
+
+def test_explorer_of_a_program_finds_its_missing_donation():
+    average = jax.jit(lambda old, new: 0.9 * old + 0.1 * new)
+    view = wb.explore(average)(jnp.ones((64, 64)), jnp.ones((64, 64)))
+    view.start_advice()
+    finding = flushed(view)["advice/report"]["findings"][0]
+    assert finding["rule"] == "missing donation"
+    assert finding["verified"]
+    assert finding["code"].startswith("jax.jit(fn, donate_argnums=")

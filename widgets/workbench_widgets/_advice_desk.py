@@ -1,0 +1,141 @@
+"""What the advice view asks of the kernel: findings, and a search for shardings; both in threads, with Stop."""
+
+import contextvars
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from workbench.records import AdviceRecord, CallTreeRecord, Record
+from workbench_widgets._advice_state import advice_state
+from workbench_widgets._base import WorkbenchWidget, problem
+
+
+class Advises(Protocol):
+    """What finds advice about the program that is shown."""
+
+    def __call__(self, *, progress: Callable[[str, float], None], cancel: threading.Event) -> AdviceRecord:
+        """The findings; `progress` gets the phase and the seconds so far."""
+        ...
+
+
+class AdviceDesk(WorkbenchWidget):
+    """A view that computes advice once somebody asks, while the kernel stays free.
+
+    Attributes:
+        advice: What came of the last request.
+    """
+
+    requests: ClassVar[dict[str, str]] = {"advise": "start_advice", "stop_advice": "stop_advice"}
+    _advice_place = "advice/"
+
+    def __init__(self, *, advise: Advises | None = None, tree: CallTreeRecord | None = None, **values: Any) -> None:
+        self.advice: AdviceRecord | None = None
+        self._advises, self._advice_tree = advise, tree
+        self._advice_job: Job | None = None
+        super().__init__(**values)
+
+    def start_advice(self) -> None:
+        """Begins to look for advice, in the background; a search that is under way goes on.
+
+        Raises:
+            RuntimeError: if the view shows a record without its program.
+        """
+        if self._advises is None:
+            message = (
+                "`start_advice` was asked of a view that shows a record without its program. The gain of a change is "
+                "verified by compiling the program again: open it from the program, `workbench.explore(fn)(*args)`."
+            )
+            raise RuntimeError(message)
+        if self._advice_job is not None and self._advice_job.is_running:
+            return
+        advises = self._advises
+        self._advice_job = Job(
+            self, f"{self._advice_place}job", lambda job: advises(**job.waiting), AdviceDesk._advised
+        )
+        self._advice_job.start()
+
+    def stop_advice(self) -> None:
+        """Ends the verification in progress; what was found by then is shown."""
+        if self._advice_job is not None:
+            self._advice_job.cancel.set()
+
+    def wait_for_advice(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until nothing is being verified; False where the time was over before."""
+        over = self._advice_job is None or self._advice_job.wait(timeout_seconds)
+        if over and self._outbox is not None:
+            self._outbox.flush()
+        return over
+
+    def close(self) -> None:
+        """Ends the view, and with it what it started."""
+        if getattr(self, "_advice_job", None) is not None:  # ipywidgets closes also what failed to start
+            self.stop_advice()
+        super().close()
+
+    def _advised(self, found: Any) -> Mapping[str, Any]:
+        self.advice = found
+        return {f"{self._advice_place}report": advice_state(found, self._advice_tree)}
+
+
+class Job:
+    """Work in a thread for one view, told in its live state; a forgotten view stops what it started.
+
+    The state under `place` is `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
+    """
+
+    def __init__(
+        self,
+        view: Any,
+        place: str,
+        work: Callable[["Job"], Record],
+        took: Callable[[Any, Any], Mapping[str, Any]],
+    ) -> None:
+        self.cancel = threading.Event()
+        self.place, self._work, self._took = place, work, took
+        self._view = weakref.ref(view, lambda _: self.cancel.set())
+        self._began = time.monotonic()
+        run = contextvars.copy_context().run  # placements and meshes of the cell that asked
+        self._thread = threading.Thread(target=run, args=(self._run,), name="workbench-advice", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the work goes on."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> dict[str, Any]:
+        """The arguments `progress` and `cancel` of what does the work."""
+        return {"progress": self.progress, "cancel": self.cancel}
+
+    def start(self) -> None:
+        """Begins."""
+        self.report("running", "reading the program")
+        self._thread.start()
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        """Whether it ended in time."""
+        self._thread.join(timeout_seconds)
+        return not self.is_running
+
+    def progress(self, phase: str, _seconds: float) -> None:
+        """Shows what is done now."""
+        self.report("running", phase)
+
+    def report(self, status: str, phase: str = "", error: BaseException | None = None, **more: Any) -> None:
+        """Shows the status, if the view is still there."""
+        if (view := self._view()) is not None:
+            state: dict[str, Any] = {"status": status, "phase": phase, "seconds": time.monotonic() - self._began}
+            if error is not None:
+                state["error"] = problem(error)
+            view.update_live(**{self.place: state, **more})
+
+    def _run(self) -> None:
+        try:
+            made = self._work(self)
+        except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
+            self.report("stopped" if self.cancel.is_set() else "failed", error=error)
+            return
+        if (view := self._view()) is not None:
+            self.report("stopped" if self.cancel.is_set() else "done", **self._took(view, made))

@@ -1,0 +1,62 @@
+"""Advice as the explorer draws it."""
+
+from typing import Any
+
+from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord
+from workbench.render import bytes_text, flops_text, gain_text, render_text, seconds_text, source_text
+from workbench_widgets._operations import visible_rows
+
+
+def advice_state(advice: AdviceRecord, tree: CallTreeRecord | None = None) -> dict[str, Any]:
+    """What the advice view draws: one card per finding, most important first, and the rules that were checked.
+
+    Args:
+        advice: The findings.
+        tree: The call tree of the program, to name rows of the operations view.
+    """
+    rows = {} if tree is None else visible_rows(tree)
+    return {
+        "sentence": render_text(advice).splitlines()[0],
+        "findings": [_finding(number, finding, rows) for number, finding in enumerate(advice.findings)],
+        "checked": list(advice.checked),
+        "notes": list(advice.notes),
+    }
+
+
+def _finding(number: int, finding: FindingRecord, rows: dict[int, int]) -> dict[str, Any]:
+    return {
+        "number": number,
+        "rule": finding.rule,
+        "title": finding.what,
+        "why": finding.why,
+        "change": finding.change,
+        "code": finding.code,
+        "evidence": list(finding.evidence),
+        "weight": finding.weight,
+        "bytes": None if finding.size_bytes is None else bytes_text(finding.size_bytes),
+        "seconds": None if finding.seconds is None else seconds_text(finding.seconds),
+        "verified": finding.is_verified,
+        "gain": None if finding.gain is None else _gain(finding.gain),
+        "compared": [_gain(each) for each in finding.compared],
+        "nodes": sorted({rows[node] for node in finding.nodes if node in rows}),
+        "instructions": list(finding.instructions),
+        "leaves": list(finding.leaves),
+        "axes": list(finding.axes),
+        "lines": [
+            {"line": f"{each.file}:{each.line}", "source": source_text(each.file, each.line), "function": each.function}
+            for each in finding.sources
+        ],
+    }
+
+
+def _gain(gain: GainRecord) -> dict[str, Any]:
+    write = {"seconds": seconds_text, "FLOPs": flops_text}.get(gain.quantity, bytes_text)
+    return {
+        "quantity": gain.quantity,
+        "before": write(gain.before),
+        "after": write(gain.after),
+        "saved_share": gain.saved_share,
+        "verified": gain.verified,
+        "how": gain.how,
+        "text": gain_text(gain),
+    }

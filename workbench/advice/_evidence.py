@@ -1,0 +1,55 @@
+"""Where a finding is: nodes of the call tree, bytes and seconds of its instructions."""
+
+from workbench.advice._module import Compiled, sent
+from workbench.cost import collective_seconds
+from workbench.records import CallNodeRecord, FindingRecord
+
+_MOST_NODES = 8
+
+
+def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
+    """The finding with its place in the call tree, its bytes and, where a chip is known, its predicted seconds.
+
+    Args:
+        finding: What a rule found; it names instructions, source lines, or neither.
+        program: The program.
+    """
+    names = set(finding.instructions)
+    collectives = [each for each in program.module.collectives if each.name in names]
+    size = finding.size_bytes
+    if size is None and collectives:
+        size = sum(map(sent, collectives))
+    if size is None and finding.gain is not None and finding.gain.quantity.endswith("bytes"):
+        size = finding.gain.before
+    axes = finding.axes or tuple(dict.fromkeys(axis for each in collectives for axis in each.axes))
+    cost = program.record.cost
+    seconds = finding.seconds
+    if seconds is None and collectives and cost is not None and cost.chip is not None:
+        times = [
+            None
+            if each.executions is None
+            else collective_seconds(each.kind, each.payload_bytes, each.group_size, cost.chip)
+            for each in collectives
+        ]
+        if all(each is not None for each in times):
+            seconds = sum(
+                (once or 0.0) * (each.executions or 0.0) for once, each in zip(times, collectives, strict=True)
+            )
+    return finding.replace(nodes=finding.nodes or _nodes(finding, program), size_bytes=size, axes=axes, seconds=seconds)
+
+
+def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:
+    """The nodes that hold its instructions; for a finding without instructions those of its lines."""
+    tree = program.record.call_tree
+    if tree is None:
+        return ()
+    names = set(finding.instructions)
+    found = [node for node in tree.nodes if names.intersection(node.instructions)]
+    if not found:
+        lines = {(source.file, source.line) for source in finding.sources}
+        found = [node for node in tree.nodes if _is_line(node) and (node.file, node.line) in lines]
+    return tuple(node.id for node in found[:_MOST_NODES])
+
+
+def _is_line(node: CallNodeRecord) -> bool:
+    return node.kind in ("line", "call")
