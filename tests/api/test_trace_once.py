@@ -4,10 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.aot import list_targets, stop_workers
+
+
+needs_tpu_compiler = pytest.mark.skipif(
+    not any(target.installed for target in list_targets() if target.platform == "tpu"),
+    reason="no compiler for TPUs is installed",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,12 +74,28 @@ def test_all_questions_together_call_the_function_once(counted, mesh):
     assert len(calls) == 1
 
 
-@pytest.mark.skipif("v5e:2x4" not in str(list_targets()), reason="no compiler for TPUs is installed")
+@needs_tpu_compiler
 def test_target_calls_the_function_once(counted):
     fn, calls = counted
     record = wb.inspect(fn, target="v5e:2x4")(X)
     assert record.module.devices == 8
     assert len(calls) == 1
+
+
+@needs_tpu_compiler
+def test_shapes_on_a_small_mesh_are_compiled_for_a_larger_one(mesh):
+    def train(weights, batches):
+        return jax.lax.scan(lambda w, x: (w - jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w), None), weights, batches)[0]
+
+    @wb.program(clients=16)
+    def mean(weights, rows):
+        return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(weights), rows)))
+
+    rows = jax.ShapeDtypeStruct((16, 2, 4, 8), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
+    weights = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P()))
+    record = wb.inspect(mean, mesh=AbstractMesh((8,), ("clients",)), target="v5e:2x4")(weights, rows)
+    assert record.module is not None
+    assert [collective.axes for collective in record.module.collectives] == [("clients",)]
 
 
 ONE_LINE = {

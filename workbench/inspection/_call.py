@@ -263,8 +263,9 @@ def trace_call(
 
 
 def _moved(x: Any, mesh: AnyMesh) -> Any:
-    """An array that lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
-    sharding = x.sharding if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) else None  # pyright: ignore
+    """An array or shape that lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
+    placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, jax.core.Tracer)
+    sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):
         return x
     axes = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
