@@ -289,7 +289,7 @@ def mapreduce_round() -> Call:
 
             return jax.lax.scan(step, w, length=3)[0]
 
-        models = wb.map_fn(client, (wb.broadcast(w), x, y))
+        models = wb.map_fn(client, (wb.broadcast(w), x, y))  # at: clients train
         return wb.reduce_mean(models)  # at: mean of models
 
     place = functools.partial(jax.device_put, device=NamedSharding(mesh, P("clients")))

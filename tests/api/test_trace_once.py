@@ -42,11 +42,12 @@ def mesh():
 
 X = np.arange(8, dtype=np.float32)
 MEAN = 17.5
+EIGHT = AbstractMesh((8,), ("clients",), axis_types=(AxisType.Auto,))
 ASKED = {
     "plan": lambda traced, mesh: traced.plan,
     "inspect": lambda traced, mesh: traced.inspect(),
     "inspect on a mesh": lambda traced, mesh: traced.inspect(mesh=mesh),
-    "inspect on an abstract mesh": lambda traced, mesh: traced.inspect(mesh=AbstractMesh((8,), ("clients",))),
+    "inspect on an abstract mesh": lambda traced, mesh: traced.inspect(mesh=EIGHT),
     "show": lambda traced, mesh: traced.show(),
     "explore": lambda traced, mesh: traced.explore(),
     "measure": lambda traced, mesh: traced.measure(rounds=1),

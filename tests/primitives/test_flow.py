@@ -133,3 +133,21 @@ def test_jit_runs_on_the_mesh_of_the_argument_even_for_inputs_of_one_device() ->
     mesh = wb.make_mesh(clients=8)
     for fn in (lambda x: wb.broadcast(x, mesh=mesh), lambda x: wb.map_fn(jnp.zeros_like, wb.broadcast(x), mesh=mesh)):
         assert len(jax.jit(wb.program(clients=16)(fn))(jnp.ones(3)).sharding.device_set) == 8
+
+
+def test_operations_that_newer_jax_keeps_as_objects_know_the_mesh_of_their_place() -> None:
+    def client(row: Any) -> Any:
+        return (
+            jnp.unique(row, size=6),
+            jnp.nonzero(row > 2, size=6),
+            jnp.searchsorted(jnp.arange(6.0), row),
+            jnp.einsum("i,j->ij", row, row),
+            jnp.ldexp(*jnp.frexp(row)),
+        )
+
+    x = (jnp.arange(48.0).reshape(8, 6) * 7) % 5
+    program = wb.program(clients=8)(lambda x: wb.map_fn(client, (x,)))
+    with under("Explicit"):
+        got = jax.device_get(wb.jit(program)(x))
+    for ours, plain in zip(jax.tree.leaves(got), jax.tree.leaves(jax.vmap(client)(x)), strict=True):
+        np.testing.assert_array_equal(ours, plain)

@@ -4,6 +4,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 """
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ from jax._src import (
     api_util as _api_util,
     core as _core,
     effects as _effects,
+    hijax as _hijax,
     linear_util as _lu,
     mesh as _mesh,
     sharding_impls as _sharding_impls,
@@ -232,6 +234,19 @@ def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Seque
     pulled = _ad.backward_pass(closed.jaxpr, True, closed.consts, primals, pushed)
     wanted = [ct for ct, is_linear in zip(pulled, linear, strict=True) if is_linear]
     return [None if isinstance(ct, ad.Zero) else ct for ct in wanted]
+
+
+def changed_operation(value: Any, change: Callable[[Any], Any]) -> Any:
+    """An operation that is an object (JAX 0.12: `jnp.nonzero`), with what it remembers changed; other values as given.
+
+    It holds the types of its operands and results, and its parameters, in plain attributes.
+    """
+    kind = getattr(_hijax, "HiPrim", None) or getattr(_hijax, "VJPHiPrimitive", ())
+    if not isinstance(value, kind):
+        return value
+    made = copy.copy(value)
+    made.__dict__.update({name: change(attribute) for name, attribute in vars(value).items()})
+    return made
 
 
 def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str]]:

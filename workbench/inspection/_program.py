@@ -220,7 +220,7 @@ class Inspection:
             seen = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]
             named = mesh_of_values([*seen, *(jax.tree.leaves(_compiled_shardings(compiled)))]) or _old_mesh()
         record = mesh_record(named, described)
-        module = None if compiled is None else _staged(inspect_module(compiled, mesh=record), described)
+        module = None if compiled is None else _staged(inspect_module(compiled, mesh=record, plan=described), described)
         devices = named if isinstance(named, Mesh) else None
         return Compilation(described, lowered, compiled, record, module, platform, devices, args, kwargs)
 
@@ -288,7 +288,11 @@ class Inspection:
         module = None
         if compilation.hlo:
             module = inspect_module(
-                compilation.hlo, mesh=placed, platform=machine.platform, available_bytes=machine.available_bytes
+                compilation.hlo,
+                mesh=placed,
+                platform=machine.platform,
+                available_bytes=machine.available_bytes,
+                plan=described,
             )
             module = module.replace(memory=_joined_memory(module, compilation.memory), devices=machine.devices)
             module = _staged(module, described)

@@ -50,7 +50,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
             "the function, with a mesh or arguments that lie on one"
         )
         known = PropagationRecord()
-    reader = _Reader(known)
+    sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
+    reader = _Reader(known, sizes)
     compiled = () if record.module is None else record.module.collectives
     if record.module is not None:
         found = [reader.compiled(collective) for collective in compiled]
@@ -62,7 +63,6 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         notes.append("nothing was compiled: these are planned collectives, which the compiler may combine or change")
     found.sort(key=lambda why: -why.payload_bytes * (why.executions or 1))
     devices = math.prod(axis.size for axis in record.mesh.axes) if record.mesh is not None else 1
-    sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
     arrays = reader.replicated(sizes, large_bytes) if devices > 1 else ()
     return WhyRecord(
         name=record.name, target=record.target, collectives=tuple(found), arrays=arrays, notes=tuple(notes)
@@ -98,8 +98,9 @@ def _read_rule(text: str) -> _Rule | None:
 
 
 class _Reader:
-    def __init__(self, propagation: PropagationRecord) -> None:
+    def __init__(self, propagation: PropagationRecord, sizes: dict[str, int]) -> None:
         self.propagation = propagation
+        self._sizes = sizes  # of the mesh axes
         self.values = {value.name: value for value in propagation.values}
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
         for value in propagation.values:
@@ -120,6 +121,8 @@ class _Reader:
         if not chosen or self._reason(chosen[0], axes)[0] == "unknown":  # the compiler moved it to another name
             same = [p for p in planned if p.kind == found.kind and p.device_bytes == found.payload_bytes]
             chosen = self._values_of(same, (), axes) or chosen
+        if not chosen or self._reason(chosen[0], axes)[0] == "unknown":  # or to the name of an argument, or to none
+            chosen = self._needing(found, axes) or chosen
         return self._why(found.kind, axes or found.axes, found.executions, found.payload_bytes, chosen, line)
 
     def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
@@ -138,6 +141,23 @@ class _Reader:
             found += self.by_op_name.get(name, [])
         unique = list({value.name: value for value in found}.values())
         return sorted(unique, key=lambda value: self._reason(value, axes)[0] == "unknown")
+
+    def _needing(self, found: CollectiveRecord, axes: Sequence[str]) -> list[PlannedValueRecord]:
+        """The operation that needs an exchange of this kind and size, where there is only one such operation."""
+        sums = found.kind in ("all-reduce", "reduce-scatter")
+        needing: dict[tuple[str, SourceLine | None], PlannedValueRecord] = {}
+        for value in self.propagation.values:
+            if value.operation in ("input", "output"):
+                continue
+            sizes = {self._device_bytes(each) for each in (value, *self._operands(value))}
+            reason = self._reason(value, axes)[0] if found.payload_bytes in sizes else "unknown"
+            if reason != "unknown" and (reason == "sum") == sums:
+                needing[value.op_name, value.source] = value
+        return list(needing.values()) if len(needing) == 1 else []
+
+    def _device_bytes(self, value: PlannedValueRecord) -> int:
+        shards = math.prod(self._sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
+        return _bytes(value) // max(shards, 1)
 
     def _why(
         self,

@@ -156,7 +156,7 @@ class Place:
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
             changed = {name: new for name, old in fields.items() if (new := self.param(old)) is not old}
             return _with_fields(value, {k: v for k, v in changed.items() if not _same(v, fields[k])})
-        return value
+        return _jax_compat.changed_operation(value, self.param)
 
     def sharding(self, sharding: NamedSharding) -> NamedSharding:
         mesh = self.changed(sharding.mesh.abstract_mesh)

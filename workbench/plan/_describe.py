@@ -16,8 +16,8 @@ from workbench.plan._disclosure import find_disclosed
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
-from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr
-from workbench.records import PlacementRecord, PlanRecord, StageRecord, ValueRecord
+from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
+from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
 
 def describe_plan(
@@ -119,7 +119,13 @@ class _Names:
 
 
 def _stage_record(
-    plan: Plan, stage: Stage, flow: _Names, path: str, made_again: Mapping[int, int], recompute: bool
+    plan: Plan,
+    stage: Stage,
+    flow: _Names,
+    path: str,
+    made_again: Mapping[int, int],
+    recompute: bool,
+    outer: tuple[SourceLine, ...] = (),
 ) -> StageRecord:
     step = stage.steps[0]
     made = {v for s in stage.steps for v in s.outputs}
@@ -127,6 +133,7 @@ def _stage_record(
     outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
     jaxpr = _stage_jaxpr(stage, inputs, outputs)
     flops, accessed = _work(stage, jaxpr)
+    stack = outer + next((calls for s in stage.steps if (calls := source_stack(s.equation))), ())
     shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
     return StageRecord(
         index=stage.index,
@@ -145,8 +152,9 @@ def _stage_record(
         trip_count=step.equation.params.get("length") if step.kind == "loop" else None,
         computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
+        stack=stack,
         jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True) if jaxpr is not None else "",
-        body=_body(stage, flow, path, recompute),
+        body=_body(stage, flow, path, recompute, stack),
     )
 
 
@@ -191,7 +199,9 @@ def _size(v: Any) -> int:
     return math.prod(v.aval.shape) * getattr(v.aval.dtype, "itemsize", 4)
 
 
-def _body(stage: Stage, flow: _Names, path: str, recompute: bool) -> tuple[StageRecord, ...]:
+def _body(
+    stage: Stage, flow: _Names, path: str, recompute: bool, outer: tuple[SourceLine, ...]
+) -> tuple[StageRecord, ...]:
     step = stage.steps[0]
     if stage.kind in ("loop", "branch"):
         closed = loop_bodies(step.equation)
@@ -209,7 +219,7 @@ def _body(stage: Stage, flow: _Names, path: str, recompute: bool) -> tuple[Stage
         inside = _Names(inner, names)
         prefix = f"{path}{stage.index}{suffix}."
         again = _computations(inner, recompute)
-        records.extend(_stage_record(inner, each, inside, prefix, again, recompute) for each in inner.stages)
+        records.extend(_stage_record(inner, each, inside, prefix, again, recompute, outer) for each in inner.stages)
     return tuple(records)
 
 

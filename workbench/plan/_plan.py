@@ -277,6 +277,17 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
     return next((line for step in steps if (line := source_line(step.equation)) is not None), None)
 
 
+def source_stack(equation: Any) -> tuple[SourceLine, ...]:
+    """The calls that lead to an equation, outermost first, without those inside of JAX, Python and this package."""
+    return tuple(
+        SourceLine(file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function)
+        for file, line, column, end_line, end_column, function in reversed(
+            _jax_compat.user_frames(equation.source_info)
+        )
+        if package_of(file) not in ("workbench", "python", "jax")
+    )
+
+
 def source_line(equation: Any) -> SourceLine | None:
     """The innermost line of the user's own code that made an equation; a library's where there is no such line."""
     of_library: SourceLine | None = None

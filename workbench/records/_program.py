@@ -74,6 +74,7 @@ class StageRecord(Record):
     trip_count: int | None = None
     computations: int = 1  # how often each client computes it: rows that a later level reads may be made again there
     source: SourceLine | None = None
+    stack: tuple[SourceLine, ...] = ()  # the user's calls that lead to the stage, outermost first
     jaxpr: str = ""
     body: tuple["StageRecord", ...] = ()
 

@@ -11,6 +11,7 @@ from benchmarks.attribution_programs import (
     ELSEWHERE,
     HERE,
     line_of,
+    mapreduce_gradient,
     mapreduce_round,
     mixture_of_experts,
     pipeline,
@@ -146,6 +147,14 @@ def test_scopes_are_modules_of_the_tree():
     tree = inspected(scanned_layers).call_tree
     inside = next(node for node in tree.fold().nodes if node.kind == "scope" and node.name == "mlp")
     assert inside.total.flops_matmul == tree.root.total.flops_matmul
+
+
+@pytest.mark.parametrize("make", [mapreduce_round, mapreduce_gradient])
+def test_all_work_of_clients_is_below_the_line_that_maps_them(make):
+    tree = inspected(make).call_tree
+    assert [node.name.endswith(tree.root.name) for node in tree.children(tree.root)] == [True]
+    mapped = [node for node in tree.nodes if node.kind == "call" and node.line == line_of("clients train")]
+    assert sum(node.total.flops_matmul for node in mapped) == tree.root.total.flops_matmul > 0
 
 
 def executions_at(tree, line: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from workbench.inspection.call_tree._build import build_tree as build_tree
 from workbench.inspection.call_tree._frames import (
     Frame as Frame,
     home_of as home_of,
+    is_named as is_named,
     outer_frames as outer_frames,
     package_of as package_of,
     shown_file as shown_file,

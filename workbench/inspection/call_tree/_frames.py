@@ -83,7 +83,7 @@ def trim(
     """
     merged: tuple[Frame, ...] = ()
     for segment in _segments(_without_repetition(stack), name, outer):
-        start = next((i for i, frame in enumerate(segment) if _is_named(frame, name)), None)
+        start = next((i for i, frame in enumerate(segment) if is_named(frame, name)), None)
         if start is None and not merged:
             start = next((i for i, f in enumerate(segment) if not _is_outer(f, outer)), len(segment))
         elif start is None and _is_outer(segment[0], outer):  # a stack of another program
@@ -101,7 +101,7 @@ def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tu
     """Files and functions that stand above a program's own function in the stacks of its operations."""
     found: set[tuple[str, str]] = set()
     for stack in stacks:
-        start = next((i for i, frame in enumerate(stack) if _is_named(frame, name)), 0)
+        start = next((i for i, frame in enumerate(stack) if is_named(frame, name)), 0)
         found.update(frame[:2] for frame in stack[:start])
     return frozenset(found)
 
@@ -130,7 +130,7 @@ def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, s
     """A stack cut where it begins again."""
     starts, entered, above = [0], False, True  # above: still among the outer frames of this beginning
     for index, frame in enumerate(stack):
-        named, is_outer = _is_named(frame, name), _is_outer(frame, outer)
+        named, is_outer = is_named(frame, name), _is_outer(frame, outer)
         again = frame[:2] == stack[0][:2] or is_outer or (named and entered)
         if index and again and not above:
             starts.append(index)
@@ -139,7 +139,8 @@ def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, s
     return [stack[start:end] for start, end in zip(starts, [*starts[1:], len(stack)], strict=True)]
 
 
-def _is_named(frame: Frame, name: str) -> bool:
+def is_named(frame: Frame, name: str) -> bool:
+    """Whether a frame is one of the function of that name."""
     return frame.function.rsplit(".", 1)[-1] == name
 
 
@@ -159,5 +160,5 @@ def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tupl
 
 def home_of(stacks: Iterable[tuple[Frame, ...]], name: str) -> str | None:
     """The library that a program's own function belongs to; None for a function of the user."""
-    found = next((package_of(frame.file) for stack in stacks for frame in stack if _is_named(frame, name)), None)
+    found = next((package_of(frame.file) for stack in stacks for frame in stack if is_named(frame, name)), None)
     return None if found in ("python", "workbench", "jax") else found

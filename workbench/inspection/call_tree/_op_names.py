@@ -47,6 +47,8 @@ def read_op_name(op_name: str) -> NameStack:
     for index, part in enumerate(parts[:-1]):
         following = parts[index + 1]
         bare = _bare(part)
+        if bare == "shard_map" and _STAGE.match(_bare(following)):
+            continue  # opened by the plan, which spreads clients over devices with it
         if bare == "while" or (bare == "cond" and _BRANCH.match(following)) or bare in _MARKED:
             scopes.append(bare)
         elif bare and not _is_structure(bare) and not _is_structure(part):

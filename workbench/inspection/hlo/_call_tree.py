@@ -14,12 +14,14 @@ from workbench.inspection.call_tree import (
     build_tree,
     called_functions,
     home_of,
+    is_named,
     outer_frames,
     package_of,
     read_op_name,
     split_stack,
     trim,
 )
+from workbench.inspection.hlo._attribution import stages_of
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
@@ -29,7 +31,7 @@ from workbench.inspection.hlo._places import Place, Places
 from workbench.inspection.hlo._shapes import parse_shape
 from workbench.inspection.hlo._text import Hlo, Instruction
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import CallTreeRecord, CollectiveRecord
+from workbench.records import CallTreeRecord, CollectiveRecord, PlanRecord
 
 UNNAMED = "unnamed"  # as `workbench.cost` calls bytes over a group that is no product of mesh axes
 _NAME = re.compile(r"^p?jit_(.*)$")
@@ -49,6 +51,7 @@ class CallTreeReader:
         traffic: Traffic,
         collectives: Iterable[CollectiveRecord],
         at_peak: tuple[Buffer, ...],
+        plan: PlanRecord | None = None,
     ) -> None:
         self._hlo, self._runs = hlo, runs
         self._flops, self._traffic, self._elementwise = flops, traffic, ElementwiseCounter(hlo)
@@ -60,6 +63,8 @@ class CallTreeReader:
         self._name = re.sub(r"^_(lambda|unnamed_wrapped_function|unknown)_$", r"<\1>", match[1] if match else hlo.name)
         stacks = {frames.stack(instruction) for instruction in hlo.instructions() if instruction.frame}
         self._home = home_of(stacks, self._name)
+        self._stage_calls = {} if plan is None else self._calls_of(plan)
+        self._stage_of: dict[str, str | None] = {}
         self._outer = outer_frames(stacks, self._name) if stacks else frozenset()
         if stacks and not any(f.function.rsplit(".", 1)[-1] == self._name for stack in stacks for f in stack):
             self._outer = self._common_start(stacks)
@@ -234,11 +239,33 @@ class CallTreeReader:
         return self._loops_around[computation]
 
     def _split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-        called = called_functions(place.op_name)
-        key = (place.stack, called)
+        called, stage = called_functions(place.op_name), self._stage_named(place.op_name)
+        key = (place.stack, called, stage)
         if key not in self._stacks:
-            self._stacks[key] = split_stack(trim(place.stack, self._name, self._outer, called), self._home)
+            stack = trim(place.stack, self._name, self._outer, called)
+            if stage is not None and not any(is_named(frame, self._name) for frame in stack):
+                stack = (*self._stage_calls[stage], *stack)
+            self._stacks[key] = split_stack(stack, self._home)
         return self._stacks[key]
+
+    def _calls_of(self, plan: PlanRecord) -> dict[str, tuple[Frame, ...]]:
+        """The calls that lead to each stage of clients, by its path: their function is traced apart, without them."""
+        found = {}
+        for stage in plan.walk():
+            stack = tuple(Frame(line.file, line.function, line.line, line.column) for line in stage.stack)
+            calls = split_stack(trim(stack, self._name), self._home)[0]
+            if stage.kind == "clients" and calls:
+                found[stage.path] = calls
+        return found
+
+    def _stage_named(self, op_name: str) -> str | None:
+        """The stage of clients that a name stack passes through, where the plan tells the calls that lead to it."""
+        if not self._stage_calls:
+            return None
+        if op_name not in self._stage_of:
+            named = (stage.path for stage in stages_of(op_name))
+            self._stage_of[op_name] = next((path for path in named if path in self._stage_calls), None)
+        return self._stage_of[op_name]
 
     def _common_start(self, stacks: Iterable[tuple[Frame, ...]]) -> frozenset[tuple[str, str]]:
         """Where no stack names the program: the frames that all share, up to the last library's."""

@@ -19,7 +19,7 @@ from workbench.inspection.hlo._memory import Buffer, read_memory
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import CallTreeRecord, CollectiveRecord, InstructionRecord, MeshRecord, ModuleRecord
+from workbench.records import CallTreeRecord, CollectiveRecord, InstructionRecord, MeshRecord, ModuleRecord, PlanRecord
 
 # They name or pass on values and do no work of their own, so that no stage is asked of them.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
@@ -31,7 +31,12 @@ _PLATFORMS = (
 
 
 def inspect_module(
-    compiled: Any, *, mesh: MeshRecord | None = None, platform: str | None = None, available_bytes: int | None = None
+    compiled: Any,
+    *,
+    mesh: MeshRecord | None = None,
+    platform: str | None = None,
+    available_bytes: int | None = None,
+    plan: PlanRecord | None = None,
 ) -> ModuleRecord:
     """Reads what the compiler made of a program; nothing runs.
 
@@ -41,6 +46,7 @@ def inspect_module(
         mesh: The mesh that it was compiled for, to name the axes of collectives. Without it they stay unnamed.
         platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
         available_bytes: Memory of one device, for the question whether the program fits.
+        plan: The program's plan. Its stages tell the calls that lead to their clients' work, which is compiled without.
 
     Returns:
         The module. Its `notes` say what could not be known: loops of unknown length, custom calls, an unknown backend.
@@ -59,7 +65,7 @@ def inspect_module(
     try:
         with _without_collections():
             inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
-            return inspection.record(platform or _guess_platform(text), stats, available_bytes)
+            return inspection.record(platform or _guess_platform(text), stats, available_bytes, plan)
     except InspectionError:
         raise
     except (LookupError, ValueError, ArithmeticError, RecursionError) as error:
@@ -143,7 +149,9 @@ class _Inspection:
         axes = mesh and MeshAxes(names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order)
         self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
 
-    def record(self, platform: str, stats: Any | None, available_bytes: int | None) -> ModuleRecord:
+    def record(
+        self, platform: str, stats: Any | None, available_bytes: int | None, plan: PlanRecord | None
+    ) -> ModuleRecord:
         """The module as a record."""
         instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
         memory, at_peak = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
@@ -164,14 +172,16 @@ class _Inspection:
             attributed_instructions=_share([(1.0, i.stage) for i in working]),
             attributed_flops=_share([(i.flops * _once(i.executions), i.stage) for i in working]),
             attributed_bytes=_share([(i.accessed_bytes * _once(i.executions), i.stage) for i in working]),
-            call_tree=self._call_tree(collectives, at_peak),
+            call_tree=self._call_tree(collectives, at_peak, plan),
             text=self._text,
             notes=tuple(self._notes(platform)),
         )
 
-    def _call_tree(self, collectives: tuple[CollectiveRecord, ...], at_peak: tuple[Buffer, ...]) -> CallTreeRecord:
+    def _call_tree(
+        self, collectives: tuple[CollectiveRecord, ...], at_peak: tuple[Buffer, ...], plan: PlanRecord | None
+    ) -> CallTreeRecord:
         parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
-        return CallTreeReader(*parts, collectives, at_peak).record()
+        return CallTreeReader(*parts, collectives, at_peak, plan).record()
 
     def _instruction(self, instruction: Instruction) -> InstructionRecord:
         where = instruction.computation
