@@ -15,6 +15,7 @@ const options = {
     editor: "src/editor/index.ts",
     runs: "src/runs/index.ts",
     player: "src/player/index.ts",
+    graph: "src/graph/index.ts",
     styles: "src/styles/index.css",
   },
   bundle: true,

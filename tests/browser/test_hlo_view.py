@@ -1,5 +1,7 @@
 """The HLO view: the graph of groups, the memory timeline, the largest collectives."""
 
+import re
+
 import pytest
 import records_examples as examples
 import workbench_widgets
@@ -12,47 +14,56 @@ pytestmark = pytest.mark.browser
 def graph_of(harness: Harness, made: workbench_widgets.HloView) -> tuple[Locator, Locator]:
     view = harness.mount(made)
     view.get_by_role("button", name="Graph", exact=True).click()
-    return view, view.locator("canvas.wb-graph")
+    graph = view.locator(".wb-graph")
+    expect(graph).to_have_attribute("data-boxes", re.compile(r"\d"))
+    return view, graph
 
 
-def test_groups_open_and_close_by_keyboard_and_say_so(harness: Harness):
-    view, canvas = graph_of(harness, workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
-    expect(canvas).to_have_attribute("data-nodes", "5")  # the five stages, closed
-    canvas.focus()
-    said = view.locator(".wb-graphtip")
-    expect(said).to_contain_text("group stage 0 · broadcast, closed: 2,000 instructions")
-    harness.page.keyboard.press("Enter")
-    expect(canvas).to_have_attribute("data-nodes", "2005")
-    expect(said).to_contain_text("open")
-    harness.page.keyboard.press("ArrowDown")
-    expect(said).to_contain_text(": add")  # an instruction inside
-    harness.page.keyboard.press("Escape")
-    expect(canvas).to_have_attribute("data-open", "0")
-    view.get_by_role("button", name="Open all groups").click()
-    expect(canvas).to_have_attribute("data-nodes", "10007")  # 10,002 instructions and five groups
-    view.get_by_role("button", name="Close all groups").click()
-    expect(canvas).to_have_attribute("data-nodes", "5")
+def test_groups_open_and_fold_by_keyboard(harness: Harness):
+    view, graph = graph_of(harness, workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    view.get_by_role("button", name="Fold all").click()
+    expect(graph).to_have_attribute("data-boxes", "5")  # the five stages
+    first = graph.get_by_role("button", name=re.compile("group stage 0 · broadcast"))
+    expect(first).to_have_attribute("aria-expanded", "false")
+    first.focus()
+    harness.page.keyboard.press("Space")
+    expect(first).to_have_attribute("aria-expanded", "true")
+    expect(graph).to_have_attribute("data-boxes", "46")  # forty instructions of the stage, and a box for the rest
+    harness.page.keyboard.press("Space")
+    expect(graph).to_have_attribute("data-boxes", "5")
 
 
-def test_a_click_opens_a_group_and_chooses_an_instruction(harness: Harness):
+def test_an_instruction_in_the_graph_is_selected_everywhere(harness: Harness):
     made = workbench_widgets.HloView(examples.fedavg_record(instruction_count=60))
-    _, canvas = graph_of(harness, made)
-    box = canvas.bounding_box()
-    assert box is not None
-    canvas.click(position={"x": box["width"] / 2, "y": 40})  # the first stage stands on top, in the middle
-    expect(canvas).to_have_attribute("data-open", "1")
-    canvas.focus()
-    harness.page.keyboard.press("ArrowDown")
-    harness.page.keyboard.press("Enter")
-    assert made.selection["stage"] == "0"
-    assert made.selection["instruction"] in {each.name for each in made.record.module.instructions[:12]}
-
-
-def test_what_is_chosen_elsewhere_is_opened_in_the_graph(harness: Harness):
-    made = workbench_widgets.HloView(examples.fedavg_record(instruction_count=60))
-    _, canvas = graph_of(harness, made)
+    _, graph = graph_of(harness, made)
     made.select(instruction="all-reduce.1")
-    expect(canvas).to_have_attribute("data-open", "1")
+    box = graph.get_by_role("button", name=re.compile("^instruction all-reduce.1:"))
+    expect(box).to_have_class(re.compile("wb-selected"))
+    made.select(instruction=None)
+    box.focus()
+    harness.page.keyboard.press("Enter")
+    assert made.selection["instruction"] == "all-reduce.1"
+    assert made.selection["line"] == "fedavg.py:12"
+
+
+def test_search_leads_from_match_to_match(harness: Harness):
+    made = workbench_widgets.HloView(examples.fedavg_record(instruction_count=60))
+    view, graph = graph_of(harness, made)
+    search = view.get_by_role("searchbox", name="Search the graph")
+    search.fill("all-reduce.1")
+    expect(view.locator(".wb-graphtip")).to_contain_text("1 match")
+    search.press("Enter")
+    assert made.selection["instruction"] == "all-reduce.1"
+    expect(graph.locator(".wb-selected")).to_be_visible()
+
+
+def test_never_more_than_eighty_boxes_show(harness: Harness):
+    view, graph = graph_of(harness, workbench_widgets.HloView(examples.fedavg_record(instruction_count=10_000)))
+    view.get_by_role("button", name="Fold all").click()
+    for stage in range(5):
+        graph.get_by_role("button", name=re.compile(f"group stage {stage} ")).focus()
+        harness.page.keyboard.press("Space")
+    assert int(graph.get_attribute("data-boxes") or 0) <= 80
 
 
 def test_collectives_are_ranked_by_what_they_send_and_lead_to_their_line(harness: Harness):
@@ -82,11 +93,11 @@ def test_collectives_of_one_line_are_one_row_with_their_sum(harness: Harness):
 
 
 def test_wheel_scrolls_the_page_and_zooms_the_graph_only_with_control(harness: Harness):
-    _, canvas = graph_of(harness, workbench_widgets.HloView(examples.fedavg_record(instruction_count=60)))
+    _, graph = graph_of(harness, workbench_widgets.HloView(examples.fedavg_record(instruction_count=60)))
     prevented = """node => { const seen = []; for (const ctrlKey of [false, true]) {
       const event = new WheelEvent("wheel", {deltaY: 30, ctrlKey, bubbles: true, cancelable: true});
       node.dispatchEvent(event); seen.push(event.defaultPrevented); } return seen; }"""
-    assert canvas.evaluate(prevented) == [False, True]
+    assert graph.evaluate(prevented) == [False, True]
 
 
 def test_memory_is_read_by_keyboard_and_leads_to_the_instruction(harness: Harness):
@@ -116,5 +127,5 @@ def test_python_opens_a_face_of_the_view(harness: Harness):
     made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     made.settings = {"face": "graph"}
-    expect(view.locator("canvas.wb-graph")).to_be_visible()
+    expect(view.locator(".wb-graph")).to_be_visible()
     expect(view.get_by_role("treegrid")).to_have_count(0)

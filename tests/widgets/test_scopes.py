@@ -1,10 +1,8 @@
-import pytest
 import records_examples as examples
 from records_parts import instructions
-from workbench_widgets._graph_layout import lay_out_graph
-from workbench_widgets._scopes import LEFT_OUT, OUTSIDE, ROOT, read_scopes
+from workbench_widgets._scopes import LEFT_OUT, OUTSIDE, ROOT, read_call_groups, read_edges, read_scopes
 
-from workbench.records import InstructionRecord
+from workbench.records import CallNodeRecord, CallTreeRecord, InstructionRecord
 
 
 def made(name: str, op_name: str = "", **fields: object) -> InstructionRecord:
@@ -48,27 +46,26 @@ def test_a_fusion_is_the_group_of_what_is_fused_and_the_inside_of_a_reduction_is
     assert (fusion.title, fusion.instruction, fusion.parent) == ("fusion.1", 4, 0)
     parents = dict(zip([each.name for each in found], tree.parent[2:].tolist(), strict=True))
     assert parents == {"p0": 1, "sum": 1, "region_add": LEFT_OUT, "x": 0, "fusion.1": LEFT_OUT, "reduce.1": 0}
-    # Node 1 is the fusion's group, instructions follow from 2 on: x (5) -> fusion (1) -> reduce (7), and p0 -> sum.
-    assert sorted(map(tuple, tree.edges.tolist())) == [(1, 7), (2, 3), (5, 1)]
 
 
-def test_what_depends_on_something_stands_below_it():
-    rows = lay_out_graph(5, [(0, 2), (1, 2), (2, 3), (2, 4)])[:, 1].tolist()
-    assert rows == [0, 0, 1, 2, 2]
+def test_edges_join_operands_and_users():
+    found = [made("x"), made("y"), made("z", operands=("x", "y", "elsewhere"))]
+    assert read_edges(found).tolist() == [[0, 2], [1, 2]]
 
 
-def test_an_input_stands_just_above_its_first_use():
-    # 0 -> 1 -> 2 -> 3, and 4 is only used by 3, so it stands in the row above it.
-    assert lay_out_graph(5, [(0, 1), (1, 2), (2, 3), (4, 3)])[4, 1] == 2
-
-
-def test_groups_that_need_each_other_still_get_places():
-    assert lay_out_graph(2, [(0, 1), (1, 0)])[:, 1].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("count", [1, 40, 500], ids=str)
-def test_no_two_nodes_share_a_place(count: int):
-    chain = [(i, i + 1) for i in range(count - 1)]
-    places = {tuple(place) for place in lay_out_graph(count, chain).tolist()}
-    assert len(places) == count
-    assert len({tuple(place) for place in lay_out_graph(count, []).tolist()}) == count
+def test_groups_of_the_call_tree_hold_the_instructions_of_their_operations():
+    root = CallNodeRecord(id=0, parent=None, kind="root", name="step")
+    loss = CallNodeRecord(id=1, parent=0, kind="function", name="loss", file="a.py", line=3)
+    # Two instructions make a group of the operation; one alone is in the function itself.
+    dots = CallNodeRecord(
+        id=2, parent=1, kind="operation", name="dot_general", instructions={"dot.1": 1.0, "dot.2": 0.4}
+    )
+    add = CallNodeRecord(id=3, parent=1, kind="operation", name="add", instructions={"add.1": 1.0, "dot.2": 0.6})
+    tree = CallTreeRecord(made_from="compiled", nodes=(root, loss, dots, add))
+    found = [made("dot.1"), made("dot.2"), made("add.1"), made("tuple.1", opcode="tuple", operands=("add.1",))]
+    made_tree = read_call_groups(found, tree)
+    names = [group.title for group in made_tree.groups]
+    homes = [names[at] for at in made_tree.parent[len(names) :]]
+    # dot.2 belongs to add by its larger share, and the tuple to what it is made of.
+    assert homes == ["loss", "add", "add", "add"]
+    assert made_tree.groups[names.index("loss")].key == "a.py:3"

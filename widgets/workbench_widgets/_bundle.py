@@ -15,7 +15,13 @@ import traitlets
 
 STATIC = Path(__file__).parent / "static"
 BUILT = STATIC / "built"
-CHUNKS = ("workbench", "editor", "runs", "player")  # what every page needs first; the others when they are first needed
+CHUNKS = (
+    "workbench",
+    "editor",
+    "runs",
+    "player",
+    "graph",
+)  # what every page needs first; the others when they are first needed
 
 
 class Chunk(anywidget.AnyWidget):

@@ -10,7 +10,6 @@ from workbench.records import (
     CollectiveRecord,
     InstructionRecord,
     ModuleRecord,
-    PlanRecord,
     ProgramRecord,
     SourceLine,
     read_source_line,
@@ -29,7 +28,7 @@ from workbench.render import (
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by
-from workbench_widgets._scopes import kind_of, read_scopes
+from workbench_widgets._scopes import GroupTree, kind_of, read_call_groups, read_edges, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
@@ -96,7 +95,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
         "hlo.stable": floats([-1 if key is None else place[key] for _, key in listing]),
     }
-    graph, graph_arrays = _graph(found, collectives, record.plan)
+    graph, graph_arrays = _graph(found, collectives, record)
     state = {
         "count": len(found),
         "names": "\n".join(each.name for each in found),
@@ -224,21 +223,27 @@ def _listing(module: ModuleRecord | None) -> str:
 
 
 def _graph(
-    found: Sequence[InstructionRecord], collectives: dict[str, int], plan: PlanRecord
+    found: Sequence[InstructionRecord], collectives: dict[str, int], record: ProgramRecord
 ) -> tuple[dict[str, Any] | None, Arrays]:
-    """The groups of the graph, and where everything stands inside its group."""
+    """The groups of the graph by the call tree and by stages and scopes; which instruction reads which."""
     if not found:
         return None, {}
-    tree = read_scopes(found, plan)
-    kinds = [group.kind for group in tree.groups]
-    kinds += ["collective" if each.name in collectives else kind_of(each) for each in found]
-    arrays = {
-        "hlo.parent": floats(tree.parent),
-        "hlo.place": floats(tree.places.ravel()),
-        "hlo.edges": floats(tree.edges.ravel()),
-        "hlo.kind": floats([KINDS.index(kind if kind in KINDS else "") for kind in kinds]),
+    trees: dict[str, GroupTree] = {}
+    if record.call_tree is not None and record.call_tree.made_from == "compiled":
+        trees["calls"] = read_call_groups(found, record.call_tree)
+    trees["scopes"] = read_scopes(found, record.plan)
+    kinds = ["collective" if each.name in collectives else kind_of(each) for each in found]
+    arrays = {"hlo.edges": floats(read_edges(found).ravel()), "hlo.kind": floats([_kind(kind) for kind in kinds])}
+    arrays |= {f"hlo.parent.{name}": floats(tree.parent) for name, tree in trees.items()}
+    groups = {
+        name: [[each.title, each.instruction, _kind(each.kind), each.node, each.key] for each in tree.groups]
+        for name, tree in trees.items()
     }
-    return {"groups": [[group.title, group.instruction] for group in tree.groups], "kinds": KINDS}, arrays
+    return {"groups": groups, "kinds": KINDS}, arrays
+
+
+def _kind(kind: str) -> int:
+    return KINDS.index(kind if kind in KINDS else "")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -24,7 +24,7 @@ def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[d
         files: Files of its instructions: a cell, which the tree calls by its number, is chosen in other views by its
             file.
     """
-    cells = {name: file for file in files if (name := cell_name(file)) is not None}
+    cells = _cells(files)
     calls = _plain_calls(tree)
     kept = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
@@ -61,6 +61,21 @@ def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
     """For every node of a tree the row of the operations view that shows it, or what it is folded into."""
     number = {node.id: at for at, node in enumerate(_kept(tree, _plain_calls(tree)))}
     return {node.id: number.get(node.id, _visible_parent(tree, node, number)) for node in tree.nodes}
+
+
+def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list[CallNodeRecord], list[int], list[str]]:
+    """The nodes that the operations view shows, the position of each one's parent (-1: none), and its `file:line`."""
+    cells = _cells(files)
+    calls = _plain_calls(tree)
+    kept = _kept(tree, calls)
+    called_at = {function: tree.nodes[call] for call, function in calls.items()}
+    number = {node.id: at for at, node in enumerate(kept)}
+    parents = [_visible_parent(tree, node, number) for node in kept]
+    return kept, parents, [_key(called_at.get(node.id, node), cells) for node in kept]
+
+
+def _cells(files: Iterable[str]) -> dict[str, str]:
+    return {name: file for file in files if (name := cell_name(file)) is not None}
 
 
 def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord]:

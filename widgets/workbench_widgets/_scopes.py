@@ -1,15 +1,15 @@
-"""Instructions as a tree of groups: the stage, the named scopes inside it, the insides of a fusion."""
+"""Instructions as a tree of groups for the graph: stages and named scopes, or the call tree; fusions open as well."""
 
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.records import InstructionRecord, PlanRecord
-from workbench_widgets._graph_layout import lay_out_graph
+from workbench.records import CallTreeRecord, InstructionRecord, PlanRecord
+from workbench_widgets._operations import visible_nodes
 
 ROOT, LEFT_OUT = -1, -2
 OUTSIDE = "outside of every stage"
@@ -22,60 +22,48 @@ _SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # parts 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A box of the graph; `instruction` is the fusion whose inside it is, or -1."""
+    """A box of the graph.
+
+    Attributes:
+        instruction: The fusion whose inside it is, or -1.
+        node: The node of the call tree as the operations view numbers them, or -1.
+        key: `file:line` of that node, or "".
+    """
 
     title: str
     kind: str
     parent: int
     instruction: int = -1
+    node: int = -1
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeTree:
-    """The groups, and for every node (groups first, then instructions) its parent and its place in there.
+class GroupTree:
+    """The groups, and for every node (groups first, then instructions) its parent.
 
     Attributes:
         groups: Every group after the one that it stands in.
-        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`.
-        places: `[nodes, 3]`: column, row and order inside the parent.
-        edges: `[edges, 2]`: nodes, of which the first is an operand of the second.
+        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion that has a group is left out: the group shows it.
     """
 
     groups: tuple[Group, ...]
     parent: np.ndarray
-    places: np.ndarray
-    edges: np.ndarray
 
 
-def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = None) -> ScopeTree:
-    """The tree of a module, each group laid out by itself.
+def read_edges(found: Sequence[InstructionRecord]) -> np.ndarray:
+    """`[edges, 2]`: instructions, of which the first is an operand of the second."""
+    number = {each.name: i for i, each in enumerate(found)}
+    edges = [(number[name], i) for i, each in enumerate(found) for name in each.operands if name in number]
+    return np.array(edges).reshape(-1, 2)
 
-    What a reduction does with two numbers is left out: the reduction stands for it.
+
+def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = None) -> GroupTree:
+    """Stages, and the named scopes inside them.
+
+    What a reduction does with two numbers is left out: the reduction represents it.
     """
-    groups, homes = _grow(found, {stage.path: stage.name for stage in plan.walk()} if plan is not None else {})
-    count = len(groups)
-    drawn_as = {group.instruction: i for i, group in enumerate(groups) if group.instruction >= 0}
-    parent = [group.parent for group in groups]
-    parent += [LEFT_OUT if i in drawn_as else home for i, home in enumerate(homes)]
-    number = {each.name: i for i, each in enumerate(found) if homes[i] != LEFT_OUT}
-    edges = [
-        (drawn_as.get(number[operand], count + number[operand]), drawn_as.get(i, count + i))
-        for i, each in enumerate(found)
-        if homes[i] != LEFT_OUT
-        for operand in each.operands
-        if operand in number
-    ]
-    return ScopeTree(tuple(groups), np.array(parent), _places(parent, edges), np.array(edges).reshape(-1, 2))
-
-
-def kind_of(each: InstructionRecord) -> str:
-    """The kind of its stage; older records know it from the scope alone."""
-    found = [] if each.kind else _STAGE_KIND.findall(each.op_name)
-    return found[-1] if found else each.kind
-
-
-def _grow(found: Sequence[InstructionRecord], names: Mapping[str, str]) -> tuple[list[Group], list[int]]:
-    """The groups in the order of their first instructions, and the group that every instruction stands in."""
+    names = {stage.path: stage.name for stage in plan.walk()} if plan is not None else {}
     scope_of = functools.cache(lambda path, stage: _scope(path, stage, names))  # few differ
     scopes = {
         i: scope_of(each.op_name.rpartition("/")[0], each.stage) for i, each in enumerate(found) if not each.fused
@@ -83,7 +71,7 @@ def _grow(found: Sequence[InstructionRecord], names: Mapping[str, str]) -> tuple
     known = set(scopes.values())
     below = Counter(scope[:-1] for scope in {s[:depth] for s in known for depth in range(1, len(s) + 1)})
     groups: list[Group] = []
-    place: dict[Scope | int, int] = {(): ROOT}  # a scope or a fusion -> its group
+    place: dict[Scope, int] = {(): ROOT}
 
     def group_of(scope: Scope, kind: str) -> int:
         """The group of a scope; a scope that holds nothing but one other is joined with that one."""
@@ -96,29 +84,82 @@ def _grow(found: Sequence[InstructionRecord], names: Mapping[str, str]) -> tuple
             place[scope] = len(groups) - 1
         return place[scope]
 
-    owner = {called: i for i, each in enumerate(found) for called in each.calls}
+    return _grow(found, groups, lambda i: group_of(scopes[i], kind_of(found[i])))
 
-    def home_of(index: int) -> int:
-        each = found[index]
-        if not each.fused:
-            return group_of(scopes[index], kind_of(each))
-        caller = owner.get(each.computation)
+
+def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -> GroupTree:
+    """Functions, modules and lines: the nodes of the call tree that the operations view shows.
+
+    An instruction that several lines share is in the group of the line with the largest share of it.
+    """
+    kept, parents, keys = visible_nodes(tree, {each.source.file for each in found if each.source is not None})
+    holder: dict[str, tuple[float, int]] = {}
+    for at, node in enumerate(kept):
+        for name, share in node.instructions.items():
+            if share > holder.get(name, (0.0, 0))[0]:
+                holder[name] = (share, at)
+    held = Counter(at for _, at in holder.values())
+    groups: list[Group] = []
+    place: dict[int, int] = {-1: ROOT}
+
+    def group_of(at: int) -> int:
+        """The group of a node of the tree; the root and operations of one instruction have none."""
+        if at not in place:
+            node = kept[at]
+            single = at == 0 or (node.kind == "operation" and held[at] <= 1)
+            if single:
+                place[at] = group_of(parents[at])
+            else:
+                parent = group_of(parents[at])
+                title = f"{node.name} (backward)" if node.pass_name == "transpose" else node.name
+                groups.append(Group(title, "", parent, node=at, key=keys[at]))
+                place[at] = len(groups) - 1
+        return place[at]
+
+    homes: dict[str, int] = {}
+
+    def home_of(i: int) -> int:
+        each = found[i]
+        if each.name in holder:
+            homes[each.name] = group_of(holder[each.name][1])
+        else:  # a tuple or a bitcast: with what it is made of
+            homes[each.name] = next((homes[name] for name in each.operands if name in homes), ROOT)
+        return homes[each.name]
+
+    return _grow(found, groups, home_of)
+
+
+def kind_of(each: InstructionRecord) -> str:
+    """The kind of its stage; older records know it from the scope alone."""
+    found = [] if each.kind else _STAGE_KIND.findall(each.op_name)
+    return found[-1] if found else each.kind
+
+
+def _grow(found: Sequence[InstructionRecord], groups: list[Group], unfused_home: Callable[[int], int]) -> GroupTree:
+    """Adds the insides of fusions to the groups that `unfused_home` makes."""
+    owner = {called: i for i, each in enumerate(found) for called in each.calls}
+    place: dict[int, int] = {}  # a fusion -> its group
+    # What is not fused first, so that stages come in the order in which they run.
+    order = sorted(range(len(found)), key=lambda i: (found[i].fused, _stage_order(found[i].stage)))
+    homes = [LEFT_OUT] * len(found)
+
+    def fused_home(index: int) -> int:
+        caller = owner.get(found[index].computation)
         if caller is None or found[caller].opcode != "fusion":
             return LEFT_OUT
         if caller not in place:
-            parent = home_of(caller)
+            parent = homes[caller] if not found[caller].fused else fused_home(caller)
             if parent == LEFT_OUT:
                 return LEFT_OUT
             groups.append(Group(found[caller].name, kind_of(found[caller]), parent, caller))
             place[caller] = len(groups) - 1
         return place[caller]
 
-    # What is not fused first, so that stages come in the order in which they run.
-    order = sorted(range(len(found)), key=lambda i: (found[i].fused, _stage_order(found[i].stage)))
-    homes = [LEFT_OUT] * len(found)
     for index in order:
-        homes[index] = home_of(index)
-    return groups, homes
+        homes[index] = fused_home(index) if found[index].fused else unfused_home(index)
+    parent = [group.parent for group in groups]
+    parent += [LEFT_OUT if i in place else home for i, home in enumerate(homes)]
+    return GroupTree(tuple(groups), np.array(parent))
 
 
 def _scope(path: str, stage: str | None, names: Mapping[str, str]) -> Scope:
@@ -134,33 +175,3 @@ def _scope(path: str, stage: str | None, names: Mapping[str, str]) -> Scope:
 @functools.cache
 def _stage_order(stage: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in stage.split(".") if part.isdigit()) if stage else ()
-
-
-def _places(parent: Sequence[int], edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Every group's nodes in layers, by the edges between them or between what they hold."""
-    members: dict[int, list[int]] = {}
-    for node, group in enumerate(parent):
-        if group != LEFT_OUT:
-            members.setdefault(group, []).append(node)
-    above = [_chain(node, parent) for node in range(len(parent))]
-    between: dict[int, set[tuple[int, int]]] = {}
-    for a, b in edges:
-        first, second = above[a], above[b]
-        depth = next((d for d, (x, y) in enumerate(zip(first, second, strict=False)) if x != y), None)
-        if depth is not None:
-            between.setdefault(first[depth - 1] if depth else ROOT, set()).add((first[depth], second[depth]))
-    places = np.zeros((len(parent), 3))
-    for group, nodes in members.items():
-        local = {node: i for i, node in enumerate(nodes)}
-        inside = [(local[a], local[b]) for a, b in sorted(between.get(group, ()))]
-        places[nodes] = lay_out_graph(len(nodes), inside)
-    return places
-
-
-def _chain(node: int, parent: Sequence[int]) -> tuple[int, ...]:
-    """A node and the groups that it stands in, from the outside in."""
-    chain = []
-    while node >= 0:
-        chain.append(node)
-        node = parent[node]
-    return tuple(reversed(chain))

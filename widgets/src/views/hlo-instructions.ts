@@ -34,7 +34,6 @@ export class Instructions {
     private readonly context: ViewContext,
     private readonly module: Module,
     private readonly choose: (instruction: number) => void,
-    private readonly kept: (instructions: number[] | null) => void,
   ) {
     this.grouping = module.stages.length > 1 ? "stage" : "opcode";
     this.node.append(this.tools(), this.place);
@@ -237,7 +236,6 @@ export class Instructions {
     const sum = (values: Float32Array) => kept.reduce((total, i) => total + (values[i] * module.runs(i) || 0), 0);
     const joint = kept.filter((i) => module.jointOf(i)).length;
     this.summary.textContent = `${formatCount(kept.length)} of ${formatCount(module.count)} instructions · ${plural(joint, "collective")} · ${formatFlops(sum(module.flops))} · ${formatBytes(sum(module.traffic))} of memory traffic`;
-    this.kept(asked ? kept : null);
   }
 
   select(instruction: number): void {

@@ -1,6 +1,5 @@
 // The compiled program: its collectives by line, its source beside the listings, its instructions, their graph.
-import { graphPane } from "../../workbench_widgets/static/graph.js";
-import { legacyContext } from "../legacy";
+import type { GraphPane, graphPane } from "../graph/pane";
 import { type Block, showDetails } from "../lib/details";
 import { button, h } from "../lib/dom";
 import { formatBytes, formatCount, formatFlops } from "../lib/format";
@@ -14,22 +13,15 @@ import { Listings } from "./hlo-listings";
 type Face = "collectives" | "source" | "instructions" | "graph";
 const ORDER: Face[] = ["collectives", "source", "instructions", "graph"];
 
-interface Graph {
-  open(): void;
-  mark(all: number[], chosen: number): void;
-  keep(kept: number[] | null): void;
-}
-
 class Hlo {
   private readonly module: Module;
   private readonly collectives: CollectivesTable;
   private readonly instructions: Instructions;
   private readonly listings: Listings;
-  private readonly graphPlace = h("div", { class: "wb-scrolls" });
+  private readonly graphPlace = h("div", { class: "wb-graphpane" });
   private readonly detail: HTMLElement;
   private readonly faces: Map<Face, { button: HTMLElement; node: HTMLElement }>;
-  private graph: Graph | null = null;
-  private kept: number[] | null = null;
+  private graph: GraphPane | null = null;
 
   constructor(
     host: HTMLElement,
@@ -41,15 +33,7 @@ class Hlo {
     this.collectives = collectivesTable(context, this.module, (name, line) =>
       this.choose(this.module.find(name), line),
     );
-    this.instructions = new Instructions(
-      context,
-      this.module,
-      (i) => this.choose(i),
-      (kept) => {
-        this.kept = kept;
-        this.graph?.keep(kept);
-      },
-    );
+    this.instructions = new Instructions(context, this.module, (i) => this.choose(i));
     this.listings = new Listings(context, this.module);
     const compiled: [Face, string, HTMLElement][] = [
       ["collectives", "Collectives", this.collectives.node],
@@ -89,24 +73,24 @@ class Hlo {
       node.hidden = key !== face;
     }
     if (face === "source") this.listings.open().catch((error) => this.context.fail(error));
-    if (face === "graph") this.openGraph();
+    if (face === "graph") this.openGraph().catch((error) => this.context.fail(error));
     this.follow();
   }
 
-  private openGraph(): void {
+  private async openGraph(): Promise<void> {
     const { module, context } = this;
-    this.graph ??= graphPane(legacyContext(context, this.graphPlace), this.graphPlace, {
-      names: module.names,
-      opcodes: module.opcodes,
-      opcode: module.opcode,
-      flops: module.flops,
-      bytes: module.traffic,
-      times: module.times,
-      joint: (i: number) => module.jointOf(i),
-      choose: (i: number) => this.choose(i),
-      sourceOf: (i: number) => module.placeOf(i),
-    }) as Graph;
-    this.graph.keep(this.kept);
+    if (!this.graph) {
+      this.graphPlace.textContent = "Loading the graph …";
+      const chunk = await context.chunk<{ graphPane: typeof graphPane }>("graph");
+      if (context.signal.aborted) return;
+      this.graph ??= chunk.graphPane(context, this.graphPlace, {
+        module,
+        choose: (i) => this.choose(i),
+        chooseGroup: (node, key) =>
+          context.select({ node: node < 0 ? null : String(node), line: key || null, instruction: null }),
+      });
+      this.follow();
+    }
     this.graph.open();
   }
 
