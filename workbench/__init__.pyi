@@ -33,6 +33,7 @@ from .api import (
     play as play,
     playground as playground,
     show as show,
+    suggest_shardings as suggest_shardings,
     tap as tap,
     trace as trace,
     try_specs as try_specs,

@@ -2,5 +2,6 @@
 
 from workbench.advice._advise import RULES as RULES, advise_record as advise_record
 from workbench.advice._verify import recompiler as recompiler
+from workbench.advice.search import suggest_shardings as suggest_shardings
 
-__all__ = ["RULES", "advise_record", "recompiler"]
+__all__ = ["RULES", "advise_record", "recompiler", "suggest_shardings"]

@@ -12,6 +12,7 @@ from workbench.api._traced import (
     measure as measure,
     play as play,
     show as show,
+    suggest_shardings as suggest_shardings,
     tap as tap,
     trace as trace,
     try_specs as try_specs,

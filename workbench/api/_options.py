@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
-from workbench.records import ProgramRecord, RunRecord, TimelineRecord
+from workbench.records import ProgramRecord, RunRecord, ShardingSearchRecord, TimelineRecord
 
 Progress = Callable[[str, float], None]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,6 +87,21 @@ class SpecsOptions(TypedDict, total=False):
     chunk_size: ChunkSize
     progress: Progress | None
     cancel: threading.Event | None
+
+
+class SuggestOptions(TypedDict, total=False):
+    """Options of `Traced.suggest_shardings`."""
+
+    mesh: Mesh | AbstractMesh | None
+    chip: str | None
+    lock: Mapping[str, Any] | None
+    seconds: float
+    compiled: bool
+    compiler: Literal["auto", "cpu"]
+    memory_bytes: int | None
+    progress: Progress | None
+    cancel: threading.Event | None
+    found: Callable[[ShardingSearchRecord], None] | None
 
 
 class ExportOptions(TypedDict, total=False):

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench.advice import advise_record, recompiler
+from workbench.advice import advise_record, recompiler, suggest_shardings as search_shardings
 from workbench.api import _export, _measure, _show
 from workbench.api._options import (
     AdviseOptions,
@@ -19,6 +19,7 @@ from workbench.api._options import (
     MeasureOptions,
     ShowOptions,
     SpecsOptions,
+    SuggestOptions,
     TapOptions,
     WhyOptions,
     options_of,
@@ -45,6 +46,7 @@ from workbench.records import (
     PlanRecord,
     ProgramRecord,
     RunRecord,
+    ShardingSearchRecord,
     TapRecord,
     TimelineRecord,
     WhatIfRecord,
@@ -309,6 +311,63 @@ class Traced:
         recompile = recompiler(self, dict(options)) if verify else None
         progress, cancel = options.get("progress"), options.get("cancel")
         return advise_record(self.inspect(**options), recompile=recompile, progress=progress, cancel=cancel)
+
+    def suggest_shardings(
+        self,
+        *,
+        mesh: Mesh | AbstractMesh | None = None,
+        chip: str | None = None,
+        lock: Mapping[str, Any] | None = None,
+        seconds: float = 60.0,
+        compiled: bool = True,
+        compiler: Literal["auto", "cpu"] = "auto",
+        memory_bytes: int | None = None,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+        found: Callable[[ShardingSearchRecord], None] | None = None,
+    ) -> ShardingSearchRecord:
+        """Searches PartitionSpecs for the arguments: the fastest that fit, with what each sends. Nothing runs.
+
+        The same parameter of all layers shares one spec, optimizer states follow their parameters, and results that
+        take the place of an argument have its spec. Shardy propagates every choice and a cost model prices it; the
+        best few are compiled for the chip, or for CPU devices where its compiler is not installed, and priced again.
+
+        Args:
+            mesh: The mesh; by default that of `jax.set_mesh`. An abstract one needs no devices.
+            chip: The chip whose seconds count, such as "v5p". Default: "v5e", and a note says so.
+            lock: Specs that stay as they are, by pattern: `{"batch": P("data"), "params['layers'][*]['up']": P()}`.
+            seconds: Time for the search; the best choices known by then are returned. One compilation is always made.
+            compiled: Whether to compile the best few; without it every figure is that of the cost model.
+            compiler: "auto" compiles for the chip; "cpu" for CPU devices even where the chip's compiler is installed.
+            memory_bytes: What one device may use, a hard limit. Default: the memory of the chip.
+            progress: Called with what is done now and the seconds so far.
+            cancel: Ends the search once it is set, from any thread; what was found by then is returned.
+            found: Called with the record so far whenever a better choice is known.
+
+        Returns:
+            The choices, the fastest that fits first: `.best.specs`, `.code()`, `.to_pandas()`, `.specs` for
+            `try_specs`. `pareto` marks those that no other one beats in both seconds and memory.
+
+        Raises:
+            MeshError: if there is no mesh of several devices, or a locked spec does not fit.
+            InspectionError: if Shardy does not propagate the program in this process.
+
+        References:
+            Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", 2022.
+        """
+        return search_shardings(
+            self._traced("suggest_shardings"),
+            mesh=mesh,
+            chip=chip,
+            lock=lock,
+            seconds=seconds,
+            compiled=compiled,
+            compiler=compiler,
+            memory_bytes=memory_bytes,
+            progress=progress,
+            cancel=cancel,
+            found=found,
+        )
 
     def export(
         self, *, platforms: Sequence[str] | None = None, chunk_size: ChunkSize = _AS_TRACED, derivatives: int = 0
@@ -676,6 +735,29 @@ def advise(fn: Callable, **options: Unpack[AdviseOptions]) -> Callable[..., Advi
         ['missing donation']
     """
     return _asked(fn, Traced.advise, options)
+
+
+@options_of(Traced.suggest_shardings)
+def suggest_shardings(fn: Callable, **options: Unpack[SuggestOptions]) -> Callable[..., ShardingSearchRecord]:
+    """Specs for a program's arguments: `suggest_shardings(fn)(*args)` is `trace(fn)(*args).suggest_shardings()`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.suggest_shardings`.
+
+    Returns:
+        A function of the arguments of `fn` that returns the choices that were found.
+
+    Example:
+        >>> def predict(params, batch):
+        ...     return jnp.tanh(batch @ params["up"]) @ params["down"]
+        >>> mesh = jax.sharding.AbstractMesh((8,), ("data",))
+        >>> shape = jax.ShapeDtypeStruct((512, 512), "float32")
+        >>> search = suggest_shardings(predict, mesh=mesh, compiled=False)({"up": shape, "down": shape}, shape)
+        >>> search.best.specs
+        {'batch': (('data',), ())}
+    """
+    return _asked(fn, Traced.suggest_shardings, options)
 
 
 @options_of(Traced.export)

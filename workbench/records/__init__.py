@@ -103,6 +103,13 @@ from workbench.records._run import (
     StageRunRecord as StageRunRecord,
 )
 from workbench.records._scaling import ScaledCostRecord as ScaledCostRecord
+from workbench.records._search import (
+    FitRecord as FitRecord,
+    FitTableRecord as FitTableRecord,
+    ShardingChoiceRecord as ShardingChoiceRecord,
+    ShardingSearchRecord as ShardingSearchRecord,
+    SpecGroupRecord as SpecGroupRecord,
+)
 from workbench.records._sharding import (
     AxisArrivalRecord as AxisArrivalRecord,
     CollectiveKind as CollectiveKind,

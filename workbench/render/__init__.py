@@ -128,6 +128,12 @@ from workbench.render._rounds_figures import (
     plot_rounds as plot_rounds,
     plot_run as plot_run,
 )
+from workbench.render._search import (
+    render_fit_text as render_fit_text,
+    render_search_text as render_search_text,
+    sharding_code as sharding_code,
+    spec_code as spec_code,
+)
 from workbench.render._sharding import (
     describe_leaf as describe_leaf,
     describe_sharding as describe_sharding,

@@ -11,6 +11,7 @@ from workbench.records import (
     ComparisonRecord,
     CostRecord,
     ExplanationRecord,
+    FitTableRecord,
     LaunchedRecord,
     LeafShardingRecord,
     MemoryRecord,
@@ -23,6 +24,7 @@ from workbench.records import (
     PropagationRecord,
     Record,
     ShardingRecord,
+    ShardingSearchRecord,
     TapRecord,
     WhatIfRecord,
     WhyRecord,
@@ -37,6 +39,7 @@ from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
 from workbench.render._profile import render_profile_text
 from workbench.render._program import axes_text, render_program_text
+from workbench.render._search import render_fit_text, render_search_text
 from workbench.render._sharding import render_propagation_text, render_sharding_text
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 from workbench.render._treescope import render_tap_text
@@ -97,6 +100,8 @@ def render_module_text(module: ModuleRecord) -> str:
 for _kind, _writer in (
     (CallTreeRecord, render_call_tree_text),
     (AdviceRecord, render_advice_text),
+    (ShardingSearchRecord, render_search_text),
+    (FitTableRecord, render_fit_text),
     (ComparisonRecord, render_comparison_text),
     (CostRecord, render_cost_text),
     (LaunchedRecord, render_launched_text),

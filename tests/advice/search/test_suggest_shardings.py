@@ -1,0 +1,170 @@
+"""The search on programs whose best shardings are known, planned and not compiled."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench.records import ShardingSearchRecord
+
+optax = pytest.importorskip("optax")
+
+
+def shape(*sizes, dtype="bfloat16"):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def mlp(width, hidden, layers=1):
+    layer = {"up": shape(width, hidden), "down": shape(hidden, width)}
+    return {"layers": [layer] * layers}
+
+
+def forward(params, x):
+    for w in params["layers"]:
+        x = x + jax.nn.gelu(x @ w["up"]) @ w["down"]
+    return x
+
+
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+
+
+def step(params, state, batch):
+    gradient = jax.grad(lambda p: jnp.mean(forward(p, batch).astype("float32") ** 2))(params)
+    updates, state = OPTIMIZER.update(gradient, state, params)
+    return optax.apply_updates(params, updates), state
+
+
+STEP = jax.jit(step, donate_argnums=(0, 1))
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+def suggest(fn, *args, mesh=MESH, **options):
+    return wb.suggest_shardings(fn, mesh=mesh, chip="v5e", compiled=False, **options)(*args)
+
+
+@pytest.fixture(scope="module")
+def train_step():
+    params = mlp(256, 1024, layers=2)
+    return params, jax.eval_shape(OPTIMIZER.init, params), shape(512, 256)
+
+
+@pytest.fixture(scope="module")
+def searched(train_step):
+    return suggest(STEP, *train_step)
+
+
+def test_layers_and_optimizer_states_share_the_spec_of_their_parameter(searched):
+    group = next(each for each in searched.groups if each.pattern == "params['layers'][*]['up']")
+    assert len(group.leaves) == 4  # two layers, each with a parameter and its momentum
+    assert {leaf.partition("[")[0] for leaf in group.leaves} == {"params", "state"}
+
+
+def test_found_choice_is_no_slower_than_data_parallel(searched):
+    baseline = next(each for each in searched.choices if each.name.startswith("data parallel"))
+    assert searched.best.seconds <= baseline.seconds
+
+
+def test_small_batch_on_large_weights_shards_the_weights():
+    found = suggest(forward, mlp(4096, 16384), shape(256, 4096), mesh=AbstractMesh((8,), ("model",)))
+    assert found.best.specs["params['layers'][*]['up']"] == ((), ("model",))
+    assert found.best.specs["params['layers'][*]['down']"] == (("model",), ())
+
+
+def test_large_batch_on_small_weights_shards_the_batch():
+    found = suggest(forward, mlp(128, 128), shape(65536, 128), mesh=AbstractMesh((8,), ("data",)))
+    assert found.best.specs == {"x": (("data",), ())}
+
+
+def test_memory_is_a_hard_limit(train_step, searched):
+    limit = int(min(each.peak_bytes for each in searched.choices)) + 1
+    peak = suggest(STEP, *train_step, memory_bytes=limit).best.peak_bytes
+    assert peak is not None
+    assert peak <= limit
+
+
+def test_locked_specs_stay(train_step):
+    found = suggest(STEP, *train_step, lock={"batch": P("model"), "params['layers'][*]['up']": P()})
+    assert all(each.specs["batch"] == (("model",), ()) for each in found.choices)
+    assert all("params['layers'][*]['up']" not in each.specs for each in found.choices)
+
+
+def test_lock_that_names_nothing_and_lock_that_does_not_divide_are_both_reported(train_step):
+    with pytest.raises(wb.errors.MeshError, match=r"'bach' names no argument.*cannot be sharded as"):
+        suggest(STEP, *train_step, lock={"bach": P("data"), "params['layers'][*]['up']": P(("data", "model", "x"))})
+
+
+def test_stop_returns_what_is_known(train_step):
+    cancel = threading.Event()
+    found = []
+
+    def heard(record):
+        found.append(record)
+        cancel.set()
+
+    record = suggest(STEP, *train_step, cancel=cancel, found=heard)
+    assert record.ended == "stopped"
+    assert record.best.specs == found[0].best.specs
+
+
+def test_program_without_a_mesh_is_refused():
+    with pytest.raises(wb.errors.MeshError, match="without a mesh of several devices"):
+        wb.suggest_shardings(forward, compiled=False)(mlp(8, 8), shape(8, 8))
+
+
+def test_present_specs_are_among_the_choices():
+    x = jax.ShapeDtypeStruct((64, 256), "bfloat16", sharding=NamedSharding(MESH, P("data")))
+    found = suggest(forward, mlp(256, 256), x)
+    assert next(each for each in found.choices if each.name == "as given").specs == {"x": (("data",), ())}
+
+
+def test_record_survives_json(searched):
+    assert ShardingSearchRecord.from_json(searched.to_json()) == searched
+
+
+def test_table_has_a_column_for_each_mesh_axis(searched):
+    table = searched.to_pandas()
+    assert len(table) == len(searched.choices)
+    assert {"seconds", "peak_bytes", "pareto"} <= set(table.columns)
+
+
+def test_code_places_arguments_as_the_choice_says():
+    found = suggest(forward, mlp(4096, 16384), shape(256, 4096), mesh=AbstractMesh((8,), ("model",)))
+    params, x = mlp(4096, 16384), shape(256, 4096)
+    names = {"forward": forward, "params": params, "x": x}
+    exec(found.code(), names)
+    specs = jax.tree.map(lambda each: each.spec, names["shardings"]("params", params))
+    assert specs["layers"][0] == {"up": P(None, "model"), "down": P("model")}
+
+
+def test_best_choices_are_compiled_for_devices():
+    record = wb.suggest_shardings(forward, mesh=AbstractMesh((2,), ("data",)), chip="v5e", compiler="cpu", seconds=1)(
+        mlp(64, 64), shape(256, 64)
+    )
+    assert record.best.how == "compiled"
+    assert record.compiled_count >= 1
+
+
+def test_nnx_training_step_is_searched_by_module_path():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.up, self.down = nnx.Linear(64, 256, rngs=rngs), nnx.Linear(256, 64, rngs=rngs)
+
+        def __call__(self, x):
+            return self.down(nnx.relu(self.up(x)))
+
+    @nnx.jit
+    def train(model, optimizer, x):
+        gradient = nnx.grad(lambda m: (m(x) ** 2).mean())(model)
+        optimizer.update(model, gradient)
+
+    model = Block(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)
+    found = suggest(train, model, optimizer, jnp.ones((64, 64)), mesh=AbstractMesh((4,), ("data",)), seconds=5)
+    group = next(each for each in found.groups if each.pattern == "model.up.kernel")
+    assert len(group.leaves) == 2
+    assert found.best.seconds is not None

@@ -1,0 +1,153 @@
+"""Which arguments of a program share a spec: the same parameter of all layers, and what the optimizer keeps for it."""
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workbench.records import SpecGroupRecord
+
+Spec = tuple[tuple[str, ...], ...]
+_TOKENS = re.compile(r"[A-Za-z_]+|\d+")
+_SILENT = {"value", "raw_value"}
+_NUMBER = re.compile(r"(?<=[\[._])\d+(?=$|[\]._])|(?<=_)\d+(?=['\"\]])")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of the arguments."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    item_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole array."""
+        return math.prod(self.shape) * self.item_bytes
+
+
+@dataclass
+class Group:
+    """Leaves that share a spec, and the results that take their place."""
+
+    pattern: str
+    shape: tuple[int, ...]
+    dtype: str
+    leaves: list[int]
+    size_bytes: int
+    outputs: list[int] = field(default_factory=list)
+    locked: Spec | None = None
+
+    @property
+    def argument(self) -> str:
+        """The argument that its first leaf belongs to."""
+        return pattern_argument(self.pattern)
+
+    def record(self, leaves: Sequence[Leaf]) -> SpecGroupRecord:
+        """The group as a record."""
+        return SpecGroupRecord(
+            pattern=self.pattern,
+            shape=self.shape,
+            dtype=self.dtype,
+            leaves=tuple(leaves[i].name for i in self.leaves),
+            size_bytes=self.size_bytes,
+            locked=self.locked is not None,
+        )
+
+
+def pattern_argument(name: str) -> str:
+    """The argument that a path begins with."""
+    return re.split(r"[\[.]", name, maxsplit=1)[0]
+
+
+def pattern_of(name: str) -> str:
+    """The path of a leaf with `*` for the numbers of its layers.
+
+    Example:
+        >>> pattern_of("params['layers'][3]['w']"), pattern_of("params['block_12']['w']")
+        ("params['layers'][*]['w']", "params['block_*']['w']")
+    """
+    return _NUMBER.sub("*", name)
+
+
+def group_leaves(leaves: Sequence[Leaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Group]:
+    """Groups leaves by pattern and shape; optimizer states join the parameter whose path ends theirs.
+
+    Args:
+        leaves: The arrays of the arguments.
+        outputs: Path, shape and dtype of every result: one whose path ends as that of a leaf takes its place.
+    """
+    tails: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
+    tokens = [_tokens(leaf.name) for leaf in leaves]
+    for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True)):
+        if len(words) > 1:
+            tails.setdefault((words[1:], leaf.shape), number)
+    owner = [
+        _owner(number, words, leaf.shape, tails)
+        for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True))
+    ]
+    found: dict[tuple[str, tuple[int, ...]], Group] = {}
+    of_leaf: dict[int, Group] = {}
+    for number, leaf in enumerate(leaves):
+        first = owner[number]
+        key = (pattern_of(leaves[first].name), leaf.shape)
+        if key not in found:
+            found[key] = Group(key[0], leaf.shape, leaves[first].dtype, [], 0)
+        of_leaf[number] = found[key]
+        found[key].leaves.append(number)
+        found[key].size_bytes += leaf.size_bytes
+    for position, (path, shape, dtype) in enumerate(outputs):
+        words = _tokens(path)
+        for start in range(len(words)):
+            number = tails.get((words[start:], shape))
+            if number is not None and leaves[number].dtype == dtype:
+                of_leaf[number].outputs.append(position)
+                break
+    return sorted(found.values(), key=lambda group: -group.size_bytes)
+
+
+def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81) -> list[Spec]:
+    """Every spec that shards a shape evenly, the replicated one first: each axis on one dimension or on none.
+
+    Example:
+        >>> candidates((8,), {"data": 4})
+        [((),), (('data',),)]
+    """
+    found: list[Spec] = []
+    names = [name for name, size in axes.items() if size > 1]
+    for places in itertools.product([None, *range(len(shape))], repeat=len(names)):
+        spec = tuple(tuple(n for n, place in zip(names, places, strict=True) if place == d) for d in range(len(shape)))
+        if fits(spec, shape, axes):
+            found.append(spec)
+    found.sort(key=lambda spec: sum(map(len, spec)))
+    return found[:at_most]
+
+
+def fits(spec: Spec, shape: Sequence[int], axes: Mapping[str, int]) -> bool:
+    """Whether a spec names known axes, each once, that divide the dimensions."""
+    used = [axis for each in spec for axis in each]
+    if len(spec) != len(shape) or len(set(used)) != len(used) or not set(used) <= set(axes):
+        return False
+    return all(n % math.prod(axes[axis] for axis in each) == 0 for n, each in zip(shape, spec, strict=True))
+
+
+def _tokens(path: str) -> tuple[str, ...]:
+    """The words of a path; numbers are `*`."""
+    return tuple("*" if word.isdigit() else word for word in _TOKENS.findall(path) if word not in _SILENT)
+
+
+def _owner(
+    number: int,
+    words: tuple[str, ...],
+    shape: tuple[int, ...],
+    tails: Mapping[tuple[tuple[str, ...], tuple[int, ...]], int],
+) -> int:
+    """The leaf whose whole path below its argument ends the path of this one; itself where there is none."""
+    for start in range(2, len(words)):
+        found = tails.get((words[start:], shape))
+        if found is not None and found != number:
+            return found
+    return number

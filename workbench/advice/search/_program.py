@@ -1,0 +1,263 @@
+"""A program whose arguments can be sharded in any way: planned by Shardy, compiled, priced on a chip."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from workbench._jax_compat import shardy, shardy_trials
+from workbench.advice.search._groups import Group, Leaf, Spec, fits, group_leaves
+from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
+from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, largest_dtype
+from workbench.errors import InspectionError
+from workbench.inspection import Call, inspect_mesh, inspect_module, on_mesh, plan_call
+from workbench.records import ChipRecord, MemoryRecord, TargetRecord
+
+Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What one assignment costs one device in one call."""
+
+    specs: tuple[Spec, ...]
+    seconds: float | None
+    peak_bytes: float | None
+    argument_bytes: float | None
+    sent: dict[str, float] = field(default_factory=dict)
+    fits: bool | None = None
+    how: Literal["planned", "compiled"] = "planned"
+    note: str = ""
+
+
+class SearchProgram:
+    """A traced call on one mesh, to be priced with any specs of its arguments.
+
+    Args:
+        call: The traced call.
+        mesh: The mesh; its axes are taken as Auto, so that the compiler may reshard.
+        chip: The chip that seconds are predicted for.
+        compiler: "auto" compiles for the chip where its compiler is installed, else for CPU devices.
+        memory_bytes: What one device may use; by default the memory of the chip.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        mesh: Mesh | AbstractMesh,
+        chip: str,
+        *,
+        compiler: Literal["auto", "cpu"] = "auto",
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.call = call.with_shapes()
+        self.axes: dict[str, int] = dict(mesh.shape)
+        self.mesh = AbstractMesh(
+            tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes)
+        )
+        self.chip: ChipRecord = _chip(chip)
+        self.target: TargetRecord | None = target_of(chip, mesh.size) if compiler == "auto" else None
+        self.memory_bytes = memory_bytes or (
+            self.target.available_bytes if self.target else self.chip.hbm_bytes // self.chip.devices_per_chip
+        )
+        self._mesh_record = inspect_mesh(self.mesh)
+        described = plan_call(self.call, self.mesh)
+        self.dtype: str = largest_dtype(described, self.chip)
+        self.clients = {p.name: p.size for p in described.placements}
+        self._given, outputs, text = self._lowered()
+        self.leaves = [
+            Leaf(name, tuple(leaf.shape), str(leaf.dtype), _item_bytes(leaf))
+            for name, leaf in zip(self.call.names, self.call.leaves, strict=True)
+        ]
+        self.groups: list[Group] = group_leaves(self.leaves, outputs)
+        try:
+            self._trials = shardy_trials.ShardyTrials(text)
+        except shardy.ShardyError as error:
+            raise InspectionError(_refused(self.call.name, error)) from error
+        self._planned: dict[Assignment, Priced] = {}
+        self.planned_count = self.compiled_count = 0
+
+    @property
+    def where(self) -> str:
+        """What is compiled for."""
+        return self.target.name if self.target else f"cpu x {self.mesh.size}"
+
+    @property
+    def given(self) -> Assignment | None:
+        """The specs that the arguments came with; None if none was sharded."""
+        specs = []
+        for group in self.groups:
+            found = self._given[group.leaves[0]]
+            specs.append(
+                found if found is not None and fits(found, group.shape, self.axes) else ((),) * len(group.shape)
+            )
+        return tuple(specs) if any(any(spec) for spec in specs) else None
+
+    def plan(self, assignment: Assignment) -> Priced:
+        """Propagated and priced by the cost model, without any compiler.
+
+        Raises:
+            InspectionError: if jaxlib's Shardy refuses the program.
+        """
+        known = self._planned.get(assignment)
+        if known is not None:
+            return known
+        try:
+            trial = self._trials.plan(*self._attributes(assignment))
+        except shardy.ShardyError as error:
+            raise InspectionError(_refused(self.call.name, error)) from error
+        self.planned_count += 1
+        resolved = tuple(
+            spec if spec is not None else _common([trial.inputs[i] for i in group.leaves], group, self.axes)
+            for spec, group in zip(assignment, self.groups, strict=True)
+        )
+        compute = trial.flops / (self.chip.peak_flops_per_second[self.dtype] / self.chip.devices_per_chip)
+        memory = trial.traffic_bytes / (self.chip.hbm_bytes_per_second / self.chip.devices_per_chip)
+        sent: dict[str, float] = {}
+        seconds: float | None = max(compute, memory)
+        for each in trial.collectives:
+            once = collective_seconds(each.kind, each.payload_bytes, each.group_size, self.chip)
+            seconds = None if once is None or seconds is None else seconds + once * each.executions
+            axis = "+".join(each.axes)
+            share = {"all-gather": each.group_size - 1.0, "all-reduce": 2 * (1 - 1 / each.group_size)}
+            factor = share.get(each.kind, 1 - 1 / each.group_size)
+            sent[axis] = sent.get(axis, 0.0) + each.payload_bytes * factor * each.executions
+        priced = Priced(
+            specs=resolved,
+            seconds=seconds,
+            peak_bytes=trial.peak_bytes,
+            argument_bytes=trial.argument_bytes,
+            sent=sent,
+            fits=trial.peak_bytes <= self.memory_bytes,
+        )
+        self._planned[assignment] = priced
+        return priced
+
+    def compile(
+        self,
+        specs: Sequence[Spec],
+        *,
+        progress: Callable[[str, float], None] | None = None,
+        cancel: threading.Event | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Priced:
+        """Compiled for the target, or for CPU devices without one, and priced on the chip.
+
+        Raises:
+            EngineError: if the compiler dies, takes too long or `cancel` is set.
+        """
+        text = self._trials.text(*self._attributes(tuple(specs)))
+        waiting: dict[str, Any] = {"progress": progress, "cancel": cancel, "timeout_seconds": timeout_seconds}
+        note = ""
+        if self.target is not None:
+            made = compile_for_target(text, self.target, mesh_axes=self.axes, **waiting)
+            hlo, memory, note = made.hlo, made.memory, made.error
+            platform = self.target.platform
+        else:
+            hlo, memory = compile_for_cpu(text, self.mesh.size, **waiting)
+            platform = "cpu"
+        self.compiled_count += 1
+        peak = memory.peak_bytes
+        room = peak is not None and peak <= self.memory_bytes and memory.fits is not False
+        if not hlo or memory.fits is False:
+            return Priced(tuple(specs), None, peak, memory.argument_bytes, {}, False, "compiled", _first_line(note))
+        module = inspect_module(hlo, mesh=self._mesh_record, platform=platform)
+        cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
+        sent: dict[str, float] = {}
+        for stage in cost.stages:
+            for axis, amount in stage.collective_bytes.items():
+                sent[axis] = sent.get(axis, 0.0) + amount
+        return Priced(tuple(specs), cost.seconds, peak, _arguments(memory), sent, room, "compiled")
+
+    def _attributes(self, assignment: Assignment) -> tuple[dict[int, Spec | None], dict[int, Spec]]:
+        """Specs of arguments and of the results that take their place."""
+        inputs: dict[int, Spec | None] = {}
+        outputs: dict[int, Spec] = {}
+        for group, spec in zip(self.groups, assignment, strict=True):
+            for leaf in group.leaves:
+                if not self.leaves[leaf].dtype.startswith("key<"):
+                    inputs[leaf] = spec
+            if spec is not None:
+                outputs |= dict.fromkeys(group.outputs, spec)
+        return inputs, outputs
+
+    def _lowered(self) -> tuple[list[Spec | None], list[tuple[str, tuple[int, ...], str]], str]:
+        """Specs as given, results by path, and StableHLO with every argument kept."""
+        call = self.call
+        given = [_spec_of(leaf) for leaf in call.leaves]
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        args, kwargs = jax.tree.map(
+            lambda x: (
+                jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere, weak_type=getattr(x, "weak_type", False))
+                if hasattr(x, "shape")
+                else x
+            ),
+            (call.args, call.kwargs),
+        )
+        platform = self.target.platform if self.target else "cpu"
+        with on_mesh(self.mesh):
+            jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
+            lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
+        results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
+        outputs = [(jax.tree_util.keystr(path), tuple(info.shape), str(info.dtype)) for path, info in results]
+        return given, outputs, lowered.as_text()
+
+
+def _chip(name: str) -> ChipRecord:
+    found = known_chip(name)
+    if found is None:
+        message = (
+            f"The search was given chip={name!r}, of which no peaks are known. Seconds are predicted from published "
+            f"peaks: use one of {', '.join(CHIPS)}."
+        )
+        raise InspectionError(message)
+    return found
+
+
+def target_of(chip: str, devices: int) -> TargetRecord | None:
+    """The machine of a chip with so many devices that is nearest to a cube, if its compiler is installed here."""
+    for known in list_targets():
+        if known.chip == chip and known.installed:
+            machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]
+            found = [each for each in machines if each.devices == devices]
+            return min(found, key=lambda each: max(map(int, each.topology.split("x"))), default=None)
+    return None
+
+
+def _common(specs: Sequence[Spec], group: Group, axes: Mapping[str, int]) -> Spec:
+    """The spec that most leaves of a group were given; replicated where it does not divide the shape."""
+    found = max(specs, key=specs.count)
+    return found if fits(found, group.shape, axes) else ((),) * len(group.shape)
+
+
+def _spec_of(leaf: Any) -> Spec | None:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return None
+    entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in sharding.spec]
+    return (*entries, *[()] * (len(leaf.shape) - len(entries)))
+
+
+def _item_bytes(leaf: Any) -> int:
+    try:
+        return int(jax.numpy.dtype(leaf.dtype).itemsize)
+    except TypeError:  # keys of random numbers
+        return 8
+
+
+def _arguments(memory: MemoryRecord) -> float | None:
+    return None if memory.argument_bytes is None else float(memory.argument_bytes)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:300] if text.strip() else ""
+
+
+def _refused(name: str, error: Exception) -> str:
+    return (
+        f"The search for shardings was given `{name}`, which Shardy does not propagate in this process: {error}. "
+        "Candidates are priced from propagated shardings: use `try_specs` with specs of your own, which compiles them."
+    )

@@ -1,0 +1,382 @@
+"""The search: seeds that experts start from, steps that an integer program joins, real compilation of the best few."""
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_matrix
+
+from workbench.advice.search._groups import Group, Spec, candidates, pattern_argument
+from workbench.advice.search._program import Assignment, Priced, SearchProgram
+from workbench.errors import WorkbenchError
+from workbench.records import ShardingChoiceRecord, ShardingSearchRecord
+
+Progress = Callable[[str, float], None]
+Found = Callable[[ShardingSearchRecord], None]
+_SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
+_PLANNING_SHARE = 0.45  # of the time
+_COMPILED = 5  # choices at most, beside the named ones
+_SHOWN = 12
+
+
+class _StopSearch(Exception):
+    """The time is over, or somebody asked to stop."""
+
+
+class Search:
+    """One search over one mesh; the record can be made at any moment.
+
+    Args:
+        program: The program.
+        seconds: Time for the whole search.
+        progress: Called with what is done now and the seconds so far.
+        cancel: Ends the search once it is set; what was found by then is returned.
+        found: Called with the record of what is known whenever that changes for the better.
+    """
+
+    def __init__(
+        self,
+        program: SearchProgram,
+        *,
+        seconds: float,
+        compiled: bool = True,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+        found: Found | None = None,
+    ) -> None:
+        self.program = program
+        self._began = time.monotonic()
+        self._budget, self._compiles = seconds, compiled
+        self._until = self._began + seconds * (_PLANNING_SHARE if compiled else 1.0)
+        self._progress, self._cancel, self._found = progress, cancel, found
+        self._names: dict[tuple[Spec, ...], str] = {}
+        self._known: dict[tuple[Spec, ...], Priced] = {}
+        self._compiled: dict[tuple[Spec, ...], Priced] = {}
+        self._notes: list[str] = []
+        self._ended: Literal["complete", "time", "stopped"] = "complete"
+
+    def run(self) -> ShardingSearchRecord:
+        """Seeds, descent, compilation."""
+        try:
+            self._seed()
+            self._descend()
+        except _StopSearch:
+            pass
+        if not self._known:
+            self._try(self._replicated(), "replicated")
+        if self._compiles and not self._is_cancelled():
+            self._compile_best()
+        return self.record()
+
+    def record(self) -> ShardingSearchRecord:
+        """What is known now."""
+        program = self.program
+        ranked = sorted(self._compiled, key=lambda specs: self._rank(self._compiled[specs]))
+        rest = sorted((s for s in self._known if s not in self._compiled), key=lambda s: self._rank(self._known[s]))
+        named = [specs for specs in rest if specs in self._names]
+        others = [specs for specs in rest if specs not in self._names]
+        shown = ranked + sorted(named + others[: max(2, _SHOWN - len(ranked) - len(named))], key=self._rank_of)
+        found = 0
+        choices = []
+        for specs in shown:
+            priced = self._compiled.get(specs) or self._known[specs]
+            name = self._names.get(specs, "")
+            if not name:
+                found += 1
+                name = f"found {found}"
+            choices.append(self._choice(name, priced))
+        front = _pareto(choices)
+        return ShardingSearchRecord(
+            name=program.call.name,
+            chip=program.chip.name,
+            target=program.where,
+            choices=tuple(each.replace(pareto=at in front) for at, each in enumerate(choices)),
+            groups=tuple(group.record(program.leaves) for group in program.groups),
+            planned_count=program.planned_count,
+            compiled_count=program.compiled_count,
+            seconds_spent=time.monotonic() - self._began,
+            ended=self._ended,
+            arguments=tuple(dict.fromkeys(pattern_argument(leaf.name) for leaf in program.leaves)),
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    def _choice(self, name: str, priced: Priced) -> ShardingChoiceRecord:
+        groups = self.program.groups
+        specs = {group.pattern: spec for group, spec in zip(groups, priced.specs, strict=True) if any(spec)}
+        return ShardingChoiceRecord(
+            name=name,
+            mesh=self.program.axes,
+            specs=specs,
+            seconds=priced.seconds,
+            peak_bytes=None if priced.peak_bytes is None else int(priced.peak_bytes),
+            argument_bytes=None if priced.argument_bytes is None else int(priced.argument_bytes),
+            sent_bytes=priced.sent,
+            fits=priced.fits,
+            how=priced.how,
+            note=priced.note,
+        )
+
+    # Seeds: what experts start from.
+
+    def _seed(self) -> None:
+        program = self.program
+        if program.given is not None and all(g.locked is None for g in program.groups):
+            self._try(program.given, "as given")
+        every = tuple(name for name, size in program.axes.items() if size > 1)
+        data = self._data_groups()
+        self._try(self._sharded_data(data, every), f"data parallel over {'+'.join(every)}")
+        for axes in _subsets(every):
+            base = self._sharded_data(data, axes)
+            self._try(base, "")
+            self._try(self._opened(base, keep=data), "")
+            self._try(self._fully_sharded(base, data, axes), "")
+            self._try(self._fully_sharded(base, data, every), "")
+        for group in data:  # one argument at a time: it is not known which of them holds the batch
+            for axes in _subsets(every):
+                self._try(self._opened(self._sharded_data([group], axes), keep=[group]), "")
+        self._propagated_seeds(data, every)
+
+    def _propagated_seeds(self, data: Sequence[Group], every: tuple[str, ...]) -> None:
+        """Model parallelism: one parameter is sharded, and all others follow by propagation."""
+        groups = self.program.groups
+        for axes in _subsets(every):
+            rest = {name: self.program.axes[name] for name in every if name not in axes}
+            if not rest and len(every) > 1:
+                continue
+            base = self._sharded_data(data, axes) if len(every) > 1 else self._replicated()
+            for at, group in enumerate(groups):
+                if (group in data and len(every) > 1) or group.locked is not None or self._is_small(group):
+                    continue
+                for spec in candidates(group.shape, rest or self.program.axes)[1:]:
+                    self._try(_with(self._opened(base, keep=data if len(every) > 1 else []), at, spec), "")
+
+    def _data_groups(self) -> list[Group]:
+        """The arguments that a program reads and does not return: batches; all, where it returns none."""
+        groups = self.program.groups
+        state = {group.argument for group in groups if group.outputs}
+        data = [group for group in groups if group.argument not in state and group.shape]
+        if state:
+            return data
+        largest = max((group.argument for group in groups), default="", key=self._bytes_of)
+        return [group for group in data if group.argument != largest] or data
+
+    def _bytes_of(self, argument: str) -> int:
+        return sum(group.size_bytes for group in self.program.groups if group.argument == argument)
+
+    def _replicated(self) -> Assignment:
+        return tuple(
+            group.locked if group.locked is not None else ((),) * len(group.shape) for group in self.program.groups
+        )
+
+    def _sharded_data(self, data: Sequence[Group], axes: Sequence[str]) -> Assignment:
+        """Everything replicated, and the first dimension of the data over `axes`."""
+        made = list(self._replicated())
+        for at, group in enumerate(self.program.groups):
+            if group in data and group.locked is None and group.shape:
+                size = math.prod(self.program.axes[axis] for axis in axes)
+                if group.shape[0] % size == 0:
+                    made[at] = (tuple(axes), *[()] * (len(group.shape) - 1))
+        return tuple(made)
+
+    def _opened(self, base: Assignment, keep: Sequence[Group]) -> Assignment:
+        """Everything left to propagation, but what is kept or locked."""
+        return tuple(
+            spec if group in keep or group.locked is not None else None
+            for group, spec in zip(self.program.groups, base, strict=True)
+        )
+
+    def _fully_sharded(self, base: Assignment, data: Sequence[Group], axes: Sequence[str]) -> Assignment:
+        """The parameters sharded over `axes` too, on their largest dimension that these divide."""
+        made = list(base)
+        size = math.prod(self.program.axes[axis] for axis in axes)
+        for at, group in enumerate(self.program.groups):
+            if group in data or group.locked is not None or self._is_small(group):
+                continue
+            dims = [dim for dim, n in enumerate(group.shape) if n % size == 0]
+            if dims:
+                chosen = max(dims, key=lambda dim: group.shape[dim])
+                made[at] = tuple(tuple(axes) if dim == chosen else () for dim in range(len(group.shape)))
+        return tuple(made)
+
+    # Descent: every change of one group is priced; an integer program joins those that pay.
+
+    def _descend(self) -> None:
+        starts = self._best(3)
+        for start in starts:
+            current = start
+            while True:
+                better = self._step(current)
+                if better is None:
+                    break
+                current = better
+
+    def _step(self, current: tuple[Spec, ...]) -> tuple[Spec, ...] | None:
+        program = self.program
+        base = self._known[current]
+        options: list[tuple[int, Spec, Priced]] = []
+        for at, group in enumerate(program.groups):
+            if group.locked is not None or self._is_small(group):
+                continue
+            for spec in candidates(group.shape, program.axes):
+                if spec != current[at]:
+                    changed = self._try(_with(current, at, spec), "")
+                    if changed is not None:
+                        options.append((at, spec, changed))
+        joint = _joined(base, options, program.memory_bytes)
+        tried = [each.specs for _, _, each in options]
+        if joint:
+            made = current
+            for at, spec in joint:
+                made = _with(made, at, spec)
+            priced = self._try(made, "")
+            if priced is not None:
+                tried.append(priced.specs)
+        best = min(tried, key=lambda specs: self._rank(self._known[specs]), default=current)
+        return best if self._rank(self._known[best]) < self._rank(base) else None
+
+    def _best(self, count: int) -> list[tuple[Spec, ...]]:
+        return sorted(self._known, key=lambda specs: self._rank(self._known[specs]))[:count]
+
+    def _rank(self, priced: Priced) -> tuple[bool, float]:
+        """What is minimized: seconds; a program that does not fit comes after every one that does."""
+        over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
+        seconds = math.inf if priced.seconds is None else priced.seconds
+        # Equal seconds: the smaller one.
+        return priced.fits is False, (over if over else seconds) * (1 + 1e-3 * _share(priced, self.program))
+
+    def _try(self, assignment: Assignment, name: str) -> Priced | None:
+        """Plans an assignment; one with open specs is planned once more as it was resolved."""
+        self._check(f"planned {self.program.planned_count} choices")
+        try:
+            priced = self.program.plan(assignment)
+            if any(spec is None for spec in assignment):
+                priced = self.program.plan(priced.specs)
+        except WorkbenchError as error:
+            self._notes.append(str(error).splitlines()[0][:300])
+            return None
+        specs = priced.specs
+        if name and specs not in self._names:
+            self._names[specs] = name
+        if specs not in self._known:
+            better = not self._known or self._rank(priced) < min(map(self._rank, self._known.values()))
+            self._known[specs] = priced
+            if better and self._found is not None:
+                self._found(self.record())
+        return self._known[specs]
+
+    def _compile_best(self) -> None:
+        """Compiles the baselines and the best few; the plan only ranks, the compiler decides."""
+        deadline = self._began + self._budget
+        named = [specs for specs in self._names if specs in self._known]
+        queue = list(dict.fromkeys([*self._best(2), *named, *self._best(_COMPILED)]))[: _COMPILED + len(named)]
+        for number, specs in enumerate(queue):
+            if number and time.monotonic() > deadline:
+                self._ended = "time"
+                break
+            if self._is_cancelled():
+                break
+            self._report(f"compiling choice {number + 1} of {len(queue)} for {self.program.where}")
+            try:
+                self._compiled[specs] = self.program.compile(specs, cancel=self._cancel)
+            except WorkbenchError as error:
+                if self._is_cancelled():
+                    break
+                self._notes.append(str(error).splitlines()[0][:300])
+                continue
+            if self._found is not None:
+                self._found(self.record())
+
+    def _is_small(self, group: Group) -> bool:
+        whole = sum(each.size_bytes for each in self.program.groups)
+        return not group.shape or group.size_bytes < _SMALL_SHARE * whole
+
+    def _rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
+        return self._rank(self._known[specs])
+
+    def _is_cancelled(self) -> bool:
+        if self._cancel is not None and self._cancel.is_set():
+            self._ended = "stopped"
+            return True
+        return False
+
+    def _check(self, phase: str) -> None:
+        if self._is_cancelled():
+            raise _StopSearch
+        if time.monotonic() > self._until and self._known:
+            self._ended = "time"
+            raise _StopSearch
+        self._report(phase)
+
+    def _report(self, phase: str) -> None:
+        if self._progress is not None:
+            self._progress(phase, time.monotonic() - self._began)
+
+
+def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_bytes: int) -> list[tuple[int, Spec]]:
+    """The changes that together save most, were their savings to add up, within the memory: one per group at most.
+
+    The program is 0-1: x[g, s] takes spec s for group g, at most one per group, and the sum of peaks stays in memory.
+    """
+    useful = [each for each in options if each[2].seconds is not None and base.seconds is not None]
+    if not useful:
+        return []
+    saved = np.array([(each.seconds or 0.0) - (base.seconds or 0.0) for _, _, each in useful])
+    bytes_more = np.array([(each.peak_bytes or 0.0) - (base.peak_bytes or 0.0) for _, _, each in useful])
+    groups = sorted({at for at, _, _ in useful})
+    one_each = lil_matrix((len(groups), len(useful)))
+    for column, (at, _, _) in enumerate(useful):
+        one_each[groups.index(at), column] = 1.0
+    room = memory_bytes - (base.peak_bytes or 0.0)
+    scale = max(abs(room), 1.0)
+    smallest = float(
+        sum(min((b for b, o in zip(bytes_more, useful, strict=True) if o[0] == g), default=0.0) for g in groups)
+    )
+    limit = max(room, smallest) / scale  # what cannot fit comes as near as it can
+    unit = max(float(np.abs(saved).max()), 1e-12)
+    solved = milp(
+        saved / unit + 1e-6 * bytes_more / scale,
+        constraints=[
+            LinearConstraint(one_each.tocsr(), -np.inf, 1.0),
+            LinearConstraint(bytes_more[None, :] / scale, -np.inf, limit + 1e-9),
+        ],
+        integrality=np.ones(len(useful)),
+        bounds=Bounds(0, 1),
+        options={"time_limit": 2.0},
+    )
+    if solved.x is None:
+        return []
+    return [(useful[i][0], useful[i][1]) for i in np.flatnonzero(solved.x > 0.5)]
+
+
+def _with(assignment: Sequence[Spec | None], at: int, spec: Spec) -> Assignment:
+    return (*assignment[:at], spec, *assignment[at + 1 :])
+
+
+def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every choice of axes but none, the largest first."""
+    for count in range(len(axes), 0, -1):
+        yield from itertools.combinations(axes, count)
+
+
+def _share(priced: Priced, program: SearchProgram) -> float:
+    return (priced.peak_bytes or 0.0) / max(program.memory_bytes, 1)
+
+
+def _pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
+    """Positions of the choices that no other one beats in both seconds and peak; compiled ones where there are any."""
+    compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
+    points = {
+        at: (each.seconds, each.peak_bytes)
+        for at, each in enumerate(choices)
+        if (not compiled or at in compiled) and each.seconds is not None and each.peak_bytes is not None
+    }
+    return {at for at, point in points.items() if not any(_beats(other, point) for other in points.values())}
+
+
+def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
+    return other != point and other[0] <= point[0] and other[1] <= point[1]

@@ -1,0 +1,91 @@
+"""What users ask: which shardings, which mesh, which machine."""
+
+import difflib
+import fnmatch
+import threading
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench.advice.search._groups import Group, fits
+from workbench.advice.search._program import SearchProgram
+from workbench.advice.search._search import Found, Progress, Search
+from workbench.errors import MeshError
+from workbench.inspection import Call, current_mesh
+from workbench.records import ShardingSearchRecord
+
+DEFAULT_CHIP = "v5e"
+
+
+def suggest_shardings(
+    call: Call,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    chip: str | None = None,
+    lock: Mapping[str, Any] | None = None,
+    seconds: float = 60.0,
+    compiled: bool = True,
+    compiler: Literal["auto", "cpu"] = "auto",
+    memory_bytes: int | None = None,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+    found: Found | None = None,
+) -> ShardingSearchRecord:
+    """Searches the specs of a traced call's arguments; see `Traced.suggest_shardings`."""
+    mesh = mesh if mesh is not None else current_mesh() or call.mesh
+    if mesh is None or mesh.empty or mesh.size < 2:
+        message = (
+            f"`suggest_shardings` was given `{call.name}` without a mesh of several devices. Specs name axes of one: "
+            "pass `mesh=jax.sharding.AbstractMesh((4, 2), ('data', 'model'))`, which needs no devices, or set one with "
+            "`jax.set_mesh`; `suggest_mesh` searches the mesh too."
+        )
+        raise MeshError(message)
+    program = SearchProgram(call, mesh, chip or DEFAULT_CHIP, compiler=compiler, memory_bytes=memory_bytes)
+    lock_patterns(program, lock or {})
+    search = Search(program, seconds=seconds, compiled=compiled, progress=progress, cancel=cancel, found=found)
+    record = search.run()
+    if chip is None:
+        note = f"no chip was named: seconds are those of a {DEFAULT_CHIP}"
+        record = record.replace(notes=(note, *record.notes))
+    return record
+
+
+def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
+    """Fixes the specs that the user gave by pattern, argument or leaf.
+
+    Raises:
+        MeshError: naming every pattern that names nothing, and every spec that does not fit.
+    """
+    wrong = []
+    chosen = {}
+    for pattern, given in lock.items():
+        found = [group for group in program.groups if _matches(pattern, group, program)]
+        if not found:
+            near = difflib.get_close_matches(pattern, [group.pattern for group in program.groups], n=2)
+            wrong.append(f"{pattern!r} names no argument (near: {', '.join(near) or 'none'})")
+        for group in found:
+            entries = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in given]
+            spec = (*entries, *[()] * (len(group.shape) - len(entries)))
+            if fits(spec, group.shape, program.axes):
+                chosen[id(group)] = spec
+            else:
+                wrong.append(f"{group.pattern} {list(group.shape)} cannot be sharded as {tuple(given)}")
+    if wrong:
+        axes = " x ".join(f"{name}={size}" for name, size in program.axes.items())
+        message = (
+            f"`suggest_shardings` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; a "
+            "pattern is one that the search prints, with `*` for any text, and axes must divide dimensions."
+        )
+        raise MeshError(message)
+    for group in program.groups:
+        group.locked = chosen.get(id(group), group.locked)
+
+
+def _matches(pattern: str, group: Group, program: SearchProgram) -> bool:
+    """Whether a pattern is that of the group, its argument, one of its leaves, or matches one with wildcards."""
+    if pattern in (group.pattern, group.argument):
+        return True
+    literal = pattern.replace("[*]", "[[]*]").replace("['", "[[]'") if "[" in pattern else pattern
+    names = [program.leaves[i].name for i in group.leaves]
+    return pattern in names or any(fnmatch.fnmatchcase(name, literal) for name in names)
