@@ -2,6 +2,10 @@
 
 from workbench.advice._advise import RULES as RULES, advise_record as advise_record
 from workbench.advice._verify import recompiler as recompiler
-from workbench.advice.search import suggest_shardings as suggest_shardings
+from workbench.advice.search import (
+    fit as fit,
+    suggest_mesh as suggest_mesh,
+    suggest_shardings as suggest_shardings,
+)
 
-__all__ = ["RULES", "advise_record", "recompiler", "suggest_shardings"]
+__all__ = ["RULES", "advise_record", "fit", "recompiler", "suggest_mesh", "suggest_shardings"]

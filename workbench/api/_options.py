@@ -5,7 +5,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, Required, TypedDict, TypeVar
 
 from jax.sharding import AbstractMesh, Mesh
 
@@ -102,6 +102,30 @@ class SuggestOptions(TypedDict, total=False):
     progress: Progress | None
     cancel: threading.Event | None
     found: Callable[[ShardingSearchRecord], None] | None
+
+
+class MeshOptions(TypedDict, total=False):
+    """Options of `Traced.suggest_mesh`."""
+
+    chips: Required[str]
+    axes: Sequence[str] | None
+    lock: Mapping[str, Any] | None
+    seconds: float
+    compiled: bool
+    compiler: Literal["auto", "cpu"]
+    progress: Progress | None
+    cancel: threading.Event | None
+
+
+class FitOptions(TypedDict, total=False):
+    """Options of `Traced.fit`."""
+
+    targets: Required[Sequence[str]]
+    axes: Sequence[str]
+    seconds: float
+    compiled: bool
+    progress: Progress | None
+    cancel: threading.Event | None
 
 
 class ExportOptions(TypedDict, total=False):

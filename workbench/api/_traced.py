@@ -9,14 +9,22 @@ from typing import Any, Literal, Unpack
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench.advice import advise_record, recompiler, suggest_shardings as search_shardings
+from workbench.advice import (
+    advise_record,
+    fit as fit_program,
+    recompiler,
+    suggest_mesh as search_mesh,
+    suggest_shardings as search_shardings,
+)
 from workbench.api import _export, _measure, _show
 from workbench.api._options import (
     AdviseOptions,
     ExploreOptions,
     ExportOptions,
+    FitOptions,
     InspectOptions,
     MeasureOptions,
+    MeshOptions,
     ShowOptions,
     SpecsOptions,
     SuggestOptions,
@@ -43,6 +51,7 @@ from workbench.plan import ChunkSize, check_call
 from workbench.records import (
     AdviceRecord,
     CallTreeRecord,
+    FitTableRecord,
     PlanRecord,
     ProgramRecord,
     RunRecord,
@@ -367,6 +376,90 @@ class Traced:
             progress=progress,
             cancel=cancel,
             found=found,
+        )
+
+    def suggest_mesh(
+        self,
+        *,
+        chips: str,
+        axes: Sequence[str] | None = None,
+        lock: Mapping[str, Any] | None = None,
+        seconds: float = 120.0,
+        compiled: bool = True,
+        compiler: Literal["auto", "cpu"] = "auto",
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> ShardingSearchRecord:
+        """Searches mesh shapes and PartitionSpecs together: which sizes of the axes, and which specs on them.
+
+        Every way to share the devices between the axes is searched as `suggest_shardings` does, and the best few
+        choices of all are compiled.
+
+        Args:
+            chips: The machine, such as "v5e:16x16".
+            axes: Names of the mesh's axes. Default: those of the current mesh, else "data" and "model".
+            lock: Specs that stay as they are, by pattern.
+            seconds: Time for all meshes together.
+            compiled: Whether to compile the best few.
+            compiler: "auto" compiles for the chip; "cpu" for CPU devices even where the chip's compiler is installed.
+            progress: Called with what is done now and the seconds so far.
+            cancel: Ends the search once it is set.
+
+        Returns:
+            The choices over all meshes, compiled ones first; `.best.mesh` is the mesh.
+
+        Raises:
+            MeshError: for an unknown machine, or if the program can be planned on no mesh of it.
+        """
+        return search_mesh(
+            self._traced("suggest_mesh"),
+            chips=chips,
+            axes=axes,
+            lock=lock,
+            seconds=seconds,
+            compiled=compiled,
+            compiler=compiler,
+            progress=progress,
+            cancel=cancel,
+        )
+
+    def fit(
+        self,
+        *,
+        targets: Sequence[str],
+        axes: Sequence[str] = ("data",),
+        seconds: float = 60.0,
+        compiled: bool = True,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> FitTableRecord:
+        """The smallest slice of each family on which the program fits, and the predicted seconds of a call there.
+
+        On every slice, from the smallest, the best shardings over one mesh axis are searched and compiled, until the
+        compiler says that they fit.
+
+        Args:
+            targets: Families such as "v5e"; or slices such as "v5e:8x8", for those up to it.
+            axes: The first takes all devices.
+            seconds: Time for the searches of all families together; compilations come on top.
+            compiled: Whether to compile. Without it, or without the compiler of a family, the plan's peak decides.
+            progress: Called with what is done now and the seconds so far.
+            cancel: Ends it once it is set.
+
+        Returns:
+            One row per family.
+
+        Raises:
+            MeshError: for an unknown family.
+        """
+        return fit_program(
+            self._traced("fit"),
+            targets=targets,
+            axes=axes,
+            seconds=seconds,
+            compiled=compiled,
+            progress=progress,
+            cancel=cancel,
         )
 
     def export(
@@ -758,6 +851,47 @@ def suggest_shardings(fn: Callable, **options: Unpack[SuggestOptions]) -> Callab
         {'batch': (('data',), ())}
     """
     return _asked(fn, Traced.suggest_shardings, options)
+
+
+@options_of(Traced.suggest_mesh)
+def suggest_mesh(fn: Callable, **options: Unpack[MeshOptions]) -> Callable[..., ShardingSearchRecord]:
+    """Mesh and specs for a program: `suggest_mesh(fn, chips=c)(*args)` is `trace(fn)(*args).suggest_mesh(chips=c)`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.suggest_mesh`.
+
+    Returns:
+        A function of the arguments of `fn` that returns the choices that were found.
+
+    Example:
+        >>> predict = lambda w, batch: jnp.tanh(batch @ w)
+        >>> w, batch = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((65536, 64), "float32")
+        >>> search = suggest_mesh(predict, chips="v5e:2x2", axes=("data",), compiled=False)(w, batch)
+        >>> search.best.mesh, search.best.specs
+        ({'data': 4}, {'batch': (('data',), ())})
+    """
+    return _asked(fn, Traced.suggest_mesh, options)
+
+
+@options_of(Traced.fit)
+def fit(fn: Callable, **options: Unpack[FitOptions]) -> Callable[..., FitTableRecord]:
+    """The smallest machines for a program: `fit(fn, targets=t)(*args)` is `trace(fn)(*args).fit(targets=t)`.
+
+    Args:
+        fn: A function.
+        **options: The options of `Traced.fit`.
+
+    Returns:
+        A function of the arguments of `fn` that returns one row per family.
+
+    Example:
+        >>> predict = lambda w, batch: jnp.tanh(batch @ w)
+        >>> w, batch = jax.ShapeDtypeStruct((4096, 4096), "float32"), jax.ShapeDtypeStruct((64, 4096), "float32")
+        >>> [(row.target, row.fits) for row in fit(predict, targets=["v5e"], compiled=False)(w, batch).rows]
+        [('v5e:2x2', True)]
+    """
+    return _asked(fn, Traced.fit, options)
 
 
 @options_of(Traced.export)

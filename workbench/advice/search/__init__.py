@@ -1,6 +1,7 @@
 """Searches shardings of a program's arguments, meshes and machines: planned by Shardy, decided by compilers."""
 
+from workbench.advice.search._mesh import fit as fit, suggest_mesh as suggest_mesh
 from workbench.advice.search._program import SearchProgram as SearchProgram
 from workbench.advice.search._suggest import suggest_shardings as suggest_shardings
 
-__all__ = ["SearchProgram", "suggest_shardings"]
+__all__ = ["SearchProgram", "fit", "suggest_mesh", "suggest_shardings"]

@@ -42,6 +42,7 @@ class SearchProgram:
         chip: The chip that seconds are predicted for.
         compiler: "auto" compiles for the chip where its compiler is installed, else for CPU devices.
         memory_bytes: What one device may use; by default the memory of the chip.
+        target: The machine; by default one of the chip with as many devices as the mesh.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class SearchProgram:
         *,
         compiler: Literal["auto", "cpu"] = "auto",
         memory_bytes: int | None = None,
+        target: TargetRecord | None = None,
     ) -> None:
         self.call = call.with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
@@ -59,9 +61,13 @@ class SearchProgram:
             tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes)
         )
         self.chip: ChipRecord = _chip(chip)
-        self.target: TargetRecord | None = target_of(chip, mesh.size) if compiler == "auto" else None
+        self.target: TargetRecord | None = None
+        if compiler == "auto":
+            self.target = target_of(chip, mesh.size) if target is None else target if _is_installed(target) else None
         self.memory_bytes = memory_bytes or (
-            self.target.available_bytes if self.target else self.chip.hbm_bytes // self.chip.devices_per_chip
+            (self.target or target).available_bytes  # pyright: ignore[reportOptionalMemberAccess]
+            if self.target or target
+            else self.chip.hbm_bytes // self.chip.devices_per_chip
         )
         self._mesh_record = inspect_mesh(self.mesh)
         described = plan_call(self.call, self.mesh)
@@ -206,6 +212,10 @@ class SearchProgram:
         return given, outputs, lowered.as_text()
 
 
+def _is_installed(target: TargetRecord) -> bool:
+    return any(known.chip == target.chip and known.installed for known in list_targets())
+
+
 def _chip(name: str) -> ChipRecord:
     found = known_chip(name)
     if found is None:
@@ -218,7 +228,7 @@ def _chip(name: str) -> ChipRecord:
 
 
 def target_of(chip: str, devices: int) -> TargetRecord | None:
-    """The machine of a chip with so many devices that is nearest to a cube, if its compiler is installed here."""
+    """The machine of a chip with this number of devices that is nearest to a cube, if its compiler is installed here."""
     for known in list_targets():
         if known.chip == chip and known.installed:
             machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]

@@ -80,7 +80,7 @@ class Search:
         rest = sorted((s for s in self._known if s not in self._compiled), key=lambda s: self._rank(self._known[s]))
         named = [specs for specs in rest if specs in self._names]
         others = [specs for specs in rest if specs not in self._names]
-        shown = ranked + sorted(named + others[: max(2, _SHOWN - len(ranked) - len(named))], key=self._rank_of)
+        shown = ranked + sorted(named + others[: max(2, _SHOWN - len(ranked) - len(named))], key=self.rank_of)
         found = 0
         choices = []
         for specs in shown:
@@ -206,7 +206,7 @@ class Search:
     # Descent: every change of one group is priced; an integer program joins those that pay.
 
     def _descend(self) -> None:
-        starts = self._best(3)
+        starts = self.best(3)
         for start in starts:
             current = start
             while True:
@@ -239,7 +239,8 @@ class Search:
         best = min(tried, key=lambda specs: self._rank(self._known[specs]), default=current)
         return best if self._rank(self._known[best]) < self._rank(base) else None
 
-    def _best(self, count: int) -> list[tuple[Spec, ...]]:
+    def best(self, count: int) -> list[tuple[Spec, ...]]:
+        """The best choices, as planned."""
         return sorted(self._known, key=lambda specs: self._rank(self._known[specs]))[:count]
 
     def _rank(self, priced: Priced) -> tuple[bool, float]:
@@ -273,7 +274,7 @@ class Search:
         """Compiles the baselines and the best few; the plan only ranks, the compiler decides."""
         deadline = self._began + self._budget
         named = [specs for specs in self._names if specs in self._known]
-        queue = list(dict.fromkeys([*self._best(2), *named, *self._best(_COMPILED)]))[: _COMPILED + len(named)]
+        queue = list(dict.fromkeys([*self.best(2), *named, *self.best(_COMPILED)]))[: _COMPILED + len(named)]
         for number, specs in enumerate(queue):
             if number and time.monotonic() > deadline:
                 self._ended = "time"
@@ -281,21 +282,23 @@ class Search:
             if self._is_cancelled():
                 break
             self._report(f"compiling choice {number + 1} of {len(queue)} for {self.program.where}")
-            try:
-                self._compiled[specs] = self.program.compile(specs, cancel=self._cancel)
-            except WorkbenchError as error:
-                if self._is_cancelled():
-                    break
-                self._notes.append(str(error).splitlines()[0][:300])
-                continue
+            self.compile(specs)
             if self._found is not None:
                 self._found(self.record())
+
+    def compile(self, specs: tuple[Spec, ...]) -> None:
+        """Compiles one choice; a compiler that fails is noted."""
+        try:
+            self._compiled[specs] = self.program.compile(specs, cancel=self._cancel)
+        except WorkbenchError as error:
+            self._notes.append(str(error).splitlines()[0][:300])
 
     def _is_small(self, group: Group) -> bool:
         whole = sum(each.size_bytes for each in self.program.groups)
         return not group.shape or group.size_bytes < _SMALL_SHARE * whole
 
-    def _rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
+    def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
+        """What a planned choice is ranked by: whether it fits, then seconds."""
         return self._rank(self._known[specs])
 
     def _is_cancelled(self) -> bool:

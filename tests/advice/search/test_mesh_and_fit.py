@@ -1,0 +1,64 @@
+"""The search for a mesh and for the smallest machine, planned and not compiled."""
+
+import jax
+import pytest
+
+import workbench as wb
+from workbench.advice.search import SearchProgram
+from workbench.records import FitTableRecord
+
+
+def shape(*sizes, dtype="bfloat16"):
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def predict(params, x):
+    return jax.nn.gelu(x @ params["up"]) @ params["down"]
+
+
+def weights(width, hidden):
+    return {"up": shape(width, hidden), "down": shape(hidden, width)}
+
+
+def test_every_mesh_of_a_machine_is_searched():
+    found = wb.suggest_mesh(predict, chips="v5e:2x2", compiled=False)(weights(256, 1024), shape(64, 256))
+    assert {tuple(each.mesh.values()) for each in found.choices} == {(4, 1), (2, 2), (1, 4)}
+
+
+def test_large_batch_takes_the_mesh_for_the_data():
+    found = wb.suggest_mesh(predict, chips="v5e:2x2", compiled=False, axes=("data", "model"))(
+        weights(128, 128), shape(65536, 128)
+    )
+    assert found.best.specs["x"][0]
+    assert not {pattern for pattern in found.best.specs if pattern.startswith("params")}
+
+
+def test_smallest_slice_grows_with_the_weights():
+    small = wb.fit(predict, targets=["v5e"], compiled=False)(weights(1024, 4096), shape(64, 1024))
+    large = wb.fit(predict, targets=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
+    assert (small.rows[0].target, small.rows[0].fits) == ("v5e:2x2", True)
+    assert large.rows[0].fits
+    # 2 * 65536 * 262144 bfloat16 are 64 GiB: more than four devices of 16 GiB hold beside anything else
+    assert large.rows[0].devices > 4
+
+
+def test_named_slice_is_the_largest_that_is_tried():
+    rows = wb.fit(predict, targets=["v5e:2x2"], compiled=False)(weights(65536, 262144), shape(64, 65536)).rows
+    assert [(row.target, row.fits) for row in rows] == [("v5e:2x2", False)]
+
+
+def test_fit_table_has_a_row_per_family_and_survives_json():
+    table = wb.fit(predict, targets=["v5e", "v5p"], compiled=False)(weights(256, 1024), shape(64, 256))
+    assert list(table.to_pandas()["chip"]) == ["v5e", "v5p"]
+    assert FitTableRecord.from_json(table.to_json()) == table
+
+
+def test_unknown_family_is_refused():
+    with pytest.raises(wb.errors.MeshError, match="v99"):
+        wb.fit(predict, targets=["v99"], compiled=False)(weights(8, 8), shape(8, 8))
+
+
+def test_unknown_chip_is_refused_with_the_known_ones():
+    call = wb.trace(predict)(weights(8, 8), shape(8, 8))._call
+    with pytest.raises(wb.errors.WorkbenchError, match="v5e"):
+        SearchProgram(call, jax.sharding.AbstractMesh((2,), ("data",)), "v99")
