@@ -14,7 +14,8 @@ from workbench.engines._artifact import MAGIC
 from workbench.errors import MissingDependencyError, WorkbenchError
 from workbench.federated.data import load_leaf, load_npz, load_tff_hdf5
 from workbench.inspection import inspect_module
-from workbench.measurement import History
+from workbench.measurement import History, open_profile
+from workbench.measurement._profile_reader import ProfileReader
 from workbench.records import Record, read_source_lines
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -72,6 +73,14 @@ def _from_file(ending: str, load: Callable[[Path], object]) -> Callable[[bytes],
     return run
 
 
+def _profile(data: bytes) -> None:
+    """All that a profile says of devices; its HLO is read by the target `hlo`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "host.xplane.pb"
+        path.write_bytes(data)
+        ProfileReader(100, []).read(path, None)
+
+
 def _plain_target(data: bytes) -> None:
     parse_target(data.decode("utf-8", "replace"))
 
@@ -101,6 +110,8 @@ TARGETS = {
         Target("leaf", _from_file(".json", load_leaf)),
         Target("npz", _from_file(".npz", load_npz)),
         Target("hdf5", _from_file(".h5", load_tff_hdf5)),
+        Target("profile", _profile),
+        Target("trace", _from_file(".trace.json", open_profile)),
         Target("target_string", _plain_target),
         Target("source_name", _source),
     )

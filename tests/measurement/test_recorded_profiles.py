@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.measurement import open_profile
 from workbench.measurement._device_events import (
     COMMAND_BUFFERS,
     SPARSE_CORE,
@@ -168,16 +169,32 @@ def test_loop_on_a_tpu_keeps_only_its_own_seconds():
     assert {event.module for event in events.values()} == {"jit_f"}
 
 
-def test_seconds_by_category_agree_with_xprof_itself(tmp_path):
+@pytest.mark.parametrize("name", [V6E, EIGHT, TWO_KERNELS, ATTENTION])
+def test_seconds_by_operation_and_category_agree_with_xprof_itself(name, tmp_path):
     convert = pytest.importorskip("xprof.convert.raw_to_tool_data", reason="xprof is not installed")
     import json
     import shutil
 
-    shutil.copy(RECORDED / V6E, tmp_path / V6E)
-    table = json.loads(convert.xspace_to_tool_data([str(tmp_path / V6E)], "hlo_stats", {})[0])
+    shutil.copy(RECORDED / name, tmp_path / name)
+    table = json.loads(convert.xspace_to_tool_data([str(tmp_path / name)], "hlo_stats", {})[0])
     columns = [column["id"] for column in table["cols"]]
     theirs = defaultdict(float)
     for row in table["rows"]:
         cells = {column: cell.get("v") for column, cell in zip(columns, row["c"], strict=True)}
-        theirs[cells["category"]] += cells["total_self_time"] * 1e-6
-    assert seconds_by(executions(V6E), lambda event: event.category) == pytest.approx(dict(theirs), rel=1e-3)
+        for key in (cells["category"], f"operation {cells['hlo_op_name']}"):
+            theirs[key] += cells["total_self_time"] * 1e-6
+    ours = defaultdict(float)
+    for operation in open_profile(RECORDED / name).operations:
+        for key in (operation.category, f"operation {operation.name}"):
+            ours[key] += operation.seconds
+    assert ours == pytest.approx(dict(theirs), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [V6E, EIGHT])
+def test_events_of_some_kinds_are_what_is_left_of_all(name):
+    for plane in read_space(RECORDED / name).planes:
+        for line in plane.lines():
+            events = list(plane.events(line))
+            wanted = {event.kind.name for event in events[:1]}
+            assert list(plane.events(line, kinds=wanted)) == [event for event in events if event.kind.name in wanted]
+            assert list(plane.events(line, stating=["no statistic of this name"])) == []

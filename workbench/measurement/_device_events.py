@@ -7,11 +7,14 @@ statistics. CPU: events of the host's threads that name a device and an instruct
 """
 
 import bisect
+import contextlib
 import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
+
+from workbench.measurement._xplane import Plane, WireError
 
 _DEVICE = re.compile(r"/device:([A-Za-z]+):(\d+)(.*)")
 _TPU_INSTRUCTION = re.compile(r"%?(\S+) = ")
@@ -22,6 +25,7 @@ _DERIVED = frozenset(  # what viewers add to a GPU's plane from its streams: the
 )  # fmt: skip
 _WAITING = ("barrier-cores", "dependency-wait")
 _COPIES = ("memcpy", "memset", "copybuffer", "copydevicetodevice", "copyhosttodevice", "copydevicetohost", "fillbuffer")
+_OF_CPU = ("hlo_op", "device_ordinal")  # the statistics that tell an instruction's execution on a CPU
 _COMMAND_BUFFER = re.compile(r"command_buffer", re.IGNORECASE)
 
 COMMAND_BUFFERS = "command buffers"
@@ -137,9 +141,10 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
         shift: Added to the numbers of devices: those of a second host begin again at 0.
         origin_ps: The moment from which seconds count; a float holds no picoseconds since 1970.
     """
+    selects = isinstance(plane, Plane)
     plane = _Shifted(plane, origin_ps) if origin_ps else plane
     if plane.name == "/host:CPU":
-        yield from _of_cpu(plane, shift)
+        yield from _of_cpu(plane, shift, {"stating": _OF_CPU} if selects else {})
         return
     match = _DEVICE.fullmatch(plane.name)
     if match is None or match[1] == "CUSTOM":
@@ -158,12 +163,11 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
 
 def first_moment(planes: Iterable[PlaneLike]) -> int:
     """When the first line that can hold a device's events begins, in picoseconds; 0 where none does."""
-    starts = [
-        line.start_ps
-        for plane in planes
-        if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name)
-        for line in plane.lines()
-    ]
+    starts: list[int] = []
+    for plane in planes:
+        if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name):
+            with contextlib.suppress(WireError, TypeError, AttributeError):  # damage is told where it is read
+                starts += [line.start_ps for line in plane.lines()]
     return min((start for start in starts if start > 0), default=0)
 
 
@@ -179,23 +183,23 @@ class _Moved(NamedTuple):
 class _Shifted:
     """A plane whose clock begins later."""
 
-    def __init__(self, plane: PlaneLike, origin_ps: int) -> None:
+    def __init__(self, plane: Any, origin_ps: int) -> None:
         self._plane, self._origin = plane, origin_ps
         self.name, self.stats = plane.name, plane.stats
 
     def lines(self) -> Iterable[Any]:
         return self._plane.lines()
 
-    def events(self, line: Any) -> Iterator[EventLike]:
-        for event in self._plane.events(line):
+    def events(self, line: Any, **only: Any) -> Iterator[EventLike]:
+        for event in self._plane.events(line, **only):
             yield _Moved(event.kind, event.start_ps - self._origin, event.duration_ps, event.stats)
 
 
-def _of_cpu(plane: PlaneLike, shift: int) -> Iterator[Found]:
+def _of_cpu(plane: Any, shift: int, only: dict[str, Any]) -> Iterator[Found]:
     for line in plane.lines():
-        for event in plane.events(line):
+        for event in plane.events(line, **only):
             stats = event.stats
-            if "hlo_op" in stats and "device_ordinal" in stats:
+            if all(name in stats for name in _OF_CPU):
                 yield DeviceEvent(
                     device=int(stats["device_ordinal"]) + shift,
                     name=str(stats["hlo_op"]),

@@ -199,13 +199,8 @@ class ProfileReader:
 
     def _allocations(self, plane: Plane, place: str, origin: int) -> None:
         """What allocators said: of TPUs the bytes that a program reserves are not in the arrays' own figure."""
-        wanted = {id(kind) for kind in plane.kinds() if kind.name in ("MemoryAllocation", "MemoryDeallocation")}
-        if not wanted:
-            return
         for line in plane.lines():
-            for event in plane.events(line):
-                if id(event.kind) not in wanted:
-                    continue
+            for event in plane.events(line, kinds=("MemoryAllocation", "MemoryDeallocation")):
                 stats = event.stats
                 used = int(stats.get("bytes_allocated", 0) or 0) + int(stats.get("bytes_reserved", 0) or 0)
                 key = place.rstrip("/"), str(stats.get("allocator_name", ""))

@@ -72,7 +72,7 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
                 if count >= MOST_EVENTS:
                     damage = f"only its first {MOST_EVENTS} events were read"
                     break
-    except (EOFError, OSError, zlib.error, ValueError, TypeError, AttributeError) as error:
+    except (EOFError, OSError, zlib.error, ValueError, ArithmeticError, TypeError, AttributeError) as error:
         damage = f"{type(error).__name__}: {error}"
     if not found:
         msg = (

@@ -10,7 +10,7 @@ References:
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from workbench.errors import ProfileError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
+_STAT_KEY, _NUMBER_KEYS = 4 << 3 | _BYTES, frozenset((1 << 3, 2 << 3, 3 << 3))  # of the fields of an event
+_MOST_STATS = 100_000  # kept decoded
 
 Buffer = bytes | mmap.mmap
 
@@ -70,6 +72,7 @@ class Plane:
         self._kind_spans: dict[int, Span] = {}
         self._kinds: dict[int, EventKind] = {}
         self._stat_names: dict[int, str] = {}
+        self._known_stats: dict[bytes, tuple[str, Any]] = {}  # most events repeat those of others, byte by byte
         stats: list[Span] = []
         for number, value in fields(buffer, span):
             if number == 2:
@@ -87,6 +90,7 @@ class Plane:
             elif number == 6:
                 stats.append(value)
         self.stats = dict(self._stat(span) for span in stats)
+        self._stated = frozenset(self._stat_names.values())
 
     def lines(self) -> Iterator[Line]:
         """The lines, in the order of the file."""
@@ -103,25 +107,37 @@ class Plane:
                     name = name or _text(self._buffer, value)
             yield Line(name, start, span)
 
-    def events(self, line: Line) -> Iterator[PlaneEvent]:
-        """The events of a line, in the order of the file."""
-        buffer = self._buffer
+    def events(
+        self, line: Line, *, stating: Iterable[str] = (), kinds: Container[str] | None = None
+    ) -> Iterator[PlaneEvent]:
+        """The events of a line, in the order of the file.
+
+        Args:
+            line: One of `lines()`.
+            stating: Names of statistics. Where the plane knows one of them not at all, there are no events.
+            kinds: Names of kinds; other events are passed over. None: all.
+        """
+        if not set(stating) <= self._stated:
+            return
+        named = None if kinds is None else {key for key in self._kind_spans if self.kind(key).name in kinds}
+        if named is not None and not named:
+            return
+        buffer, start_ps, known, kind_of = self._buffer, line.start_ps, self._known_stats, self.kind
         for field_number, span in fields(buffer, line.span):
             if field_number != 4:
                 continue
-            kind = offset = duration = 0
+            key, offset, duration, pieces = _event(buffer[span.start : span.stop])
+            if named is not None and key not in named:
+                continue
             stats: dict[str, Any] = {}
-            for number, value in fields(buffer, span):
-                if number == 1:
-                    kind = value
-                elif number == 2:
-                    offset = _signed(value)
-                elif number == 3:
-                    duration = _signed(value)
-                elif number == 4:
-                    name, stat = self._stat(value)
-                    stats[name] = stat
-            yield PlaneEvent(self.kind(kind), line.start_ps + offset, duration, stats)
+            for piece in pieces:
+                found = known.get(piece)
+                if found is None:
+                    found = self._stat(Span(0, len(piece)), piece)
+                    if len(known) < _MOST_STATS:
+                        known[piece] = found
+                stats[found[0]] = found[1]
+            yield PlaneEvent(kind_of(key), start_ps + offset, duration, stats)
 
     def kind(self, key: int) -> EventKind:
         """What the events of one kind share."""
@@ -147,9 +163,10 @@ class Plane:
                 kind.stats[name] = stat
         return kind
 
-    def _stat(self, span: Span) -> tuple[str, Any]:
+    def _stat(self, span: Span, piece: bytes | None = None) -> tuple[str, Any]:
+        buffer = self._buffer if piece is None else piece
         name, stat = "", None
-        for number, value in fields(self._buffer, span):
+        for number, value in fields(buffer, span):
             if number == 1:
                 name = self._stat_names.get(value, f"stat {value}")
             elif number == 2:
@@ -159,9 +176,9 @@ class Plane:
             elif number == 4:
                 stat = _signed(value)
             elif number == 5:
-                stat = _text(self._buffer, value)
+                stat = _text(buffer, value)
             elif number == 6:
-                stat = bytes(self._buffer[value.start : value.stop])
+                stat = bytes(buffer[value.start : value.stop])
             elif number == 7:
                 stat = self._stat_names.get(value, "")
         return name, stat
@@ -283,6 +300,56 @@ def fields(buffer: Buffer, span: Span) -> Iterator[tuple[int, Any]]:
             msg = f"byte {index} begins no field"
             raise WireError(msg)
         yield key >> 3, value
+
+
+def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
+    """Kind, offset and duration of an event, and its statistics as they are written: the inner loop of all reading."""
+    numbers = [0, 0, 0]
+    pieces: list[bytes] = []
+    index, stop = 0, len(data)
+    try:
+        while index < stop:
+            key = data[index]
+            index += 1
+            if key == _STAT_KEY:
+                size = data[index]
+                index += 1
+                if size >= 0x80:
+                    size, index = _varint(data, index - 1, stop)
+                end = index + size
+                if end > stop:
+                    msg = f"a statistic of {size} bytes goes beyond the end of its event"
+                    raise WireError(msg)
+                pieces.append(data[index:end])
+                index = end
+            elif key in _NUMBER_KEYS:
+                value = data[index]
+                index += 1
+                if value >= 0x80:
+                    value, shift = value & 0x7F, 7
+                    while True:
+                        byte = data[index]
+                        index += 1
+                        value |= (byte & 0x7F) << shift
+                        if byte < 0x80:
+                            break
+                        shift += 7
+                        if shift > 63:
+                            msg = "a number of an event is cut off"
+                            raise WireError(msg)
+                numbers[(key >> 3) - 1] = value
+            else:  # a field that profiles of another version have
+                for number, value in fields(data, Span(index - 1, stop)):
+                    if number == 4:
+                        pieces.append(data[value.start : value.stop])
+                    elif number <= 3:
+                        numbers[number - 1] = value
+                break
+    except IndexError:
+        msg = "an event is cut off"
+        raise WireError(msg) from None
+    kind, offset, duration = numbers
+    return kind, _signed(offset), _signed(duration), pieces
 
 
 def _varint(buffer: Buffer, index: int, stop: int) -> tuple[int, int]:
