@@ -1,4 +1,5 @@
 // All views of one program as tabs of one widget; what is chosen in one is chosen in all.
+import { onReport } from "./lib/badges";
 import { button, type Child, h, replace } from "./lib/dom";
 import { createContext, type Requests, type Shared } from "./lib/model";
 import { describeChosen, entries } from "./lib/selection";
@@ -32,14 +33,14 @@ function headline(context: ViewContext): Child {
 
 /** What is chosen, each with a way to let go of it. */
 function chosenBar(context: ViewContext): HTMLElement {
-  const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "What is chosen" });
+  const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "Selected" });
   const follow = () => {
     const all = entries(context.selection).map(([kind, value]) => {
       const names = context.state<{ names: string[] } | undefined>("operations")?.names;
       const text = kind === "node" ? (names?.[Number(value)] ?? `node ${value}`) : describeChosen(kind, value);
-      return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Let go of ${text}` });
+      return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Clear ${text}` });
     });
-    replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing chosen"));
+    replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing selected"));
   };
   context.onSelection(follow);
   follow();
@@ -64,6 +65,13 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
     made.open(view);
     context.set("view", view);
   };
+  const count = h("span", { class: "wb-tabcount", hidden: true });
+  made.bar.querySelector('[data-key="advice"]')?.append(count);
+  onReport(context, (report) => {
+    count.hidden = !report?.findings.length;
+    count.textContent = String(report?.findings.length ?? "");
+    count.setAttribute("aria-label", `${report?.findings.length ?? 0} findings`);
+  });
   const name = h("h3", { class: "wb-title" }, context.state<string>("title") ?? "");
   const figures = h("div", { class: "wb-headline", role: "group", "aria-label": "In short" });
   replace(figures, headline(context));

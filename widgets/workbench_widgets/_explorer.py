@@ -29,6 +29,7 @@ from workbench_widgets._trial_desk import TriesSpecs
 TITLES = {
     "program": ("Program", "Stages as data flowing between a server and its clients"),
     "operations": ("Operations", "Every figure on your functions, modules and lines, as a tree"),
+    "advice": ("Advice", "What to change, why, and what it gains"),
     "hlo": ("Source and HLO", "Collectives by line; your source, StableHLO and the compiled module, linked by line"),
     "sharding": ("Sharding", "How every input is sharded over the devices, and what another spec would change"),
     "memory": ("Memory", "Bytes alive over the schedule, what is alive at the peak, whether it fits"),

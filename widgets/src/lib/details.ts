@@ -80,6 +80,11 @@ export function blockOf(context: Words, block: Block): Child {
   return [title, h("p", { class: "wb-note" }, block.text)];
 }
 
+/** Text in which `code` stands between backticks. */
+export function codeWords(text: string): Child {
+  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+}
+
 /** Fills a detail pane; it starts at its top again when it is about something else. */
 export function showDetails(context: Words, pane: HTMLElement, made: Details): void {
   const before = pane.querySelector("h3")?.textContent;

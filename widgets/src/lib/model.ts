@@ -155,10 +155,16 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
       const whole = part("data");
       return (key ? (whole[key] as Named) : whole)?.[name] as T;
     },
+    stateOf<T>(view: string, name: string) {
+      return (part("data")[view] as Named | undefined)?.[name] as T | undefined;
+    },
     onState: (callback) => listen(["change:data", "change:arrays"], callback),
     array: (name) => floats(part("arrays")[prefix + name] as Bytes),
     live<T>(name: string) {
       return part("live")[prefix + name] as T | undefined;
+    },
+    liveOf<T>(view: string, name: string) {
+      return part("live")[`${view}/${name}`] as T | undefined;
     },
     onLive: (callback) => listen(["change:live"], callback),
     setting<T>(name: string, fallback: T) {
@@ -166,6 +172,10 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
     },
     set(name, value) {
       model.set("settings", { ...part("settings"), [prefix + name]: value });
+      model.save_changes();
+    },
+    setOf(view, name, value) {
+      model.set("settings", { ...part("settings"), [`${view}/${name}`]: value });
       model.save_changes();
     },
     onSettings: (callback) => listen(["change:settings"], callback),

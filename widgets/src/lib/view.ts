@@ -46,15 +46,20 @@ export interface ViewContext {
 
   /** A named part of what Python sent for this view. */
   state<T>(name: string): T;
+  /** The same of another view of this widget. */
+  stateOf<T>(view: string, name: string): T | undefined;
   onState(callback: () => void): void;
   /** A column of numbers that Python sent as bytes. */
   array(name: string): Float32Array;
   /** Values that change often while something runs. */
   live<T>(name: string): T | undefined;
+  /** The same of another view of this widget, e.g. the findings of "advice". */
+  liveOf<T>(view: string, name: string): T | undefined;
   onLive(callback: () => void): void;
   /** How the view is set up (open tab, filter); kept in Python, so that it survives and can be set from there. */
   setting<T>(name: string, fallback: T): T;
   set(name: string, value: unknown): void;
+  setOf(view: string, name: string, value: unknown): void;
   onSettings(callback: () => void): void;
 
   select(patch: SelectionPatch): void;

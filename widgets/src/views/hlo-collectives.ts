@@ -1,4 +1,5 @@
 // Collectives, largest first: by kind, mesh axes and the lines that ask for them; inside, the single instructions.
+import { badge, onReport } from "../lib/badges";
 import { h } from "../lib/dom";
 import { formatBytes, formatCount } from "../lib/format";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
@@ -87,12 +88,14 @@ export function collectivesTable(
     parent,
     title: "collective",
     name,
+    mark: (node) => badge(context, "instructions", first(node).name),
     columns,
     sort: { key: "sent", descending: true },
     rowAttributes: (node) => ({ "data-collective": first(node).name }),
     choose: (node) => choose(first(node).name, groupOf(node).lines[0]?.[0] ?? null),
     signal: context.signal,
   });
+  onReport(context, () => table.draw());
   const total = groups.reduce((sum, { sent }) => sum + sent, 0);
   const sentence = `${formatCount(module.collectives.length)} collectives from ${formatCount(groups.length)} places: one device sends ${formatBytes(total)} in one call.`;
   return {

@@ -1,4 +1,5 @@
 // All instructions as a table: grouped, sorted by what they cost, searched.
+import { badge, onReport } from "../lib/badges";
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatCount, formatFlops, plural } from "../lib/format";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
@@ -38,6 +39,7 @@ export class Instructions {
     this.grouping = module.stages.length > 1 ? "stage" : "opcode";
     this.node.append(this.tools(), this.place);
     this.build();
+    onReport(context, () => this.table?.draw());
   }
 
   private tools(): HTMLElement {
@@ -179,6 +181,8 @@ export class Instructions {
         this.index(node) >= 0
           ? module.names[this.index(node)]
           : `${this.groups[node].title} (${formatCount(this.groups[node].members.length)})`,
+      mark: (node) =>
+        this.index(node) >= 0 ? badge(this.context, "instructions", module.names[this.index(node)]) : null,
       columns: [
         { key: "opcode", title: "opcode", text: text((i) => module.opcodes[module.opcode[i]]), width: "120px" },
         number("flops", "FLOPs", "flops", runs(module.flops), "Of one device in one call."),

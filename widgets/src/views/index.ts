@@ -1,6 +1,7 @@
 // Every view by the name that Python gives it. To add one: see ../README.md.
 
 import type { RenderView } from "../lib/view";
+import { advice } from "./advice";
 import { clients } from "./clients";
 import { compare } from "./compare";
 import { cost } from "./cost";
@@ -16,6 +17,7 @@ export const VIEWS: Record<string, RenderView> = {
   timeline: lazy("runs", "timeline"),
   run: lazy("runs", "run"),
   devices: lazy("runs", "devices"),
+  advice,
   program,
   operations,
   clients,

@@ -1,4 +1,5 @@
 // Every figure of the program on the user's functions, modules and lines: a tree table, an icicle, the code of a node.
+import { badge, onReport } from "../lib/badges";
 import { type Block, facts, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
@@ -86,6 +87,7 @@ class Operations {
     this.table.expandTo(FIRST_ROWS, (i) => this.totals[this.metric]?.[i] ?? 0);
     this.zoom = skipChain(this.tree, 0, (i) => this.value(i));
     context.onSelection(() => this.follow());
+    onReport(context, () => this.table.draw());
     this.filter();
     this.drawIcicle();
     this.follow();
@@ -112,8 +114,10 @@ class Operations {
       title: "function, line, operation",
       nameWidth: 300,
       name: (node) => this.title(node),
-      mark: (node) =>
+      mark: (node) => [
         h("span", { class: `wb-glyph wb-glyph-${this.kinds[node]}`, "aria-hidden": "true" }, GLYPHS[this.kinds[node]]),
+        badge(this.context, "nodes", node),
+      ],
       columns: [...columns, place],
       sort: { key: columns[0]?.key ?? "", descending: true },
       rowClass: (node) => (this.isKin(node) ? "wb-kin" : ""),
@@ -254,7 +258,7 @@ class Operations {
       blocks.push({
         form: "table",
         title: "Collectives",
-        columns: ["collective", "mesh axis", "count", "times", "payload", "sent"],
+        columns: ["collective", "mesh axis", "count", "executions", "payload", "sent"],
         rows: collectives,
       });
     const code = this.context.state<Record<string, CodeLine[]>>("code")[this.keys[node]];

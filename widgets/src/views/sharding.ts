@@ -1,6 +1,8 @@
 // Arrays cut over devices as a tree; one array as a picture; what another spec would cost; why values are cut as they are.
+
 import { propagation } from "../../workbench_widgets/static/propagation.js";
 import { legacyContext } from "../legacy";
+import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, s } from "../lib/dom";
 import { formatBytes, formatCount, plural } from "../lib/format";
@@ -75,6 +77,7 @@ class Sharding {
     this.show(Math.max(0, wanted));
     context.onSelection(() => this.follow());
     context.onSettings(() => this.table.draw());
+    onReport(context, () => this.table.draw());
     context.theme.onChange(() => this.picture.draw());
   }
 
@@ -105,6 +108,7 @@ class Sharding {
       parent: tree.parent,
       title: "array",
       name: (node) => tree.names[node],
+      mark: (node) => (tree.leaf[node] < 0 ? null : badge(this.context, "leaves", this.leaves[tree.leaf[node]].path)),
       columns: [
         {
           key: "bytes",

@@ -1,0 +1,88 @@
+"""The advice tab: asked for, ranked, linked with the other views."""
+
+import re
+
+import pytest
+import records_examples as examples
+import workbench_widgets
+from harness import Harness
+from playwright.sync_api import Locator, expect
+
+from workbench.records import AdviceRecord, FindingRecord, GainRecord, SourceLine
+
+pytestmark = pytest.mark.browser
+
+GAIN = GainRecord(quantity="peak bytes", before=2048.0, after=1024.0, verified=True, how="compiled")
+DONATE = FindingRecord(
+    rule="missing donation",
+    what="1 KiB could be donated.",
+    why="The state is kept beside its successor.",
+    change="Pass `donate_argnums=0`.",
+    evidence=("2 arguments match results",),
+    weight=0.5,
+    code="jax.jit(step, donate_argnums=0)",
+    sources=(SourceLine(file="fedavg.py", line=12, function="step"),),
+    instructions=("all-reduce.1",),
+    gain=GAIN,
+    compared=(GAIN,),
+)
+SMALL = FindingRecord(
+    rule="precision",
+    what="A product runs in float32.",
+    why="It need not.",
+    change="Use bfloat16.",
+    evidence=("one dot",),
+    weight=0.1,
+)
+
+
+def advises(*, progress, cancel):
+    return AdviceRecord(name="step", target="here", findings=(DONATE, SMALL), checked=("donation", "precision"))
+
+
+def open_advice(harness: Harness) -> tuple[workbench_widgets.Explorer, Locator]:
+    made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice")
+    made.start_advice()  # before it is mounted: the page of a synchronous Playwright hears nothing from other threads
+    assert made.wait_for_advice(20)
+    view = harness.mount(made)
+    expect(view.get_by_role("option")).to_have_count(2)
+    return made, view
+
+
+def test_advice_is_sought_when_it_is_asked_for(harness: Harness, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice")
+    monkeypatch.setattr(made, "start_advice", lambda: asked.append(True))
+    view = harness.mount(made)
+    view.get_by_role("button", name="Find advice").click()
+    assert asked == [True]
+
+
+def test_findings_are_ranked_and_explained(harness: Harness):
+    _, view = open_advice(harness)
+    expect(view.get_by_role("tab", name=re.compile("^Advice"))).to_contain_text("2")
+    expect(view.get_by_role("option").first).to_have_attribute("aria-selected", "true")
+    detail = view.get_by_role("complementary", name="Details of the finding")
+    expect(detail).to_contain_text("The state is kept beside its successor.")
+    expect(detail).to_contain_text("2 KiB")
+    expect(detail.get_by_role("button", name="Insert as cell")).to_be_visible()
+
+
+def test_findings_are_chosen_by_keyboard_and_selected_everywhere(harness: Harness):
+    made, view = open_advice(harness)
+    view.get_by_role("option").first.focus()
+    harness.page.keyboard.press("Enter")
+    assert made.selection["instruction"] == "all-reduce.1"
+    assert made.selection["line"] == "fedavg.py:12"
+    harness.page.keyboard.press("ArrowDown")
+    harness.page.keyboard.press("Enter")
+    expect(view.get_by_role("complementary", name="Details of the finding")).to_contain_text("Use bfloat16.")
+
+
+def test_badge_beside_a_collective_leads_back_to_its_finding(harness: Harness):
+    made, view = open_advice(harness)
+    view.get_by_role("option").nth(1).click()
+    view.get_by_role("tab", name="Source and HLO").click()
+    view.locator('[data-collective="all-reduce.1"] .wb-finding').click()
+    expect(view.get_by_role("complementary", name="Details of the finding")).to_contain_text("1 KiB could be donated.")
+    assert made.settings["view"] == "advice"

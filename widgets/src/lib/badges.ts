@@ -1,0 +1,89 @@
+// Findings of the advice view, as small marks wherever something of them is shown.
+import { button } from "./dom";
+import type { ViewContext } from "./view";
+
+export interface Gain {
+  quantity: string;
+  before: string;
+  after: string;
+  saved_share: number;
+  verified: boolean;
+  how: string;
+  text: string;
+}
+export interface Finding {
+  number: number;
+  rule: string;
+  title: string;
+  why: string;
+  change: string;
+  code: string;
+  evidence: string[];
+  weight: number;
+  bytes: string | null;
+  seconds: string | null;
+  verified: boolean;
+  gain: Gain | null;
+  compared: Gain[];
+  nodes: number[];
+  instructions: string[];
+  leaves: string[];
+  axes: string[];
+  lines: { line: string; source: string; function: string }[];
+}
+export interface Report {
+  sentence: string;
+  findings: Finding[];
+  checked: string[];
+  notes: string[];
+}
+export type Place = "nodes" | "instructions" | "leaves" | "axes";
+
+type Indexed = Record<Place, Map<string | number, Finding[]>>;
+const indexes = new WeakMap<Report, Indexed>();
+
+/** The findings about one thing, in the order of their rank. */
+export function findingsAt(report: Report | undefined, place: Place, value: string | number): Finding[] {
+  if (!report) return [];
+  let index = indexes.get(report);
+  if (!index) {
+    index = { nodes: new Map(), instructions: new Map(), leaves: new Map(), axes: new Map() };
+    for (const finding of report.findings)
+      for (const kind of ["nodes", "instructions", "leaves", "axes"] as const)
+        for (const each of finding[kind]) {
+          const known = index[kind].get(each);
+          if (known) known.push(finding);
+          else index[kind].set(each, [finding]);
+        }
+    indexes.set(report, index);
+  }
+  return index[place].get(value) ?? [];
+}
+
+export const reportOf = (context: ViewContext): Report | undefined => context.liveOf<Report>("advice", "report");
+
+/** A mark beside something that findings are about, which opens the first of them; null where there are none. */
+export function badge(context: ViewContext, place: Place, value: string | number): HTMLElement | null {
+  const found = findingsAt(reportOf(context), place, value);
+  if (!found.length) return null;
+  const words = `Advice: ${found.map(({ title }) => title).join(" ")}`;
+  const go = () => {
+    context.setOf("advice", "finding", found[0].number);
+    context.open("advice");
+  };
+  return button("!", go, { class: "wb-finding", "data-tip": words, "aria-label": words, tabindex: -1 });
+}
+
+/** Calls back now and whenever there is another report. */
+export function onReport(context: ViewContext, callback: (report: Report | undefined) => void): void {
+  let last: string | undefined;
+  const follow = () => {
+    const report = reportOf(context);
+    const now = report && JSON.stringify(report);
+    if (now === last) return;
+    last = now;
+    callback(report);
+  };
+  context.onLive(follow);
+  follow();
+}

@@ -1,0 +1,240 @@
+// Findings about the program, the most important first: what to change, why, what it gains, and where it is.
+import { type Finding, type Gain, onReport, type Report, reportOf } from "../lib/badges";
+import { type Block, blockOf, codeWords } from "../lib/details";
+import { button, type Child, h, replace } from "../lib/dom";
+import { rove } from "../lib/keyboard";
+import { split } from "../lib/split";
+import { takeAlong } from "../lib/take-along";
+import type { RenderView, ViewContext } from "../lib/view";
+
+interface Job {
+  status: "running" | "done" | "stopped" | "failed";
+  phase: string;
+  seconds: number;
+  error?: { message: string };
+}
+
+const MOST_LINKS = 8;
+const FROM_PROGRAM = "Advice needs the compiled program itself: open it with workbench.explore(fn)(*args).";
+
+class Advice {
+  private readonly main: HTMLElement;
+  private readonly detail: HTMLElement;
+  private readonly list = h("div", { class: "wb-findings", role: "listbox", "aria-label": "Findings" });
+  private readonly sentence = h("p", { class: "wb-note" });
+  private readonly status = h("span", { role: "status" });
+  private readonly start: HTMLButtonElement;
+  private readonly stop: HTMLButtonElement;
+  private focusOn: ((item: HTMLElement | undefined) => void) | null = null;
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    const { node, main, detail } = split(context, "Details of the finding", 0.42);
+    this.main = main;
+    this.detail = detail;
+    this.start = button("Find advice", () => this.ask("advise"), { class: "wb-primary" });
+    this.stop = button("Stop", () => this.ask("stop_advice"));
+    const can = context.state<boolean>("can_advise") && context.hasKernel;
+    main.append(
+      h("div", { class: "wb-tools" }, can ? [this.start, this.stop] : null, this.status),
+      h("div", { class: "wb-scrolls" }, this.sentence, this.list),
+    );
+    host.append(node);
+    context.onLive(() => this.followJob());
+    context.onSettings(() => this.show());
+    onReport(context, (report) => this.fill(report));
+    this.followJob();
+  }
+
+  private ask(name: string): void {
+    this.context.request(name).catch(() => {});
+  }
+
+  private followJob(): void {
+    const job = this.context.live<Job>("job");
+    const running = job?.status === "running";
+    this.start.disabled = running;
+    this.start.textContent = reportOf(this.context) ? "Find again" : "Find advice";
+    this.stop.hidden = !running;
+    this.main.setAttribute("aria-busy", String(running));
+    if (running) this.status.textContent = `${job.phase}, ${job.seconds.toFixed(0)} s`;
+    else if (job?.error) this.status.textContent = `Failed: ${job.error.message}`;
+    else this.status.textContent = job?.status === "stopped" ? "Stopped: what was not verified is estimated" : "";
+  }
+
+  private fill(report: Report | undefined): void {
+    if (!report) return this.invite();
+    this.sentence.textContent = report.sentence;
+    const items = report.findings.map((finding) => this.item(finding));
+    replace(this.list, items);
+    this.list.hidden = !items.length;
+    this.focusOn = rove<HTMLElement>(this.list, {
+      items: () => [...this.list.querySelectorAll<HTMLElement>("[role=option]")],
+      choose: (item) => this.choose(Number(item.dataset.finding)),
+    });
+    this.show();
+  }
+
+  private invite(): void {
+    const can = this.context.state<boolean>("can_advise");
+    const text =
+      "Looks for sharding, memory, precision and communication that can be better. Changes are compiled to verify " +
+      "what they gain; that takes about as long as compiling the program a few times, and can be stopped.";
+    this.sentence.textContent = can ? text : FROM_PROGRAM;
+    this.list.hidden = true;
+    replace(this.detail, h("p", { class: "wb-note" }, can ? "No advice was asked for yet." : FROM_PROGRAM));
+  }
+
+  private item(finding: Finding): HTMLElement {
+    const gain = finding.gain ? gainChip(finding.gain) : null;
+    const made = h(
+      "div",
+      { role: "option", class: "wb-findingitem", "data-finding": finding.number, tabindex: -1 },
+      h("span", { class: "wb-findingrank", "aria-hidden": "true" }, finding.number + 1),
+      h(
+        "span",
+        { class: "wb-findingtext" },
+        h("b", {}, finding.title),
+        h("span", { class: "wb-row" }, gain, places(finding)),
+      ),
+    );
+    made.addEventListener("click", () => this.choose(finding.number));
+    return made;
+  }
+
+  private choose(number: number): void {
+    const finding = reportOf(this.context)?.findings[number];
+    if (!finding) return;
+    this.context.set("finding", number);
+    this.select(finding);
+  }
+
+  /** What the finding is about, in every view. */
+  private select(finding: Finding): void {
+    this.context.select({
+      node: finding.nodes.length ? String(finding.nodes[0]) : null,
+      instruction: finding.instructions[0] ?? null,
+      line: finding.lines[0]?.line ?? null,
+      leaf: finding.leaves[0] ?? null,
+      axis: finding.axes[0] ?? null,
+    });
+  }
+
+  private show(): void {
+    const report = reportOf(this.context);
+    if (!report) return;
+    const number = Math.min(this.context.setting("finding", 0), report.findings.length - 1);
+    for (const item of this.list.querySelectorAll<HTMLElement>("[role=option]")) {
+      const chosen = Number(item.dataset.finding) === number;
+      item.setAttribute("aria-selected", String(chosen));
+      item.classList.toggle("wb-selected", chosen);
+      item.tabIndex = chosen ? 0 : -1;
+      if (chosen && this.list.contains(document.activeElement)) this.focusOn?.(item);
+    }
+    const finding = report.findings[number];
+    if (finding) replace(this.detail, this.describe(finding), this.footer(report));
+    else replace(this.detail, h("h3", {}, "Nothing to change was found"), this.footer(report));
+  }
+
+  private describe(finding: Finding): Child {
+    const { context } = this;
+    const shown = finding.code ? h("pre", { class: "wb-code", tabindex: 0 }, finding.code) : null;
+    const blocks: Block[] = [];
+    const figures: [string, string][] = [
+      ["size", finding.bytes ?? ""],
+      ["seconds", finding.seconds ?? ""],
+      ["rule", finding.rule],
+    ];
+    blocks.push({ form: "facts", title: "", rows: figures.filter(([, text]) => text) });
+    if (finding.compared.length) blocks.push(comparison(finding.compared));
+    return [
+      h("header", {}, h("h3", {}, finding.title), finding.gain ? h("p", {}, gainChip(finding.gain)) : null),
+      h("h4", {}, "Why"),
+      h("p", {}, codeWords(finding.why)),
+      h("h4", {}, "Change"),
+      h("p", {}, codeWords(finding.change)),
+      shown ? [shown, takeAlong(context, () => finding.code, shown)] : null,
+      h("h4", {}, "Evidence"),
+      h(
+        "ul",
+        { class: "wb-evidence" },
+        finding.evidence.map((each) => h("li", {}, codeWords(each))),
+      ),
+      this.links(finding),
+      blocks.map((block) => blockOf(context, block)),
+    ];
+  }
+
+  /** Each leads to its view, with the thing selected there. */
+  private links(finding: Finding): Child {
+    const { context } = this;
+    const go = (view: string, patch: Parameters<ViewContext["select"]>[0]) => () => {
+      context.select(patch);
+      context.open(view);
+    };
+    const link = (text: string, act: () => void) => button(text, act, { class: "wb-link" });
+    const made = [
+      ...finding.nodes.slice(0, MOST_LINKS).map((node) => {
+        const name = context.stateOf<string[]>("operations", "names")?.[node] ?? `row ${node}`;
+        return link(`${name} in the call tree`, go("operations", { node: String(node), instruction: null }));
+      }),
+      ...finding.lines
+        .slice(0, MOST_LINKS)
+        .map(({ line, source }) => link(source, go("hlo", { line, instruction: null }))),
+      ...finding.instructions.slice(0, MOST_LINKS).map((name) => link(name, go("hlo", { instruction: name }))),
+      ...finding.leaves.slice(0, MOST_LINKS).map((leaf) => link(leaf, go("sharding", { leaf }))),
+      ...finding.axes.slice(0, MOST_LINKS).map((axis) => link(`mesh axis ${axis}`, go("mesh", { axis }))),
+    ];
+    return made.length ? [h("h4", {}, "Where"), h("div", { class: "wb-row wb-links" }, made)] : null;
+  }
+
+  private footer(report: Report): Child {
+    return h(
+      "details",
+      {},
+      h("summary", {}, `${report.checked.length} rules were checked`),
+      h("p", { class: "wb-note" }, report.checked.join(" · ")),
+      report.notes.map((note) => h("p", { class: "wb-note" }, note)),
+    );
+  }
+}
+
+function gainChip(gain: Gain): HTMLElement {
+  const look = gain.verified ? "good" : "plain";
+  const known = gain.verified ? "verified" : "estimated";
+  return h(
+    "span",
+    { class: `wb-figure wb-look-${look}`, "data-tip": gain.how, tabindex: 0 },
+    `${gain.text} · ${known}`,
+  );
+}
+
+/** The first place of a finding, and how many there are. */
+export function places(finding: Pick<Finding, "lines" | "leaves" | "instructions">): string {
+  const all = [finding.lines.map(({ source }) => source), finding.leaves, finding.instructions].find(
+    (list) => list.length,
+  );
+  if (!all) return "";
+  return all.length > 1 ? `${all[0]} +${all.length - 1}` : all[0];
+}
+
+function comparison(compared: readonly Gain[]): Block {
+  const share = ({ saved_share }: Gain) => `${saved_share > 0 ? "−" : "+"}${Math.abs(100 * saved_share).toFixed(0)} %`;
+  return {
+    form: "table",
+    title: "Before and after, compiled",
+    columns: ["figure", "before", "after", "difference"],
+    rows: compared.map((gain) => [
+      gain.quantity,
+      gain.before,
+      gain.after,
+      gain.saved_share === 0 ? "none" : share(gain),
+    ]),
+  };
+}
+
+export const advice: RenderView = (host, context) => {
+  new Advice(host, context);
+};
