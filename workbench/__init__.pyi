@@ -42,6 +42,7 @@ from .api import (
     why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments
+from .federated.experiments import compare_runs as compare_runs, sweep as sweep
 from .measurement import (
     Run as Run,
     explain as explain,

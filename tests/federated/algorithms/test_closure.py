@@ -40,6 +40,15 @@ ALGORITHMS: dict[str, Callable[[int], algorithms.Algorithm]] = {
     "FO-MAML": lambda n: algorithms.maml(
         squared, clients=n, inner_optimizer=SGD, server_optimizer=ADAM, first_order=True
     ),
+    "FedNova": lambda n: algorithms.fednova(squared, clients=n, client_optimizer=SGD),
+    "FedDyn": lambda n: algorithms.feddyn(squared, clients=n, learning_rate=0.1, alpha=1.0),
+    "FedLin": lambda n: algorithms.fedlin(squared, clients=n, learning_rate=0.1),
+    "FedBuff": lambda n: algorithms.fedbuff(squared, clients=n, client_optimizer=SGD),
+    "Ditto": lambda n: algorithms.ditto(squared, clients=n, client_optimizer=SGD, strength=0.5),
+    "FedRep": lambda n: algorithms.fedrep(
+        squared, clients=n, client_optimizer=SGD, is_personal=lambda path: path == "b"
+    ),
+    "FedAvg, geometric median": _fedavg(algorithms.geometric_median(iterations=2)),
     "APFL": lambda n: algorithms.apfl(squared, clients=n, learning_rate=0.1, adaptive=True),
     "Branch-train-merge": lambda n: algorithms.branch_train_merge(squared, clients=n, optimizer=ADAM),
     "PAPA": lambda n: algorithms.papa(squared, clients=n, optimizer=ADAM, keep=0.9),

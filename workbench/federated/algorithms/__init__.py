@@ -3,6 +3,11 @@
 from workbench.federated.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm as Algorithm, ServerState as ServerState
 from workbench.federated.algorithms._apfl import ApflState as ApflState, apfl as apfl
+from workbench.federated.algorithms._byzantine import (
+    bulyan as bulyan,
+    geometric_median as geometric_median,
+    krum as krum,
+)
 from workbench.federated.algorithms._coded import (
     best_needed as best_needed,
     coded_matmul as coded_matmul,
@@ -23,18 +28,37 @@ from workbench.federated.algorithms._diloco import (
     outer_nesterov as outer_nesterov,
 )
 from workbench.federated.algorithms._fedavg import fedavg as fedavg, fedopt as fedopt, fedprox as fedprox
+from workbench.federated.algorithms._fedbuff import FedBuffState as FedBuffState, fedbuff as fedbuff
 from workbench.federated.algorithms._kmeans import kmeans as kmeans
 from workbench.federated.algorithms._linear import newton as newton, power_iteration as power_iteration
 from workbench.federated.algorithms._local import Trained as Trained, train_locally as train_locally
+from workbench.federated.algorithms._lora import (
+    fedlora as fedlora,
+    init_adapters as init_adapters,
+    merge_adapters as merge_adapters,
+)
 from workbench.federated.algorithms._matmul import matmul_25d as matmul_25d, matmul_words as matmul_words
 from workbench.federated.algorithms._meta import fine_tuning as fine_tuning, maml as maml, reptile as reptile
 from workbench.federated.algorithms._mime import mime_lite as mime_lite
+from workbench.federated.algorithms._normalized import (
+    FedDynState as FedDynState,
+    feddyn as feddyn,
+    fedlin as fedlin,
+    fednova as fednova,
+)
+from workbench.federated.algorithms._personal import PersonalState as PersonalState, ditto as ditto, fedrep as fedrep
 from workbench.federated.algorithms._population import (
     Population as Population,
     branch_train_merge as branch_train_merge,
     papa as papa,
 )
+from workbench.federated.algorithms._powersgd import PowerSgdState as PowerSgdState, power_sgd_mean as power_sgd_mean
 from workbench.federated.algorithms._privacy import epsilon as epsilon, gaussian_mean as gaussian_mean
+from workbench.federated.algorithms._private_trees import (
+    adaptive_clip_mean as adaptive_clip_mean,
+    ftrl_epsilon as ftrl_epsilon,
+    ftrl_mean as ftrl_mean,
+)
 from workbench.federated.algorithms._robust import median as median, trimmed_mean as trimmed_mean
 from workbench.federated.algorithms._scaffold import ScaffoldState as ScaffoldState, scaffold as scaffold
 from workbench.federated.algorithms._self_tuning import hypergradient as hypergradient, reweighted as reweighted

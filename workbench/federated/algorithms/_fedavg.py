@@ -50,12 +50,13 @@ def fedavg(
     """
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     combiner = weighted_mean() if aggregator is None else aggregator
+    is_pulled = isinstance(proximal, jax.Array) or proximal != 0  # a tracer of a sweep may be 0 in some trials
 
     def train(params: Any, batches: Any) -> Trained:
         def pulled(local: Any, gradient: Any) -> Any:
             return jax.tree.map(lambda g, w, start: g + proximal * (w - start), gradient, local, params)
 
-        return train_locally(loss, client_optimizer, params, batches, pulled if proximal else _as_it_is)
+        return train_locally(loss, client_optimizer, params, batches, pulled if is_pulled else _as_it_is)
 
     @program(clients=clients)
     def fedavg_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
@@ -66,7 +67,7 @@ def fedavg(
         value, drift = reduce_weighted_mean((trained.loss, squared_drift), weight)
         return server_step(server, state, update, aggregation), {"loss": value, "squared_drift": drift}
 
-    name = "FedProx" if proximal else "FedAvg"
+    name = "FedProx" if is_pulled else "FedAvg"
     return Algorithm(name=name, init=with_server_optimizer(server, combiner, clients), round=fedavg_round)
 
 

@@ -86,3 +86,16 @@ def split_weight(client_batches: Any, clients: int) -> tuple[Any, Float[Array, "
         batches = {name: value for name, value in client_batches.items() if name != "weight"}
         return batches, jnp.asarray(client_batches["weight"])
     return client_batches, jnp.ones(clients)
+
+
+def mean_gradient(loss: Loss, params: Any, batches: Any) -> Any:
+    """A client's gradient at the server's parameters, over all its batches that are no padding."""
+
+    def add(total: Any, batch: Any) -> tuple[Any, None]:
+        gradient = jax.grad(loss)(params, batch)
+        real = has_examples(batch)
+        return jax.tree.map(lambda t, g: t + jnp.where(real, g, jnp.zeros_like(g)), total, gradient), None
+
+    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), batches)
+    count = jnp.maximum(jax.vmap(has_examples)(batches).sum(), 1)
+    return jax.tree.map(lambda t: t / count.astype(t.dtype), total)

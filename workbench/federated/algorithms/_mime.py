@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
@@ -14,7 +13,7 @@ from workbench.federated.algorithms._algorithm import (
     optimizer_step,
     with_server_optimizer,
 )
-from workbench.federated.algorithms._local import has_examples, split_weight, train_locally
+from workbench.federated.algorithms._local import mean_gradient, split_weight, train_locally
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -62,7 +61,7 @@ def mime_lite(
 
         fixed = optax.GradientTransformation(lambda params: (), step_of)
         trained = train_locally(loss, fixed, params, batches)
-        return trained.update, (_mean_gradient(loss, params, batches), trained.loss, trained.squared_drift)
+        return trained.update, (mean_gradient(loss, params, batches), trained.loss, trained.squared_drift)
 
     @program(clients=clients)
     def mime_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
@@ -75,16 +74,3 @@ def mime_lite(
         return ServerState(params, statistics, aggregation), {"loss": value, "squared_drift": drift}
 
     return Algorithm(name="Mime-lite", init=with_server_optimizer(optimizer, combiner, clients), round=mime_round)
-
-
-def _mean_gradient(loss: Loss, params: Any, batches: Any) -> Any:
-    """A client's gradient at the server's parameters, over all its batches that are no padding."""
-
-    def add(total: Any, batch: Any) -> tuple[Any, None]:
-        gradient = jax.grad(loss)(params, batch)
-        real = has_examples(batch)
-        return jax.tree.map(lambda t, g: t + jnp.where(real, g, jnp.zeros_like(g)), total, gradient), None
-
-    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), batches)
-    count = jnp.maximum(jax.vmap(has_examples)(batches).sum(), 1)
-    return jax.tree.map(lambda t: t / count.astype(t.dtype), total)

@@ -1,12 +1,21 @@
-"""Experiments in federated learning from a handful of settings, and the notebook cell that does the same."""
+"""Experiments in federated learning: sweeps, comparisons of runs, and one experiment from a handful of settings."""
 
 from workbench.federated.experiments._code import write_code as write_code
+from workbench.federated.experiments._compare_runs import RunComparison as RunComparison, compare_runs as compare_runs
 from workbench.federated.experiments._experiment import (
     Experiment as Experiment,
     count_labels as count_labels,
 )
+from workbench.federated.experiments._figures import plot_comparison as plot_comparison
 from workbench.federated.experiments._settings import (
     ALGORITHMS as ALGORITHMS,
     COMPRESSIONS as COMPRESSIONS,
     Settings as Settings,
 )
+from workbench.federated.experiments._space import (
+    Grid as Grid,
+    RandomSearch as RandomSearch,
+    SuccessiveHalving as SuccessiveHalving,
+)
+from workbench.federated.experiments._sweep import sweep as sweep
+from workbench.federated.experiments._sweep_result import SweepGroup as SweepGroup, SweepResult as SweepResult

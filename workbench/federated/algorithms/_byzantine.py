@@ -1,0 +1,171 @@
+"""Krum, Bulyan and the geometric median: means that a part of the clients cannot move far, seen as whole vectors."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
+
+
+def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
+    """The update that lies closest to its neighbours, or the mean of several such.
+
+    The score of a client is the sum of the squared distances to its `present − byzantine − 2` nearest others. Moves
+    every client's update to the server, where all pairs are compared. All present clients count alike.
+
+    Args:
+        byzantine: f, how many clients may be wrong; the promise needs 2 f + 2 < present clients.
+        chosen: m, how many updates of least score are averaged (Multi-Krum).
+
+    Raises:
+        ProgramError: fewer clients than the promise needs.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=5):
+        ...     update, _ = krum(1).combine(jnp.array([1.0, 1.1, 0.9, 1.0, 1e6]), jnp.ones(5), ())
+        >>> round(float(update), 1)
+        1.0
+
+    References:
+        Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017
+        (arXiv 1703.02757), section 4.
+    """
+
+    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+        clients = weight.shape[0]
+        _check("krum", clients, byzantine, 2 * byzantine + 3, "2 f + 3")
+        rows, present, unravel = _flat_rows(update, weight)
+        order = jnp.argsort(_scores(_squared_distances(rows), present, byzantine))
+        taken = jnp.minimum(chosen, present.sum())
+        kept = (jnp.arange(clients) < taken)[:, None]
+        mean = jnp.where(kept, rows[order], jnp.zeros_like(rows)).sum(0) / jnp.maximum(taken, 1).astype(rows.dtype)
+        return unravel(mean), state
+
+    return Aggregator("Krum" if chosen == 1 else f"Multi-Krum {chosen}", lambda params: (), combine)
+
+
+def bulyan(byzantine: int) -> Aggregator:
+    """Krum's choice of `present − 2 f` updates, and of each of their coordinates the mean of those near the median.
+
+    Of the chosen values of a coordinate, the `present − 4 f` closest to their median count. Moves every client's
+    update to the server. All present clients count alike.
+
+    Args:
+        byzantine: f; the promise needs 4 f + 3 present clients.
+
+    Raises:
+        ProgramError: fewer clients than the promise needs.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=7):
+        ...     update, _ = bulyan(1).combine(jnp.array([1.0, 2.0, 3.0, 2.0, 2.0, 2.0, 1e6]), jnp.ones(7), ())
+        >>> float(update)
+        2.0
+
+    References:
+        El Mhamdi, Guerraoui and Rouault, "The Hidden Vulnerability of Distributed Learning in Byzantium", ICML 2018
+        (arXiv 1802.07927), section 4.
+    """
+
+    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+        clients = weight.shape[0]
+        _check("bulyan", clients, byzantine, 4 * byzantine + 3, "4 f + 3")
+        rows, present, unravel = _flat_rows(update, weight)
+        distances = _squared_distances(rows)
+        theta = jnp.maximum(present.sum() - 2 * byzantine, 1)
+
+        def choose(left: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+            best = jnp.argmin(_scores(distances, left, byzantine))
+            taken = (jnp.arange(clients) == best) & (number < theta)
+            return left & ~taken, taken
+
+        _, chosen = jax.lax.scan(choose, present, jnp.arange(clients))
+        chosen = chosen.any(0)[:, None]
+        last = jnp.sort(jnp.where(chosen, rows, jnp.full_like(rows, jnp.inf)), axis=0)
+        low, high = (theta - 1) // 2, theta // 2
+        median = (last[low] + last[high]) / 2
+        nearness = jnp.where(chosen, jnp.abs(rows - median[None, :]), jnp.full_like(rows, jnp.inf))
+        rank = jnp.argsort(jnp.argsort(nearness, axis=0), axis=0)
+        beta = jnp.maximum(theta - 2 * byzantine, 1)
+        total = jnp.where(rank < beta, jnp.where(chosen, rows, jnp.zeros_like(rows)), jnp.zeros_like(rows)).sum(0)
+        return unravel(total / beta.astype(rows.dtype)), state
+
+    return Aggregator("Bulyan", lambda params: (), combine)
+
+
+def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggregator:
+    """The point with the least sum of distances to the clients' updates, by weight; nothing is gathered.
+
+    Each iteration broadcasts the current point and takes one weighted mean, so it works over sums that hide the
+    clients, and moves the bytes of `iterations + 1` means. Holds while fewer than half of the weight is wrong.
+
+    Args:
+        iterations: Of the smoothed Weiszfeld algorithm, from the mean.
+        smoothing: ν, the least distance that is divided by.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=3):
+        ...     update, _ = geometric_median(iterations=50).combine(jnp.array([1.0, 2.0, 1e3]), jnp.ones(3), ())
+        >>> round(float(update), 2)
+        2.0
+
+    References:
+        Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning", IEEE TSP 2022 (arXiv 1912.13445),
+        Algorithm 2.
+    """
+
+    def nearness(row: Any, point: Any, weight: jax.Array) -> jax.Array:
+        squares = [((a - b) ** 2).sum() for a, b in zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)]
+        total = sum(squares[1:], squares[0])
+        distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # no root of 0: it has no slope
+        return weight / distance.astype(weight.dtype)
+
+    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+        point = reduce_weighted_mean(update, weight)
+        for _ in range(iterations):
+            closer = map_fn(nearness, (update, broadcast(point), weight))
+            point = reduce_weighted_mean(update, closer)
+        return point, state
+
+    return Aggregator("geometric median", lambda params: (), combine)
+
+
+def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> None:
+    if byzantine < 0 or clients < needed:
+        message = (
+            f"`{name}` received byzantine={byzantine} for {clients} clients. It holds against f wrong clients among at "
+            f"least {rule}: pass a smaller number, or use `median()` or `geometric_median()`."
+        )
+        raise ProgramError(message)
+
+
+def _flat_rows(update: Any, weight: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+    """All updates at the server as `[clients, size]`, who is present, and the form of one."""
+    clients = weight.shape[0]
+    rows, present = gather_rows((update, weight > 0), clients)
+    _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], rows))
+    flat = jax.vmap(lambda row: ravel_pytree(row)[0])(rows)
+    return flat, present > 0, unravel
+
+
+def _squared_distances(rows: jax.Array) -> jax.Array:
+    # Differences, not a Gram matrix: near neighbours of long vectors would cancel.
+    return jax.lax.map(lambda row: ((rows - row[None, :]) ** 2).sum(-1), rows)
+
+
+def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
+    """Krum's score of everybody present; infinite for the others."""
+    clients = len(present)
+    others = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
+    near = jnp.sort(jnp.where(others, distances, jnp.full_like(distances, jnp.inf)), axis=1)
+    count = jnp.maximum(present.sum() - byzantine - 2, 1)
+    counted = (jnp.arange(clients) < count)[None, :] & jnp.isfinite(near)
+    score = jnp.where(counted, near, jnp.zeros_like(near)).sum(1)
+    return jnp.where(present, score, jnp.full_like(score, jnp.inf))

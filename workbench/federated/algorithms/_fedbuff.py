@@ -1,0 +1,103 @@
+"""FedBuff: clients train whenever they like, the server steps whenever enough updates have come."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
+from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
+
+
+class FedBuffState(NamedTuple):
+    """What the server holds, its number of steps, and what each client fetched and when (`[clients, ...]`)."""
+
+    server: ServerState
+    step: jax.Array
+    fetched: Any
+    fetched_at: jax.Array
+
+    @property
+    def params(self) -> Any:
+        """The parameters at the server."""
+        return self.server.params
+
+
+def fedbuff(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    server_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Asynchronous federated averaging with a buffer, one server step per round.
+
+    The clients whose updates fill the buffer of a round are those of weight above 0 in its batches. Each of them has
+    trained from the parameters that it fetched when it last delivered, and fetches the new ones afterwards. An update
+    that is s server steps old counts 1 / √(1 + s). If everybody delivers in every round, this is `fedavg`. Moves the
+    bytes of `fedavg`.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many there are.
+        client_optimizer: Of the clients.
+        server_optimizer: Takes the mean of the scaled updates as a pseudo-gradient. Default: `optax.sgd(1.0)`.
+        aggregator: As in `fedavg`; combines the scaled updates.
+
+    Returns:
+        The algorithm, with batches as in `fedavg`, and the metrics `loss`, `squared_drift` and `staleness`, the mean
+        age of the delivered updates in server steps.
+
+    Example:
+        >>> def loss(w, batch):
+        ...     return ((w - batch["x"]) ** 2).mean()
+        >>> algorithm = fedbuff(loss, clients=2, client_optimizer=optax.sgd(0.5))
+        >>> batches, state = {"x": jnp.array([[[1.0]], [[3.0]]])}, algorithm.init(jnp.float32(0))
+        >>> state, _ = algorithm.round(state, {**batches, "weight": jnp.array([1.0, 0.0])})
+        >>> state, metrics = algorithm.round(state, {**batches, "weight": jnp.array([0.0, 1.0])})
+        >>> float(metrics["staleness"]), round(float(state.params), 3)  # 1, and 3 / √2 on top
+        (1.0, 3.121)
+
+    References:
+        Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (arXiv 2106.06639),
+        Algorithm 1, and section 5 for the scaling by staleness.
+    """
+    server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+    init_server = with_server_optimizer(server, combiner, clients)
+
+    def train(params: Any, age: jax.Array, batches: Any) -> Any:
+        trained = train_locally(loss, client_optimizer, params, batches)
+        scale = 1 / jnp.sqrt(1 + age)
+        update = jax.tree.map(lambda x: x * scale.astype(x.dtype), trained.update)
+        return update, (trained.loss, trained.squared_drift, age)
+
+    @program(clients=clients)
+    def fedbuff_round(state: FedBuffState, client_batches: Any) -> tuple[FedBuffState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        step = broadcast(state.step)
+        age = map_fn(lambda now, at: (now - at).astype(jnp.result_type(float)), (step, state.fetched_at))
+        update, results = map_fn(train, (state.fetched, age, batches))
+        delivers = map_fn(lambda w: w > 0, (weight,))
+        update, aggregation = combiner.combine(update, weight, state.server.aggregation)
+        value, drift = reduce_weighted_mean(results[:2], weight)
+        staleness = reduce_mean(results[2], where=delivers)
+        after = server_step(server, state.server, update, aggregation)
+
+        def fetch(delivers: jax.Array, new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(delivers, n, o), new, old)
+
+        new = (broadcast(after.params), broadcast(state.step + 1))
+        fetched, fetched_at = map_fn(fetch, (delivers, new, (state.fetched, state.fetched_at)))
+        metrics = {"loss": value, "squared_drift": drift, "staleness": staleness}
+        return FedBuffState(after, state.step + 1, fetched, fetched_at), metrics
+
+    @program(clients=clients)
+    def init(params: Any) -> FedBuffState:
+        return FedBuffState(init_server(params), jnp.int32(0), broadcast(params), broadcast(jnp.int32(0)))
+
+    return Algorithm(name="FedBuff", init=init, round=fedbuff_round)

@@ -1,0 +1,141 @@
+"""Low-rank adapters: clients train two thin matrices next to each frozen one, and send nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._algorithm import Algorithm, Loss
+from workbench.federated.algorithms._fedavg import fedavg
+
+Adapters = dict[str, dict[str, jax.Array]]
+
+
+def init_adapters(
+    params: Any, rank: int, key: jax.Array, *, select: Callable[[str], bool] = lambda path: True
+) -> Adapters:
+    """Adapters `a` (Gaussian) and `b` (zeros) for the matrices of a model; merged, they change nothing at first.
+
+    Args:
+        params: The frozen parameters.
+        rank: r; a matrix `[n, m]` gets `a` `[n, r]` and `b` `[r, m]`.
+        key: Decides `a`.
+        select: Which matrices, by their path, such as "layers.0.attention.query".
+
+    Returns:
+        By path, `{"a": …, "b": …}`.
+
+    Raises:
+        ProgramError: no matrix is selected, or the rank is no positive number.
+
+    Example:
+        >>> adapters = init_adapters({"w": jnp.ones((4, 3)), "bias": jnp.ones(3)}, 2, jax.random.key(0))
+        >>> {name: each["a"].shape + each["b"].shape for name, each in adapters.items()}
+        {'w': (4, 2, 2, 3)}
+
+    References:
+        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022 (arXiv 2106.09685), section 4.1.
+    """
+    found = {path: leaf for path, leaf in _named(params) if leaf.ndim == 2 and select(path)}
+    if not found or rank < 1:
+        matrices = [path for path, leaf in _named(params) if leaf.ndim == 2]
+        message = (
+            f"`init_adapters` received rank={rank} and a `select` that chooses {len(found)} of {len(matrices)} "
+            f"matrices ({', '.join(matrices[:6])}). Adapters stand next to matrices: choose at least one "
+            "by these paths, and a rank of at least 1."
+        )
+        raise ProgramError(message)
+    keys = jax.random.split(key, len(found))
+    return {
+        path: {
+            "a": jax.random.normal(own, (leaf.shape[0], rank), leaf.dtype) / jnp.sqrt(rank).astype(leaf.dtype),
+            "b": jnp.zeros((rank, leaf.shape[1]), leaf.dtype),
+        }
+        for own, (path, leaf) in zip(keys, found.items(), strict=True)
+    }
+
+
+def merge_adapters(params: Any, adapters: Adapters, *, scale: float = 1.0) -> Any:
+    """The parameters with `scale * a @ b` added to each adapted matrix.
+
+    Example:
+        >>> merged = merge_adapters({"w": jnp.zeros((1, 1))}, {"w": {"a": jnp.ones((1, 2)), "b": jnp.ones((2, 1))}})
+        >>> merged["w"].tolist()
+        [[2.0]]
+    """
+
+    def merged(path: Any, leaf: Any) -> Any:
+        own = adapters.get(jax.tree_util.keystr(path, simple=True, separator="."))
+        return leaf if own is None else leaf + scale * (own["a"] @ own["b"]).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(merged, params)
+
+
+def fedlora(
+    loss: Loss,
+    frozen: Any,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    scale: float = 1.0,
+    freeze_a: bool = False,
+    server_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Federated averaging of low-rank adapters of a frozen model.
+
+    Clients send the adapters alone: for a matrix `[n, m]` r (n + m) numbers instead of n m. A plan counts the frozen
+    parameters as broadcast in every round, because a program does not know that the clients have them already. The mean of products is
+    not the product of means; with `freeze_a` only `b` is trained and the mean is exact, and half as much is trained.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar, of the whole model.
+        frozen: Its parameters, which every client has already; constants of the program.
+        clients: How many take part in a round.
+        client_optimizer: Of the clients.
+        scale: By which `a @ b` is multiplied (α / r in the paper).
+        freeze_a: Whether `a` keeps its first value (FFA-LoRA).
+        server_optimizer: As in `fedavg`.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm; its parameters are adapters: start it with `init(init_adapters(frozen, rank, key))`. Batches and
+        metrics as in `fedavg`.
+
+    Example:
+        >>> frozen = {"w": jnp.zeros((2, 1))}
+        >>> algorithm = fedlora(lambda p, x: ((p["w"][:, 0] - x) ** 2).sum(), frozen, clients=1,
+        ...                     client_optimizer=optax.sgd(0.1))
+        >>> state = algorithm.init(init_adapters(frozen, 1, jax.random.key(0)))
+        >>> state, metrics = algorithm.round(state, jnp.ones((1, 5, 2)))
+        >>> sorted(state.params["w"])
+        ['a', 'b']
+
+    References:
+        Zhang et al., "Towards Building the Federated GPT: Federated Instruction Tuning", ICASSP 2024
+        (arXiv 2305.05644); Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", ICLR 2024
+        (arXiv 2403.12313), section 4, for `freeze_a`.
+    """
+
+    def adapted_loss(adapters: Adapters, batch: Any) -> jax.Array:
+        if freeze_a:
+            adapters = {path: {**own, "a": jax.lax.stop_gradient(own["a"])} for path, own in adapters.items()}
+        return loss(merge_adapters(frozen, adapters, scale=scale), batch)
+
+    made = fedavg(
+        adapted_loss,
+        clients=clients,
+        client_optimizer=client_optimizer,
+        server_optimizer=server_optimizer,
+        aggregator=aggregator,
+    )
+    return Algorithm(name="FedLoRA", init=made.init, round=made.round)
+
+
+def _named(params: Any) -> list[tuple[str, Any]]:
+    found = jax.tree_util.tree_flatten_with_path(params)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]

@@ -1,0 +1,204 @@
+"""Ditto and FedRep: a model, or a part of one, that never leaves its client."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
+from workbench.federated.algorithms._local import Trained, split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+class PersonalState(NamedTuple):
+    """What the server holds, and what each client keeps (`own`, `[clients, ...]`)."""
+
+    server: ServerState
+    own: Any
+
+    @property
+    def params(self) -> Any:
+        """The parameters at the server."""
+        return self.server.params
+
+
+def ditto(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    strength: float,
+    personal_optimizer: optax.GradientTransformation | None = None,
+    server_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Federated averaging, and next to it a model of each client's own that is pulled towards the shared one.
+
+    The own model minimises `loss + λ/2 ‖v − w_server‖²`. Moves the bytes of `fedavg`; own models stay on the client.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: How many there are. Those of weight 0 are absent from a round and keep what they hold.
+        client_optimizer: Of the shared model's local steps.
+        strength: λ; 0 is everybody alone, a large one everybody with the shared model.
+        personal_optimizer: Of the own model's steps; default: `client_optimizer`.
+        server_optimizer: As in `fedavg`.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with batches as in `fedavg` and the metrics `loss`, `squared_drift` and `personal_loss`;
+        `personalize` returns the own models.
+
+    Example:
+        >>> algorithm = ditto(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.25), strength=0.0)
+        >>> batches = jnp.array([[1.0], [3.0]])
+        >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), batches)
+        >>> float(state.params), algorithm.personalize(state, batches).tolist()
+        (1.0, [0.5, 1.5])
+
+    References:
+        Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021 (arXiv 2012.04221),
+        Algorithm 1.
+    """
+    server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+    init_server = with_server_optimizer(server, combiner, clients)
+    own_optimizer = client_optimizer if personal_optimizer is None else personal_optimizer
+
+    def train(params: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+        def pulled(local: Any, gradient: Any) -> Any:
+            return jax.tree.map(lambda g, v, w: g + strength * (v - w), gradient, local, params)
+
+        trained = train_locally(loss, client_optimizer, params, batches)
+        personal = train_locally(loss, own_optimizer, own, batches, pulled)
+        kept = jax.tree.map(lambda v, x: jnp.where(weight > 0, v + x, v), own, personal.update)
+        return trained.update, kept, (trained.loss, trained.squared_drift, personal.loss)
+
+    @program(clients=clients)
+    def ditto_round(state: PersonalState, client_batches: Any) -> tuple[PersonalState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        update, own, results = map_fn(train, (broadcast(state.server.params), state.own, weight, batches))
+        update, aggregation = combiner.combine(update, weight, state.server.aggregation)
+        value, drift, personal = reduce_weighted_mean(results, weight)
+        after = server_step(server, state.server, update, aggregation)
+        return PersonalState(after, own), {"loss": value, "squared_drift": drift, "personal_loss": personal}
+
+    @program(clients=clients)
+    def init(params: Any) -> PersonalState:
+        return PersonalState(init_server(params), broadcast(params))
+
+    return Algorithm(name="Ditto", init=init, round=ditto_round, personalize=lambda state, client_batches: state.own)
+
+
+def fedrep(
+    loss: Loss,
+    *,
+    clients: int,
+    is_personal: Callable[[str], bool],
+    client_optimizer: optax.GradientTransformation,
+    head_optimizer: optax.GradientTransformation | None = None,
+    server_optimizer: optax.GradientTransformation | None = None,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """A shared representation under heads that stay with their clients.
+
+    A client goes through its batches twice: first its head learns with the representation fixed, then the
+    representation with the head fixed. Only the representation is communicated, each way once.
+
+    Args:
+        loss: `loss(params, batch)`, a scalar, of all parameters together.
+        clients: How many there are. Those of weight 0 are absent from a round and keep their head.
+        is_personal: Whether a parameter belongs to the head, by its path, such as "head.kernel".
+        client_optimizer: Of the representation's local steps.
+        head_optimizer: Of the head's; default: `client_optimizer`.
+        server_optimizer: As in `fedavg`.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm, with batches as in `fedavg` and its metrics. `params_of` gives the representation with the first
+        head; `personalize` all parameters for every client.
+
+    Raises:
+        ProgramError: `is_personal` chooses nothing, or everything.
+
+    Example:
+        >>> def loss(w, x):
+        ...     return (w["body"] + w["head"] - x) ** 2
+        >>> sgd = optax.sgd(0.25)
+        >>> algorithm = fedrep(loss, clients=2, client_optimizer=sgd, is_personal=lambda path: path == "head")
+        >>> batches = jnp.array([[1.0], [3.0]])
+        >>> state, _ = algorithm.round(algorithm.init({"body": jnp.float32(0), "head": jnp.float32(0)}), batches)
+        >>> algorithm.personalize(state, batches)["head"].tolist(), float(algorithm.params_of(state)["body"])
+        ([0.5, 1.5], 0.5)
+
+    References:
+        Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021
+        (arXiv 2102.07078), Algorithm 1.
+    """
+    server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+    own_optimizer = client_optimizer if head_optimizer is None else head_optimizer
+
+    def split(params: Any) -> tuple[list[Any], list[Any], list[bool], Any]:
+        found, structure = jax.tree_util.tree_flatten_with_path(params)
+        personal = [is_personal(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in found]
+        if len(set(personal)) < 2:
+            names = ", ".join(jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found[:8])
+            message = (
+                f"`fedrep` received an `is_personal` that chooses {sum(personal)} of {len(personal)} parameters "
+                f"({names}). Some are shared and some belong to the clients' heads: choose by these paths."
+            )
+            raise ProgramError(message)
+        shared = [leaf for (_, leaf), mine in zip(found, personal, strict=True) if not mine]
+        return shared, [leaf for (_, leaf), mine in zip(found, personal, strict=True) if mine], personal, structure
+
+    def join(shared: list[Any], own: list[Any], form: Any) -> Any:
+        personal, structure = form
+        parts = {True: iter(own), False: iter(shared)}
+        return structure.unflatten([next(parts[mine]) for mine in personal])
+
+    def train(form: Any, shared: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+        head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, own, batches)
+        learned = jax.tree.map(jnp.add, own, head.update)
+        body: Trained = train_locally(
+            lambda b, batch: loss(join(b, learned, form), batch), client_optimizer, shared, batches
+        )
+        kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), learned, own)
+        return body.update, kept, (body.loss, body.squared_drift)
+
+    def form_of(state: PersonalState) -> Any:
+        return split(state.server.aggregation[1])[2:]
+
+    @program(clients=clients)
+    def fedrep_round(state: PersonalState, client_batches: Any) -> tuple[PersonalState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        inner, first = state.server.aggregation
+        form = form_of(state)
+        update, own, results = map_fn(
+            lambda *args: train(form, *args), (broadcast(state.server.params), state.own, weight, batches)
+        )
+        update, inner = combiner.combine(update, weight, inner)
+        value, drift = reduce_weighted_mean(results, weight)
+        after = server_step(server, state.server, update, (inner, first))
+        return PersonalState(after, own), {"loss": value, "squared_drift": drift}
+
+    @program(clients=clients)
+    def init(params: Any) -> PersonalState:
+        shared, own, _, _ = split(params)
+        started = ServerState(shared, server.init(shared), (combiner.init(shared), params))
+        return PersonalState(started, broadcast(own))
+
+    @program(clients=clients)
+    def personalize(state: PersonalState, client_batches: Any) -> Any:
+        form = form_of(state)
+        return map_fn(lambda shared, own: join(shared, own, form), (broadcast(state.server.params), state.own))
+
+    def params_of(state: PersonalState) -> Any:
+        _, own, personal, structure = split(state.server.aggregation[1])
+        return join(state.server.params, own, (personal, structure))
+
+    return Algorithm(name="FedRep", init=init, round=fedrep_round, params_of=params_of, personalize=personalize)

@@ -1,0 +1,201 @@
+"""DP-FTRL's tree of noise, and a clip that follows a quantile of the clients' norms."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from workbench.errors import ProgramError, needs_library
+from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._privacy import clip_to_norm
+from workbench.primitives import broadcast, map_fn, reduce_sum
+
+
+def ftrl_mean(
+    clip: float, noise_multiplier: float, *, rounds: int, expected: float | None = None, seed: int = 0
+) -> Aggregator:
+    """A mean whose sum over rounds is private without sampling clients at random: DP-FTRL.
+
+    The noise of the first t rounds together is that of a binary tree: as many independent draws as t has ones in
+    binary, at most log2(rounds) + 1, where independent noise per round would be t draws. With a server of `optax.sgd`
+    this is DP-FTRL. Moves the bytes of a mean. All present clients count alike.
+
+    Args:
+        clip: The largest norm of one client's update.
+        noise_multiplier: z; standard deviation of one node of the tree over `clip`.
+        rounds: How many there will be; decides the depth of the tree.
+        expected: How many clients take part in a round; the sum is divided by it. Default: all clients.
+        seed: Decides the noise of all rounds.
+
+    Raises:
+        ProgramError: a clip that is not positive, a negative multiplier, or no rounds.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=2):
+        ...     aggregator = ftrl_mean(1.0, 0.0, rounds=4)
+        ...     update, _ = aggregator.combine(jnp.array([[3.0, 4.0], [0.0, 0.5]]), jnp.ones(2), aggregator.init(None))
+        >>> [round(float(x), 2) for x in update]
+        [0.3, 0.65]
+
+    References:
+        Kairouz et al., "Practical and Private (Deep) Learning Without Sampling or Shuffling", ICML 2021
+        (arXiv 2103.00039), Algorithm 1 and appendix B (the tree).
+    """
+    if not (clip > 0 and math.isfinite(clip) and noise_multiplier >= 0 and rounds >= 1):
+        message = (
+            f"`ftrl_mean` received clip={clip}, noise_multiplier={noise_multiplier} and rounds={rounds}. One client "
+            "moves a node of the tree by at most `clip`, and the tree has a leaf per round: pass a positive finite "
+            "clip, a multiplier of at least 0 and at least one round."
+        )
+        raise ProgramError(message)
+    levels = rounds.bit_length()
+
+    def combine(update: Any, weight: jax.Array, round: jax.Array) -> tuple[Any, Any]:
+        total, wanted = _clipped_sum(update, weight, jnp.asarray(clip, jnp.float32)), float(expected or weight.shape[0])
+        key = jax.random.key(seed)
+        after, before = (_tree_noise(key, at, levels, total) for at in (round + 1, round))
+
+        def noisy(x: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+            return (x + noise_multiplier * clip * (new - old)) / wanted
+
+        return jax.tree.map(noisy, total, after, before), round + 1
+
+    return Aggregator("FTRL mean", lambda params: jnp.int32(0), combine)
+
+
+def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: Any) -> Any:
+    """The noise of the sum of the first `finished` rounds: one draw per node of the tree that the sum is made of."""
+
+    def of_leaf(x: jax.Array, number: int) -> jax.Array:
+        total = jnp.zeros_like(x)
+        for level in range(levels):
+            node = finished >> level
+            own = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, number), level), node)
+            drawn = jax.random.normal(own, x.shape, x.dtype)
+            total = total + jnp.where((node & 1) == 1, drawn, jnp.zeros_like(drawn))
+        return total
+
+    leaves, structure = jax.tree.flatten(like)
+    return structure.unflatten([of_leaf(leaf, number) for number, leaf in enumerate(leaves)])
+
+
+def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float:
+    """How much `ftrl_mean` leaks about a client that takes part in one round: ε of (ε, δ)-differential privacy.
+
+    Computed by `dp-accounting` (extra `privacy`). Clients need not be sampled at random; one that takes part k times
+    needs k² times the variance.
+
+    Args:
+        noise_multiplier: z, as in `ftrl_mean`.
+        rounds: Leaves of the tree.
+        delta: δ.
+
+    Returns:
+        ε, an upper bound; infinite without noise.
+
+    Raises:
+        ProgramError: a number is out of its range.
+        MissingDependencyError: if `dp-accounting` is not installed.
+
+    Example:
+        >>> ftrl_epsilon(0.0, rounds=8, delta=1e-5)
+        inf
+    """
+    if noise_multiplier < 0 or rounds < 1 or not 0 < delta < 1:
+        message = (
+            f"`ftrl_epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds} and delta={delta}. Noise is "
+            "not negative, there is at least one round, and delta is a chance between 0 and 1: pass such numbers."
+        )
+        raise ProgramError(message)
+    if noise_multiplier == 0:
+        return math.inf
+    with needs_library("dp-accounting", extra="privacy", needed_for="`ftrl_epsilon`"):
+        import dp_accounting
+        from dp_accounting.rdp import RdpAccountant
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(dp_accounting.SingleEpochTreeAggregationDpEvent(noise_multiplier, rounds))
+    return float(accountant.get_epsilon(delta))
+
+
+def adaptive_clip_mean(
+    noise_multiplier: float,
+    *,
+    first_clip: float = 0.1,
+    quantile: float = 0.5,
+    learning_rate: float = 0.2,
+    count_noise: float = 0.0,
+    expected: float | None = None,
+    seed: int = 0,
+) -> Aggregator:
+    """A private mean whose clip follows a quantile of the clients' norms.
+
+    Every client also sends one bit, whether its norm is at most the clip C; C is multiplied by
+    exp(−η (share of such clients − quantile)). Its state is `(round, C)`. All present clients count alike.
+
+    Args:
+        noise_multiplier: z of the updates; standard deviation of their noise over C.
+        first_clip: C in the first round.
+        quantile: γ, the share of clients that are not clipped in the long run.
+        learning_rate: η_C.
+        count_noise: Standard deviation of the noise of the number of unclipped clients, which is private too; the paper
+            takes a twentieth of the clients of a round. The pair of z and this leaks like z₊ = (z⁻² + (2 b)⁻²)^(−1/2)
+            in `epsilon`.
+        expected: How many clients take part in a round. Default: all clients.
+        seed: Decides the noise.
+
+    Raises:
+        ProgramError: a number is out of its range.
+
+    Example:
+        >>> from workbench.primitives import program
+        >>> with program(clients=2):
+        ...     aggregator = adaptive_clip_mean(0.0, first_clip=1.0, learning_rate=1.0)
+        ...     _, (_, clip) = aggregator.combine(jnp.array([0.5, 4.0]), jnp.ones(2), aggregator.init(None))
+        >>> float(clip)  # half of the clients is not clipped, as it should be
+        1.0
+
+    References:
+        Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871),
+        Algorithm 1 and theorem 1.
+    """
+    if not (noise_multiplier >= 0 and first_clip > 0 and 0 < quantile < 1 and count_noise >= 0 and learning_rate > 0):
+        message = (
+            f"`adaptive_clip_mean` received noise_multiplier={noise_multiplier}, first_clip={first_clip}, "
+            f"quantile={quantile}, count_noise={count_noise} and learning_rate={learning_rate}. Noise is not negative, "
+            "a clip and a rate are positive, a quantile lies between 0 and 1: pass such numbers."
+        )
+        raise ProgramError(message)
+
+    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+        round, clip = state
+        wanted = float(expected or weight.shape[0])
+        key = jax.random.fold_in(jax.random.key(seed), round)
+        below = map_fn(_is_below, (update, weight, broadcast(clip)))
+        total = _clipped_sum(update, weight, clip)
+        leaves, structure = jax.tree.flatten(total)
+
+        def noisy(x: jax.Array, number: int) -> jax.Array:
+            noise = jax.random.normal(jax.random.fold_in(key, number + 1), x.shape, x.dtype)
+            return (x + (noise_multiplier * clip).astype(x.dtype) * noise) / wanted
+
+        mean = structure.unflatten([noisy(leaf, number) for number, leaf in enumerate(leaves)])
+        counted = reduce_sum(below) + count_noise * jax.random.normal(jax.random.fold_in(key, 0))
+        next_clip = clip * jnp.exp(-learning_rate * (counted / wanted - quantile))
+        return mean, (round + 1, next_clip)
+
+    return Aggregator("adaptive clip mean", lambda params: (jnp.int32(0), jnp.float32(first_clip)), combine)
+
+
+def _is_below(row: Any, weight: jax.Array, clip: jax.Array) -> jax.Array:
+    squares = [jnp.vdot(leaf, leaf).real.astype(clip.dtype) for leaf in jax.tree.leaves(row)]
+    return ((sum(squares[1:], squares[0]) <= clip**2) & (weight > 0)).astype(clip.dtype)
+
+
+def _clipped_sum(update: Any, weight: jax.Array, clip: jax.Array) -> Any:
+    def clipped(row: Any, weight: jax.Array, limit: jax.Array) -> Any:
+        kept = jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
+        return clip_to_norm(kept, limit)
+
+    return reduce_sum(map_fn(clipped, (update, weight, broadcast(clip))))

@@ -1,0 +1,341 @@
+"""`compare_runs`: what several runs with several seeds say about which is better."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.errors import DataError, needs_library
+from workbench.federated.experiments._intervals import Correction, Test, mean_interval, paired_tests
+from workbench.federated.experiments._sweep_result import SweepResult
+from workbench.measurement import History, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Results = SweepResult | Mapping[str, Any]
+
+
+def compare_runs(
+    results: Results,
+    *,
+    metric: str,
+    minimize: bool = True,
+    last: int = 1,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    test: Test = "permutation",
+    correction: Correction = "holm",
+) -> "RunComparison":
+    """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
+
+    Args:
+        results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a `History`, a
+            list of these (one per seed), or a dictionary of these by seed.
+        metric: What is compared; of one value per client their mean.
+        minimize: Whether small is good.
+        last: The final value is the mean over this many last rounds.
+        confidence: Of all intervals.
+        resamples: Of the bootstrap.
+        test: "permutation" (of signs, exact for few seeds), "t" or "wilcoxon"; always paired by seed.
+        correction: "holm" or "benjamini-hochberg", for the number of pairs.
+
+    Returns:
+        The comparison. Runs whose metric ends without a finite value, and runs that ended before the longest of all
+        results, are left out of means and tests and counted as `left_out`.
+
+    Raises:
+        DataError: a result is of another kind, or nothing has the metric.
+
+    Example:
+        >>> from workbench.records import RoundRecord
+        >>> def run(*losses):
+        ...     return History([RoundRecord(round=r, seconds=1.0, metrics={"loss": x}) for r, x in enumerate(losses)])
+        >>> compared = compare_runs({"a": [run(3.0, 1.0), run(3.0, 2.0)], "b": [run(3.0, 2.0), run(3.0, 3.0)]},
+        ...                         metric="loss")
+        >>> compared.table()["mean"].tolist(), compared.tests()["difference"].tolist()
+        ([1.5, 2.5], [-1.0])
+
+    References:
+        Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
+        (arXiv 2108.13264), on intervals for few runs.
+    """
+    named = _named(results)
+    found = {
+        name: {seed: kept for seed, history in seeds.items() if (kept := _values(history, metric)) is not None}
+        for name, seeds in named.items()
+    }
+    if not any(found.values()):
+        has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
+        message = (
+            f"`compare_runs` received metric={metric!r}, which none of {len(named)} results has. They have "
+            f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these."
+        )
+        raise DataError(message)
+    return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction)
+
+
+class RunComparison:
+    """Results by name and seed, and what they say; every method returns a table or a figure."""
+
+    def __init__(
+        self,
+        results: dict[str, dict[int, History]],
+        metric: str,
+        minimize: bool,
+        last: int,
+        confidence: float,
+        resamples: int,
+        test: Test,
+        correction: Correction,
+    ) -> None:
+        self.results, self.metric, self.minimize = results, metric, minimize
+        self.confidence = confidence
+        self._last, self._resamples, self._test, self._correction = last, resamples, test, correction
+        longest = max(len(history) for seeds in results.values() for history in seeds.values())
+        self._values: dict[str, dict[int, np.ndarray]] = {}
+        self._left_out: dict[str, int] = {}
+        for name, seeds in results.items():
+            curves = {seed: _values(history, metric) for seed, history in seeds.items()}
+            whole = {
+                s: v for s, v in curves.items() if v is not None and len(v) == longest and np.isfinite(v[-last:]).all()
+            }
+            self._values[name], self._left_out[name] = whole, len(seeds) - len(whole)
+
+    def __repr__(self) -> str:
+        seeds = ", ".join(f"{name}: {len(values)}" for name, values in self._values.items())
+        return f"<RunComparison by {self.metric!r}, seeds of {seeds}>"
+
+    def finals(self) -> dict[str, dict[int, float]]:
+        """The final value by seed, by name."""
+        return {
+            name: {seed: float(values[-self._last :].mean()) for seed, values in seeds.items()}
+            for name, seeds in self._values.items()
+        }
+
+    def table(self) -> "pd.DataFrame":
+        """One row per result: `seeds`, `mean` with `low` and `high`, `std`, `best` and `worst` seed, `left_out`."""
+        rows = []
+        for name, by_seed in self.finals().items():
+            values = np.array(list(by_seed.values()))
+            row: dict[str, Any] = {"result": name, "seeds": len(values), "left_out": self._left_out[name]}
+            if len(values):
+                mean, low, high = self._interval(values)
+                ends = (values.min(), values.max()) if self.minimize else (values.max(), values.min())
+                std = values.std(ddof=1) if len(values) > 1 else np.nan
+                row |= {"mean": mean, "low": low, "high": high, "std": std, "best": ends[0], "worst": ends[1]}
+            rows.append(row)
+        names = ["result", "seeds", "mean", "low", "high", "std", "best", "worst", "left_out"]
+        return _pandas().DataFrame(rows, columns=names).astype(dict.fromkeys(names[2:8], "float64"))
+
+    def tests(self) -> "pd.DataFrame":
+        """One row per pair: `difference` of means with interval, `p` of the paired test, `p_corrected`."""
+        names = ["a", "b", "pairs", "difference", "low", "high", "p", "p_corrected"]
+        rows = paired_tests(
+            self.finals(),
+            test=self._test,
+            correction=self._correction,
+            confidence=self.confidence,
+            resamples=self._resamples,
+        )
+        return _pandas().DataFrame(rows, columns=names)
+
+    def curves(self) -> "pd.DataFrame":
+        """One row per result and round: `mean`, `low`, `high` over the seeds."""
+        pd, parts = _pandas(), []
+        for name, seeds in self._values.items():
+            if seeds:
+                mean, low, high = self._interval(np.stack(list(seeds.values()), axis=-1))
+                columns = {"result": name, "round": np.arange(len(mean)), "mean": mean, "low": low, "high": high}
+                parts.append(pd.DataFrame(columns))
+        columns = ["result", "round", "mean", "low", "high"]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+    def to_target(self, target: float, *, bytes_per_round: Mapping[str, float] | float | None = None) -> "pd.DataFrame":
+        """What it takes until the metric first reaches a value.
+
+        Args:
+            target: The value; at most this where small is good, at least this otherwise.
+            bytes_per_round: Bytes that a round moves, of all results or by name (a plan shows them:
+                `sum(stage.moved_bytes for stage in plan.stages)`).
+
+        Returns:
+            One row per result and `unit` ("rounds", "seconds", "bytes"): `reached` of `seeds`, and over the seeds that
+            reached it `mean` with `low` and `high`. Seconds are there where rounds were timed one by one.
+        """
+        rows = []
+        for name, seeds in self.results.items():
+            at = {seed: self._first(history, target) for seed, history in seeds.items()}
+            reached = {seed: rounds for seed, rounds in at.items() if rounds is not None}
+            units = {"rounds": [float(rounds) for rounds in reached.values()]}
+            seconds = [sum(r.seconds for r in seeds[seed][:rounds]) for seed, rounds in reached.items()]
+            if seconds and np.isfinite(seconds).all():
+                units["seconds"] = seconds
+            if bytes_per_round is not None:
+                each = bytes_per_round[name] if isinstance(bytes_per_round, Mapping) else bytes_per_round
+                units["bytes"] = [rounds * each for rounds in reached.values()]
+            for unit, values in units.items():
+                mean, low, high = self._interval(np.array(values)) if values else (np.nan,) * 3
+                row = {"result": name, "unit": unit, "reached": len(values), "seeds": len(seeds)}
+                rows.append(row | {"mean": float(mean), "low": float(low), "high": float(high)})
+        return _pandas().DataFrame(rows)
+
+    def profile(self, target: float | None = None) -> "pd.DataFrame":
+        """Performance profile over seeds: the share of them in which a result costs at most τ times the least.
+
+        Args:
+            target: The cost is the rounds to this value. None: the final value itself, which must be positive and to be
+                minimised.
+
+        Returns:
+            One row per result and τ: `result`, `tau`, `share`.
+
+        Raises:
+            DataError: without a target, for a metric that is to be maximised or not positive.
+
+        References:
+            Dolan and Moré, "Benchmarking optimization software with performance profiles", Mathematical Programming
+            91, 2002, equation 2.1.
+        """
+        if target is None:
+            costs: dict[str, dict[int, float]] = self.finals()
+            if not self.minimize or any(value <= 0 for seeds in costs.values() for value in seeds.values()):
+                message = (
+                    f"`profile` was asked to compare ratios of {self.metric!r}, which is to be maximised or not "
+                    "positive. A ratio to the best needs a positive cost: pass target=… to compare rounds to it."
+                )
+                raise DataError(message)
+        else:
+            costs = {
+                name: {seed: float(at) for seed, h in seeds.items() if (at := self._first(h, target)) is not None}
+                for name, seeds in self.results.items()
+            }
+        problems = sorted({seed for seeds in self.results.values() for seed in seeds})
+        least = {p: min((by[p] for by in costs.values() if p in by), default=np.inf) for p in problems}
+        ratios = {n: np.array([by.get(p, np.inf) / least[p] for p in problems]) for n, by in costs.items()}
+        finite = np.concatenate([r[np.isfinite(r)] for r in ratios.values()])
+        taus = np.unique(np.concatenate([[1.0], finite]))
+        rows = [
+            {"result": name, "tau": float(tau), "share": float((ratio <= tau).mean())}
+            for name, ratio in ratios.items()
+            for tau in taus
+        ]
+        return _pandas().DataFrame(rows)
+
+    def fairness(self, metric: str | None = None) -> "pd.DataFrame":
+        """How the final values spread over clients, each with mean, `low` and `high` over seeds.
+
+        Args:
+            metric: One with a value per client; default: the compared one.
+
+        Returns:
+            One row per result and `statistic`: "mean", "std" (over clients), "decile 1" to "decile 9", "worst 10 %" and
+            "best 10 %" (means over a tenth of the clients, at least one).
+
+        Raises:
+            DataError: no result has one value per client of this metric.
+
+        References:
+            Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020 (arXiv 1905.10497), section 4.
+        """
+        name_of = self.metric if metric is None else metric
+        rows = []
+        for name, seeds in self.results.items():
+            finals = [np.asarray(h[-1].metrics.get(name_of, 0.0), np.float64) for s, h in seeds.items() if len(h)]
+            per_client = [f.reshape(len(f), -1).mean(axis=1) for f in finals if f.ndim and np.isfinite(f).all()]
+            if not per_client:
+                continue
+            statistics = [_spread(clients, self.minimize) for clients in per_client]
+            for statistic in statistics[0]:
+                mean, low, high = self._interval(np.array([found[statistic] for found in statistics]))
+                row = {"result": name, "statistic": statistic, "mean": float(mean)}
+                rows.append(row | {"low": float(low), "high": float(high)})
+        if not rows:
+            message = (
+                f"`fairness` was asked about {name_of!r}, of which no result has finite values per client. Fairness "
+                "compares clients: pass metric=… one that holds `[clients]`, such as a loss of every client."
+            )
+            raise DataError(message)
+        return _pandas().DataFrame(rows)
+
+    def figure(self, kind: str = "curves", path: Any = None, **options: Any) -> Any:
+        """A figure for a paper; see `plot_comparison`."""
+        from workbench.federated.experiments._figures import plot_comparison
+
+        return plot_comparison(self, kind, path, **options)
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html(index=False, float_format="{:.4g}".format)
+
+    def _interval(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return mean_interval(values, confidence=self.confidence, resamples=self._resamples)
+
+    def _first(self, history: History, target: float) -> int | None:
+        values = _values(history, self.metric)
+        if values is None:
+            return None
+        there = np.flatnonzero(values <= target if self.minimize else values >= target)
+        return int(there[0]) + 1 if len(there) else None
+
+
+def _spread(clients: np.ndarray, minimize: bool) -> dict[str, float]:
+    ordered = np.sort(clients)
+    tenth = max(1, len(ordered) // 10)
+    small, large = float(ordered[:tenth].mean()), float(ordered[-tenth:].mean())
+    deciles = np.quantile(ordered, np.arange(1, 10) / 10)
+    found = {"mean": float(ordered.mean()), "std": float(ordered.std())}
+    found |= {f"decile {number}": float(value) for number, value in enumerate(deciles, 1)}
+    return found | {"worst 10 %": large if minimize else small, "best 10 %": small if minimize else large}
+
+
+def _values(history: History, metric: str) -> np.ndarray | None:
+    """The metric over rounds, NaN where a round lacks it; None if all do."""
+    if metric not in history.metrics():
+        return None
+    return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
+
+
+def _named(results: Results) -> dict[str, dict[int, History]]:
+    if isinstance(results, SweepResult):
+        begun = results.trials.query("rounds > 0")
+        pairs = list(zip(begun["trial"].tolist(), begun["seed"].tolist(), strict=True))
+        return {
+            _label(setting): {seed: results.history(t, seed) for t, seed in pairs if t == trial}
+            for trial, setting in enumerate(results.settings)
+            if any(t == trial for t, _ in pairs)
+        }
+    return {str(name): _by_seed(str(name), given) for name, given in results.items()}
+
+
+def _label(setting: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in setting.items()
+    )
+
+
+def _by_seed(name: str, given: Any) -> dict[int, History]:
+    if isinstance(given, Run | History):
+        given = [given]
+    if isinstance(given, Mapping):
+        pairs: Iterable[tuple[int, Any]] = given.items()
+    elif isinstance(given, Sequence):
+        pairs = enumerate(given)
+    else:
+        pairs = [(0, given)]
+    found = {}
+    for seed, one in pairs:
+        history = one.history if isinstance(one, Run) else one
+        if not isinstance(history, History):
+            message = (
+                f"`compare_runs` received a `{type(one).__name__}` for {name!r}. A result is a `Run` or a `History`, "
+                "or a list or dictionary of these with one per seed: pass that, or a sweep instead of the dictionary."
+            )
+            raise DataError(message)
+        found[seed] = history
+    return found
+
+
+def _pandas() -> Any:
+    with needs_library("pandas", needed_for="The tables of `compare_runs`"):
+        import pandas as pd
+    return pd

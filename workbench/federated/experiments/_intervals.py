@@ -1,0 +1,134 @@
+"""Intervals over seeds and paired tests, by `scipy.stats`."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Test = Literal["permutation", "t", "wilcoxon"]
+Correction = Literal["holm", "benjamini-hochberg"]
+
+
+def mean_interval(
+    values: np.ndarray, *, confidence: float, resamples: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over the last axis and its bootstrap percentile interval.
+
+    Args:
+        values: `[..., seeds]`; seeds that are NaN everywhere belong into no mean: leave them out before.
+        confidence: Of the interval, such as 0.95.
+        resamples: Of the bootstrap.
+        seed: Decides the resamples.
+
+    Returns:
+        Mean, low, high, each `[...]`; low and high are NaN for a single seed, which says nothing about others.
+
+    Example:
+        >>> mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0]), confidence=0.95, resamples=999)
+        >>> float(mean), bool(1 <= low <= 2 <= high <= 3)
+        (2.0, True)
+
+    References:
+        Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
+    """
+    import scipy.stats
+
+    mean = values.mean(axis=-1)
+    if values.shape[-1] < 2:
+        return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    found = scipy.stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=-1,
+        confidence_level=confidence,
+        n_resamples=resamples,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return mean, found.confidence_interval.low, found.confidence_interval.high
+
+
+def paired_tests(
+    finals: Mapping[str, Mapping[int, float]],
+    *,
+    test: Test,
+    correction: Correction,
+    confidence: float,
+    resamples: int,
+) -> list[dict[str, Any]]:
+    """Every pair of results compared seed by seed, with p-values corrected for the number of pairs.
+
+    Args:
+        finals: Value by seed, by name.
+        test: "permutation" flips the signs of the differences (exact for few seeds), "t" is Student's paired test,
+            "wilcoxon" the signed-rank test.
+        correction: "holm" bounds the chance of any false difference, "benjamini-hochberg" the share of false ones.
+        confidence: Of the interval of the mean difference.
+        resamples: Of permutations and bootstrap.
+
+    Returns:
+        Rows: `a`, `b`, `pairs` (common seeds), `difference` (mean of a − b) with `low` and `high`, `p`, `p_corrected`.
+    """
+    rows = []
+    for a, b in itertools.combinations(finals, 2):
+        common = sorted(set(finals[a]) & set(finals[b]))
+        differences = np.array([finals[a][seed] - finals[b][seed] for seed in common])
+        row: dict[str, Any] = {"a": a, "b": b, "pairs": len(common)}
+        if common:
+            mean, low, high = mean_interval(differences, confidence=confidence, resamples=resamples)
+            row |= {"difference": float(mean), "low": float(low), "high": float(high)}
+        else:
+            row |= dict.fromkeys(("difference", "low", "high"), float("nan"))
+        rows.append(row | {"p": _p_value(differences, test, resamples)})
+    known = [row for row in rows if np.isfinite(row["p"])]
+    for row, p in zip(known, corrected([row["p"] for row in known], correction), strict=True):
+        row["p_corrected"] = p
+    return [{"p_corrected": float("nan")} | row for row in rows]
+
+
+def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
+    import scipy.stats
+
+    if len(differences) < 2:
+        return float("nan")
+    if not differences.any():
+        return 1.0
+    if test == "permutation":
+        made = scipy.stats.permutation_test(
+            (differences,),
+            np.mean,
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=max(resamples, 9999),
+            rng=np.random.default_rng(0),
+        )
+        return float(made.pvalue)
+    if test == "wilcoxon":
+        return float(scipy.stats.wilcoxon(differences).pvalue)
+    spread = differences.std(ddof=1)
+    return 0.0 if spread == 0 else float(scipy.stats.ttest_1samp(differences, 0).pvalue)
+
+
+def corrected(p_values: Sequence[float], correction: Correction) -> list[float]:
+    """P-values corrected for how many there are.
+
+    Example:
+        >>> corrected([0.01, 0.04, 0.03], "holm")
+        [0.03, 0.06, 0.06]
+
+    References:
+        Holm, "A simple sequentially rejective multiple test procedure", 1979; Benjamini and Hochberg, 1995.
+    """
+    import scipy.stats
+
+    if not p_values:
+        return []
+    if correction == "benjamini-hochberg":
+        return scipy.stats.false_discovery_control(p_values, method="bh").tolist()
+    order = np.argsort(p_values)
+    steps = np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1)
+    found = np.empty(len(p_values))
+    found[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return found.tolist()

@@ -1,0 +1,512 @@
+"""`sweep`: hyperparameters × seeds as compiled programs whose outermost placement is the trials."""
+
+import contextlib
+import hashlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.errors import MeasureError, ProgramError, needs_library
+from workbench.federated.experiments._space import (
+    Grid,
+    Setting,
+    Space,
+    Strategy,
+    segment_length,
+    static_part,
+    traceable_names,
+)
+from workbench.federated.experiments._sweep_result import SweepGroup, SweepResult, pack_state, unpack_state
+from workbench.federated.experiments._sweep_store import Member, SweepStore
+from workbench.federated.experiments._trial_program import GroupProgram, Problem, first_state, make_algorithm
+from workbench.mesh import make_mesh
+from workbench.plan import ChunkSize
+
+Early = Callable[[dict[str, np.ndarray]], bool]
+
+
+def sweep(
+    make: Callable[..., Any],
+    space: Space,
+    *,
+    params: Any,
+    rounds: int,
+    data: Any = None,
+    batches: Callable[[int, int], Any] | None = None,
+    evaluate: Callable[..., Any] | None = None,
+    seeds: int | Sequence[int] = 1,
+    strategy: Strategy | None = None,
+    stop_when: Early | None = None,
+    rounds_per_call: int | None = None,
+    directory: str | Path | None = None,
+    chunk_size: ChunkSize = "auto",
+    memory_bytes: int | None = None,
+    progress: bool = True,
+) -> SweepResult:
+    """Runs an algorithm with many hyperparameters and seeds, as one compiled program where shapes allow it.
+
+    Trials are a placement above the clients: one program computes all of them, spread over the devices (of the mesh in
+    `jax.set_mesh`, else over all) and streamed in chunks. Hyperparameters that are floats are arguments of that
+    program; every other one (sizes, names, optimisers), and a float that the algorithm looks at in Python, is a
+    constant, and each combination of constants is a program of its own. Communicates what the algorithm does.
+
+    Args:
+        make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in it. If it has a
+            parameter `seed` besides, it gets the seed, an int32 scalar.
+        space: Values per hyperparameter; for random strategies also frozen distributions of `scipy.stats`.
+        params: Initial parameters, or `params(key)` or `params(key, hyperparameters)` that makes them in JAX.
+        rounds: Of every trial.
+        data: What each round trains on: a pytree of arrays, or `data(key)` or `data(key, hyperparameters)` that draws
+            it in JAX with a key of the seed and the round.
+        batches: `batches(round, seed)` makes it on the host instead, for pipelines such as `grain`'s: a pytree of
+            arrays of the same shapes in all rounds. It is called again when a sweep is resumed.
+        evaluate: `evaluate(params)` (or with the hyperparameters) returns further metrics after each round, in JAX:
+            numbers, or one value per client `[clients]`.
+        seeds: How many, or which.
+        strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
+        stop_when: Ends a trial early: gets its metrics so far, `[rounds]` or `[rounds, clients]` by name.
+        rounds_per_call: Most rounds of one call of the program, after which progress, checkpoints and early ends are
+            looked after. Default: about a tenth.
+        directory: Where to keep everything, in one SQLite file. What is there already is resumed, also after the
+            process was killed. Default: in memory.
+        chunk_size: Trials (and clients) that a device computes together, as for `wb.jit`.
+        memory_bytes: Most bytes of one call; more trials than fit run one call after another. Default: what the device
+            or the computer has free.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The result; its `status` is "interrupted" after Ctrl-C, and `resume()` goes on. A trial whose metrics are not
+        finite ends as "diverged" in that round, one that cannot be traced or lacks a metric that the strategy compares
+        by as "failed", with the reason in `result.trials`; the others go on.
+
+    Raises:
+        ProgramError: the space is empty, or a hyperparameter is no parameter of `make`.
+        MeasureError: counts are out of range, or `directory` holds another sweep or is in use.
+
+    Example:
+        >>> import optax
+        >>> from workbench.federated import algorithms
+        >>> def make(lr):
+        ...     return algorithms.fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(lr))
+        >>> result = sweep(make, {"lr": [0.25, 0.5, 1e30]}, params=jnp.float32(0), rounds=2,
+        ...                data=jnp.array([[1.0], [3.0]]), progress=False)
+        >>> result.best("loss"), result.trials["status"].tolist()
+        ({'lr': 0.5}, ['finished', 'finished', 'diverged'])
+
+    References:
+        Bradbury et al., JAX (2018), on `vmap` over whole trainings; Li et al., JMLR 18, 2018 (successive halving).
+    """
+    chosen = Grid() if strategy is None else strategy
+    listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+    _check(make, space, rounds=rounds, seeds=listed, rounds_per_call=rounds_per_call, data=data, batches=batches)
+    problem = Problem(make, params, data, batches, evaluate)
+    propose = getattr(chosen, "propose", None)
+    settings = chosen.settings(space) if propose is None else []
+    store = SweepStore(directory)
+    try:
+        settings = _agree(store, directory, chosen, space, settings, listed, rounds, problem)
+        driver = _Driver(problem, settings, listed, rounds, chosen, store)
+        driver.stop_when, driver.chunk_size, driver.progress = stop_when, chunk_size, progress
+        driver.memory_bytes = memory_bytes
+        driver.length = segment_length(chosen.rungs(rounds), rounds_per_call or -(-rounds // 10))
+        return driver.run()
+    except BaseException:
+        store.close()
+        raise
+
+
+def _check(make: Any, space: Space, *, data: Any, batches: Any, **counts: Any) -> None:
+    wrong = [f"{name}={counts[name]!r}" for name in ("rounds", "rounds_per_call") if (counts[name] or 1) < 1]
+    if counts["rounds"] == 0 or wrong or not counts["seeds"] or len(set(counts["seeds"])) < len(counts["seeds"]):
+        message = (
+            f"`sweep` received rounds={counts['rounds']}, rounds_per_call={counts['rounds_per_call']} and seeds "
+            f"{list(counts['seeds'])}. Every trial runs at least one round with at least one seed, each seed once: "
+            "pass positive counts and distinct seeds."
+        )
+        raise MeasureError(message)
+    if not space:
+        message = "`sweep` received no hyperparameters. It varies something: pass a space such as {'lr': [0.01, 0.1]}."
+        raise ProgramError(message)
+    if data is not None and batches is not None:
+        message = "`sweep` received both `data` and `batches`. A round trains on one of them: leave the other out."
+        raise ProgramError(message)
+    parameters = inspect.signature(make).parameters
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if unknown := [name for name in space if name not in parameters and not open_ended]:
+        message = (
+            f"`sweep` received values for {', '.join(map(repr, unknown))}, but `make` has the parameters "
+            f"{', '.join(map(repr, parameters)) or 'none'}. Every hyperparameter is a parameter of `make`: rename it, "
+            "or add it to `make` (a function with **hyperparameters takes all)."
+        )
+        raise ProgramError(message)
+
+
+def _agree(
+    store: SweepStore,
+    directory: Any,
+    strategy: Strategy,
+    space: Space,
+    settings: list[Setting],
+    seeds: tuple[int, ...],
+    rounds: int,
+    problem: Problem,
+) -> list[Setting]:
+    """The settings of this sweep; those of the folder, if it is the same sweep."""
+    propose = getattr(strategy, "propose", None)
+    asked = {
+        "strategy": repr(strategy),
+        "space": {name: repr(given) for name, given in space.items()} if propose else {},
+        "settings": [[(name, repr(value)) for name, value in setting.items()] for setting in settings],
+        "seeds": list(seeds),
+        "rounds": rounds,
+        "make": _digest(problem.make),
+    }
+    asked = {**asked, "settings": [[list(pair) for pair in setting] for setting in asked["settings"]]}
+    known = store.about()
+    found = {name: known[name] for name in asked if name in known}
+    if found and found != asked:
+        other = [name for name in asked if found.get(name) != asked[name]]
+        message = (
+            f"`sweep` received directory={str(directory)!r}, which holds a sweep with other {' and '.join(other)}. A "
+            "folder holds one sweep, and resuming needs the same one: pass the same arguments, or another folder."
+        )
+        raise MeasureError(message)
+    if propose:
+        if "proposed" not in known:
+            store.describe({"proposed": propose(problem, space, seeds, rounds)})
+        settings = store.about()["proposed"]
+    if not found:
+        store.describe(asked)
+    return settings
+
+
+def _digest(fn: Any) -> str:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return "" if code is None else hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest()[:16]
+
+
+class _Group:
+    """Trials that share a program, and how many of their runs one call takes."""
+
+    def __init__(self, made: GroupProgram, trials: list[int], notes: tuple[str, ...]) -> None:
+        self.program, self.trials, self.notes = made, trials, notes
+        self.most = 0  # runs in one call that fit the memory; 0: not known yet
+
+
+class _Driver:
+    """Runs the groups, rung by rung and call by call."""
+
+    stop_when: Early | None = None
+    chunk_size: ChunkSize = "auto"
+    progress = True
+    memory_bytes: int | None = None
+    length = 1
+
+    def __init__(
+        self,
+        problem: Problem,
+        settings: list[Setting],
+        seeds: tuple[int, ...],
+        rounds: int,
+        strategy: Strategy,
+        store: SweepStore,
+    ) -> None:
+        self.problem, self.settings, self.seeds, self.rounds = problem, settings, seeds, rounds
+        self.strategy, self.store = strategy, store
+        self.groups: list[_Group] | None = None
+        self.failed: list[SweepGroup] = []
+        self.result = SweepResult(store, settings, seeds, rounds, self.run, self._form_of, self._params_of)
+
+    def run(self) -> SweepResult:
+        """All rungs that are left."""
+        began = time.perf_counter()
+        self.result.status = "interrupted"
+        bar = _Bar(self.progress, len(self.settings) * len(self.seeds) * self.rounds)
+        try:
+            self.store.lock()
+            with _trials_mesh():
+                if self.groups is None:
+                    self.groups = self._make_groups()
+                for rung in self.strategy.rungs(self.rounds):
+                    for group in self.groups:
+                        self._run_group(group, rung, bar)
+                    if rung < self.rounds:
+                        self._end_trials(rung)
+            self.result.status = "finished"
+        except KeyboardInterrupt:
+            pass
+        finally:
+            bar.close(self.result.status)
+            self.result.seconds += time.perf_counter() - began
+            self.result.groups = (*map(_described, self.groups or ()), *self.failed)
+            self.store.release()
+        return self.result
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def _make_groups(self) -> list[_Group]:
+        traced = traceable_names(self.settings)
+        groups: list[_Group] = []
+        for trials in _by_static(range(len(self.settings)), self.settings, traced).values():
+            try:
+                names, notes = self._traced_names(self.settings[trials[0]], sorted(traced))
+            except Exception as error:  # whatever the user's functions raise for these hyperparameters
+                self._fail(trials, error)
+                continue
+            inner = _by_static(trials, self.settings, set(names))
+            for alike in inner.values():
+                try:
+                    made = self._program(self.settings[alike[0]], names)
+                    made.check(self._example_data())
+                except Exception as error:
+                    self._fail(alike, error)
+                else:
+                    groups.append(_Group(made, alike, notes))
+        return groups
+
+    def _fail(self, trials: list[int], error: Exception) -> None:
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+        self.store.end({(trial, seed): ("failed", reason) for trial in trials for seed in self.seeds})
+        self.failed.append(
+            SweepGroup(static=self.settings[trials[0]], traced=(), trials=tuple(trials), notes=(reason,))
+        )
+
+    def _program(self, setting: Setting, traced: Sequence[str]) -> GroupProgram:
+        static = {name: value for name, value in setting.items() if name not in traced}
+        return GroupProgram(self.problem, static, traced, self.length, self.chunk_size)
+
+    def _traced_names(self, setting: Setting, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
+        """Which of these floats may be tracers, and why the others may not."""
+        data = self._example_data()
+        if _why_not(self._program(setting, names), data) is None:
+            return names, ()
+        why = {name: _why_not(self._program(setting, [name]), data) for name in names}
+        kept = [name for name in names if why[name] is None]
+        notes = tuple(f"{name} is a constant of the program: {reason}" for name, reason in why.items() if reason)
+        if _why_not(self._program(setting, kept), data) is None:
+            return kept, notes
+        return [], (*notes, "the floats cannot be traced together")
+
+    def _example_data(self) -> Any:
+        if self.problem.batches is None:
+            return None if callable(self.problem.data) else self.problem.data
+        one = self.problem.batches(0, self.seeds[0])
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.length, *np.shape(x)), jnp.asarray(x).dtype), one)
+
+    def _form_of(self, trial: int) -> Any:
+        setting, seed = self.settings[trial], jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.eval_shape(lambda s: first_state(self.problem, setting, s), seed)
+
+    def _params_of(self, trial: int, seed: int, state: Any) -> Any:
+        return make_algorithm(self.problem, self.settings[trial], seed).params_of(state)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _running(self, group: _Group, rung: int) -> dict[int, list[Member]]:
+        """The runs of a group that have rounds left in this rung, by how many they have finished."""
+        known, found = self.store.members(), {}
+        for trial in group.trials:
+            for seed in self.seeds:
+                status, _, rounds = known.get((trial, seed), ("running", "", 0))
+                if status == "running" and rounds < rung:
+                    found.setdefault(rounds, []).append((trial, seed))
+        return found
+
+    def _run_group(self, group: _Group, rung: int, bar: "_Bar") -> None:
+        while running := self._running(group, rung):
+            first = min(running)
+            for part in self._parts(group, running[first]):
+                self._call(group, part, first, bar)
+
+    def _parts(self, group: _Group, members: list[Member]) -> Iterator[list[Member]]:
+        at = 0
+        while at < len(members):
+            size = min(group.most or len(members), len(members) - at)
+            yield members[at : at + size]
+            at += size
+
+    def _call(self, group: _Group, members: list[Member], first: int, bar: "_Bar") -> None:
+        size = self._size(group, len(members))
+        padded = [*members, *[members[0]] * (size - len(members))]
+        try:
+            states, metrics = self._compute(group, padded, first)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error) or size == 1:
+                raise
+            group.most = max(1, size // 2)
+            for part in self._parts(group, members):
+                self._call(group, part, first, bar)
+            return
+        leaves = pack_state(states)
+        rows = []
+        for at, member in enumerate(members):
+            found = {name: values[at] for name, values in metrics.items()}
+            state = [leaf[at] for leaf in leaves]
+            rows.append(self._row(member, first, state, found))
+        self.store.write(rows)
+        bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
+
+    def _size(self, group: _Group, count: int) -> int:
+        """How many runs the program holds: all of the group, or half of them, a quarter, … so that few are compiled."""
+        whole = len(group.trials) * len(self.seeds)
+        whole = min(whole, group.most or whole)
+        while -(-whole // 2) >= count and whole > 1:
+            whole = -(-whole // 2)
+        devices = dict(jax.sharding.get_mesh().shape).get("trials", 1)
+        return -(-whole // devices) * devices
+
+    def _compute(self, group: _Group, members: list[Member], first: int) -> tuple[Any, dict[str, Any]]:
+        made, kind = group.program, np.dtype(jnp.result_type(float))
+        values = tuple(np.array([self.settings[t][name] for t, _ in members], kind) for name in made.traced)
+        seeds = np.array([seed for _, seed in members], np.int32)
+        if first == 0:
+            states = made.start(values, seeds)
+        else:
+            rows = [unpack_state(self.store.state(member) or [], made.form) for member in members]
+            states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+        data = None if callable(self.problem.data) else self.problem.data
+        if self.problem.batches is not None:
+            data = self._host_data(members, first)
+        if not group.most:
+            numbers = np.arange(made.length, dtype=np.int32)
+            made.compile(len(members), (states, values, seeds, numbers, data))
+            group.most = len(members)
+            if made.memory_bytes > (limit := self.memory_bytes or _free_bytes()) and len(members) > 1:
+                group.most = max(1, int(len(members) * limit / made.memory_bytes))
+                message = f"RESOURCE_EXHAUSTED: {made.memory_bytes} bytes where {limit} are free"
+                raise jax.errors.JaxRuntimeError(message)
+        return made.run(states, values, seeds, first, data)
+
+    def _host_data(self, members: list[Member], first: int) -> Any:
+        assert self.problem.batches is not None
+        by_seed = {}
+        for seed in {seed for _, seed in members}:
+            rounds = [self.problem.batches(first + r, seed) for r in range(self.length)]
+            by_seed[seed] = jax.tree.map(lambda *leaves: np.stack(leaves), *rounds)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *[by_seed[seed] for _, seed in members])
+
+    def _row(self, member: Member, first: int, state: list[np.ndarray], metrics: dict[str, np.ndarray]) -> tuple:
+        rounds, status, reason = first + self.length, "running", ""
+        bad = [
+            (int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0]), name)
+            for name, values in metrics.items()
+            if not np.isfinite(values).all()
+        ]
+        if bad:
+            at, name = min(bad)
+            value = metrics[name][at].ravel()
+            what = value[~np.isfinite(value)][0]
+            status, reason = "diverged", f"{name} is {what} in round {first + at}"
+            rounds, metrics = first + at + 1, {n: values[: at + 1] for n, values in metrics.items()}
+        elif self.stop_when is not None:
+            before = self.store.metrics(member)
+            so_far = {n: np.concatenate([before[n], v]) if n in before else v for n, v in metrics.items()}
+            if self.stop_when(so_far):
+                status, reason = "stopped", f"stop_when was true after round {rounds - 1}"
+        if status == "running" and rounds >= self.rounds:
+            status = "finished"
+        return member, status, reason, rounds, state, first, metrics
+
+    def _end_trials(self, rung: int) -> None:
+        """Ends the trials that are not among the best after a rung; once, however often the sweep is resumed."""
+        name, decided = getattr(self.strategy, "metric", None), f"decided after {rung} rounds"
+        if name is None or decided in self.store.about():
+            return
+        known, scores = self.store.members(), {}
+        ended: dict[Member, tuple[str, str]] = {}
+        for trial in range(len(self.settings)):
+            alive = [(trial, seed) for seed in self.seeds if known.get((trial, seed), ("",))[0] == "running"]
+            found = [self.store.metrics(member) for member in alive]
+            if lacking := [metrics for metrics in found if name not in metrics]:
+                has = ", ".join(sorted(lacking[0])) or "none"
+                ended |= dict.fromkeys(alive, ("failed", f"metric {name!r} is missing; it has {has}"))
+            elif len(alive) < len(self.seeds):  # compared by fewer seeds, it might win by luck
+                ended |= dict.fromkeys(alive, ("pruned", f"another seed of the trial did not last {rung} rounds"))
+            else:
+                scores[trial] = float(np.mean([np.mean(metrics[name][-1]) for metrics in found]))
+        for trial in set(scores) - self.strategy.survivors(rung, scores):
+            reason = f"not among the best after {rung} rounds ({name} = {scores[trial]:.4g})"
+            ended |= {(trial, seed): ("pruned", reason) for seed in self.seeds}
+        self.store.end(ended, decided=decided)
+
+
+def _why_not(made: GroupProgram, data: Any) -> str | None:
+    """Why these hyperparameters cannot be tracers; None: they can."""
+    try:
+        made.check(data)
+    except Exception as error:
+        # With constants only, the error is not that of tracers: the trial cannot run at all.
+        if not made.traced:
+            raise
+        return f"{type(error).__name__} when traced"
+    return None
+
+
+def _by_static(trials: Sequence[int] | range, settings: list[Setting], traced: set[str]) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = {}
+    for trial in trials:
+        found.setdefault(static_part(settings[trial], traced), []).append(trial)
+    return found
+
+
+def _described(group: _Group) -> SweepGroup:
+    made = group.program
+    return SweepGroup(
+        static=made.static,
+        traced=made.traced,
+        trials=tuple(group.trials),
+        compile_seconds=made.compile_seconds,
+        run_seconds=made.run_seconds,
+        memory_bytes=made.memory_bytes,
+        notes=group.notes,
+    )
+
+
+@contextlib.contextmanager
+def _trials_mesh() -> Iterator[None]:
+    """The mesh that is set, else all devices as one axis of trials."""
+    if not jax.sharding.get_mesh().empty or len(jax.devices()) == 1:
+        yield
+        return
+    with jax.set_mesh(make_mesh(trials=len(jax.devices()))):
+        yield
+
+
+def _free_bytes() -> int:
+    """Bytes that one call may take on each device: four fifths of what is free."""
+    statistics = jax.devices()[0].memory_stats() or {}
+    if limit := statistics.get("bytes_limit"):
+        return int(0.8 * (limit - statistics.get("bytes_in_use", 0)))
+    with needs_library("psutil", needed_for="`sweep`"):
+        import psutil
+    return int(0.8 * psutil.virtual_memory().available / len(jax.local_devices()))
+
+
+class _Bar:
+    """Rounds of all trials."""
+
+    def __init__(self, shown: bool, total: int) -> None:
+        self._bar: Any = None
+        self._ended = 0
+        if shown:
+            with needs_library("tqdm", needed_for="A progress bar (`progress=True`)"):
+                from tqdm.auto import tqdm
+            self._bar = tqdm(total=total, unit="round")
+
+    def update(self, rounds: int, ended: int) -> None:
+        if self._bar is not None:
+            self._ended += ended
+            self._bar.set_postfix({"ended early": self._ended} if self._ended else {}, refresh=False)
+            self._bar.update(rounds)
+
+    def close(self, status: str) -> None:
+        if self._bar is not None:
+            if status != "finished":
+                self._bar.set_description_str(status)
+            self._bar.close()

@@ -1,0 +1,237 @@
+"""What came out of a sweep, as tables."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from workbench.errors import DataError, needs_library
+from workbench.federated.experiments._space import Setting
+from workbench.federated.experiments._sweep_store import Member, SweepStore
+from workbench.measurement import History
+from workbench.records import RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLIENT_STATISTICS = ("client_std", "client_min", "client_p10", "client_median", "client_p90", "client_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepGroup:
+    """Trials that ran as one compiled program.
+
+    Attributes:
+        static: The hyperparameters that are constants of the program.
+        traced: Names of those that are its arguments.
+        trials: Numbers of its trials.
+        compile_seconds: Tracing and compiling, all sizes together.
+        run_seconds: Calls of the compiled program.
+        memory_bytes: Arguments, results and temporaries of one call, as the compiler reports them; per device.
+        notes: Why a float is a constant, or why nothing could run.
+    """
+
+    static: Setting
+    traced: tuple[str, ...]
+    trials: tuple[int, ...]
+    compile_seconds: float = 0.0
+    run_seconds: float = 0.0
+    memory_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class SweepResult:
+    """The finished rounds of all trials of a sweep.
+
+    Attributes:
+        settings: Hyperparameters of each trial, by its number.
+        seeds: The seeds that every trial runs with.
+        rounds: Rounds of a trial that was not ended early.
+        status: "finished", or "interrupted": `resume()` goes on.
+        groups: The compiled programs, with their measured seconds.
+        seconds: Wall time of the sweep, of this process.
+    """
+
+    def __init__(
+        self,
+        store: SweepStore,
+        settings: list[Setting],
+        seeds: tuple[int, ...],
+        rounds: int,
+        go_on: Callable[[], "SweepResult"],
+        form_of: Callable[[int], Any],
+        params_of: Callable[[int, int, Any], Any],
+    ) -> None:
+        self.settings, self.seeds, self.rounds = settings, seeds, rounds
+        self.status = "interrupted"
+        self.groups: tuple[SweepGroup, ...] = ()
+        self.seconds = 0.0
+        self._store, self._go_on, self._form_of, self._params_of = store, go_on, form_of, params_of
+
+    def __repr__(self) -> str:
+        ends: dict[str, int] = {}
+        for status, _, _ in self._store.members().values():
+            ends[status] = ends.get(status, 0) + 1
+        counts = ", ".join(f"{count} {status}" for status, count in ends.items()) or "none begun"
+        return (
+            f"<SweepResult {self.status}: {len(self.settings)} trials × {len(self.seeds)} seeds ({counts}), "
+            f"{len(self.groups)} compiled programs, {self.seconds:.1f} s>"
+        )
+
+    def resume(self) -> "SweepResult":
+        """Goes on where an interrupted sweep was; returns itself."""
+        return self._go_on()
+
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """One row per trial and seed: hyperparameters, status, finished rounds, reason, metrics that it lacks."""
+        known = self._store.members()
+        group = {trial: number for number, g in enumerate(self.groups) for trial in g.trials}
+        names = {member: set(self._store.metrics(member)) for member in known}
+        every = set().union(*names.values()) if names else set()
+        rows = []
+        for trial, setting in enumerate(self.settings):
+            for seed in self.seeds:
+                status, reason, rounds = known.get((trial, seed), ("waiting", "", 0))
+                lacks = sorted(every - names.get((trial, seed), set())) if rounds else []
+                rows.append(
+                    {"trial": trial, "seed": seed, **setting, "status": status, "rounds": rounds}
+                    | {"reason": reason, "missing": ", ".join(lacks), "group": group.get(trial, -1)}
+                )
+        return _pandas().DataFrame(rows)
+
+    def metrics(self, trial: int, seed: int) -> dict[str, np.ndarray]:
+        """Every metric of one trial and seed, `[rounds]` or `[rounds, clients, ...]`."""
+        return self._store.metrics(self._member(trial, seed))
+
+    def history(self, trial: int, seed: int) -> History:
+        """One trial as the history that `run_rounds` would have; rounds of a scan have no seconds of their own: NaN."""
+        metrics = self.metrics(trial, seed)
+        rounds = max((len(values) for values in metrics.values()), default=0)
+        return History(
+            [
+                RoundRecord(round=r, seconds=float("nan"), metrics={n: _nested(v[r]) for n, v in metrics.items()})
+                for r in range(rounds)
+            ]
+        )
+
+    def table(self) -> "pd.DataFrame":
+        """One row per trial, seed, round and metric: its value (the mean over clients) and statistics of the clients.
+
+        Columns: `trial`, `seed`, the hyperparameters, `round`, `metric`, `value`, and where a metric has one value per
+        client `client_std`, `client_min`, `client_p10`, `client_median`, `client_p90`, `client_max`.
+        """
+        pd = _pandas()
+        parts = []
+        for member in sorted(self._store.members()):
+            for name, values in self._store.metrics(member).items():
+                values = np.asarray(values, np.float64)
+                columns: dict[str, Any] = {"trial": member[0], "seed": member[1], **self.settings[member[0]]}
+                columns |= {"round": np.arange(len(values)), "metric": name, **client_statistics(values)}
+                parts.append(pd.DataFrame(columns))
+        if parts:
+            return pd.concat(parts, ignore_index=True)
+        return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
+
+    def final(self, metric: str) -> "pd.DataFrame":
+        """One row per finished trial: hyperparameters, mean and standard deviation over seeds, how many seeds."""
+        known, found = self._store.members(), {}
+        for trial, seed in sorted(known):
+            values = self._store.metrics((trial, seed)).get(metric)
+            if known[trial, seed][0] == "finished" and values is not None and len(values):
+                found.setdefault(trial, []).append(float(np.mean(values[-1])))
+        if not found:
+            names = sorted({name for member in known for name in self._store.metrics(member)})
+            message = (
+                f"`final` received metric={metric!r}, which no finished trial has. The metrics are "
+                f"{', '.join(map(repr, names)) or 'none yet'}: pass one of them, or see in `.trials` why trials ended."
+            )
+            raise DataError(message)
+        rows = [
+            {"trial": trial, **self.settings[trial], "mean": float(np.mean(values))}
+            | {"std": float(np.std(values, ddof=1)) if len(values) > 1 else float("nan"), "seeds": len(values)}
+            for trial, values in found.items()
+        ]
+        return _pandas().DataFrame(rows)
+
+    def best(self, metric: str, *, minimize: bool = True) -> Setting:
+        """The hyperparameters of the finished trial with the best mean over all seeds in its last round.
+
+        Trials of which a seed diverged are no candidates while one finished with every seed.
+        """
+        table = self.final(metric)
+        table = table[table["seeds"] == table["seeds"].max()]
+        means = table["mean"].to_numpy()
+        at = int(means.argmin() if minimize else means.argmax())
+        return self.settings[int(table["trial"].to_numpy()[at])]
+
+    def state(self, trial: int, seed: int) -> Any:
+        """The state of a trial after its last finished round, as numpy arrays."""
+        member = self._member(trial, seed)
+        leaves = self._store.state(member)
+        if leaves is None:
+            message = f"`state` received trial {trial} with seed {seed}, which never ran: see its reason in `.trials`."
+            raise DataError(message)
+        return unpack_state(leaves, self._form_of(trial))
+
+    def params(self, trial: int, seed: int) -> Any:
+        """What a trial has learned: `params_of` of its state."""
+        return self._params_of(trial, seed, self.state(trial, seed))
+
+    def _member(self, trial: int, seed: int) -> Member:
+        if 0 <= trial < len(self.settings) and seed in self.seeds:
+            return trial, seed
+        message = (
+            f"`SweepResult` was asked for trial {trial} with seed {seed}, but it holds trials 0 to "
+            f"{len(self.settings) - 1} and the seeds {list(self.seeds)}: pass one of them."
+        )
+        raise DataError(message)
+
+
+def client_statistics(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean, deviation, least, deciles and largest over the clients, per round; only the value where it has none."""
+    if values.ndim == 1:
+        return {"value": values} | dict.fromkeys(CLIENT_STATISTICS, np.full(len(values), np.nan))
+    rows = values.reshape(len(values), values.shape[1], -1).mean(axis=2)
+    low, middle, high = np.quantile(rows, [0.1, 0.5, 0.9], axis=1)
+    found = (rows.std(axis=1), rows.min(axis=1), low, middle, high, rows.max(axis=1))
+    return {"value": rows.mean(axis=1)} | dict(zip(CLIENT_STATISTICS, found, strict=True))
+
+
+def pack_state(state: Any) -> list[np.ndarray]:
+    """The leaves of a state as numpy arrays; keys as their data."""
+    return [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(state)]
+
+
+def unpack_state(leaves: list[np.ndarray], form: Any) -> Any:
+    """What `pack_state` packed, of the structure and dtypes of `form`."""
+    wanted, structure = jax.tree.flatten(form)
+    return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, wanted, strict=True)])
+
+
+def _restored(leaf: np.ndarray, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(like))
+    # numpy's files know no bfloat16 and give back its bytes.
+    return leaf if leaf.dtype == like.dtype else leaf.view(like.dtype)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _nested(values: Any) -> Any:
+    plain = np.asarray(values, np.float64).tolist()
+    return _tuples(plain)
+
+
+def _tuples(values: Any) -> Any:
+    return tuple(_tuples(item) for item in values) if isinstance(values, list) else values
+
+
+def _pandas() -> Any:
+    with needs_library("pandas", needed_for="The tables of `sweep`"):
+        import pandas as pd
+    return pd

@@ -1,0 +1,151 @@
+"""The file of a sweep: each call of a compiled program is one transaction; a killed sweep loses one call at most."""
+
+import io
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError, MeasureError
+
+NAME = "sweep.sqlite"
+Member = tuple[int, int]  # trial, seed
+
+_TABLES = """
+create table if not exists about (name text primary key, value text);
+create table if not exists members (trial int, seed int, status text, reason text, rounds int, state blob,
+                                    primary key (trial, seed));
+create table if not exists metrics (trial int, seed int, first int, count int, arrays blob,
+                                    primary key (trial, seed, first));
+"""
+
+
+class SweepStore:
+    """States and metrics of all trials, in a folder or in memory."""
+
+    def __init__(self, directory: str | Path | None) -> None:
+        self.path = None if directory is None else Path(directory).expanduser() / NAME
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._base = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=0.5)
+        self._directory = directory
+        try:
+            self._base.executescript(_TABLES)
+        except sqlite3.OperationalError as error:
+            self._base.close()
+            raise self._in_use(error) from error
+        except sqlite3.DatabaseError as error:
+            self._base.close()
+            message = (
+                f"`sweep` received directory={str(directory)!r}, whose {NAME} is no file of a sweep ({error}). The "
+                "file is written by `sweep` alone: restore it, or pass another folder."
+            )
+            raise DataError(message) from error
+
+    def lock(self) -> None:
+        """Keeps other sweeps out until `release`, or until this process ends in whatever way.
+
+        Raises:
+            MeasureError: if another sweep is writing there.
+        """
+        try:
+            self._base.execute("pragma locking_mode = exclusive")
+            self._base.execute("begin exclusive")
+            self._base.commit()
+        except sqlite3.OperationalError as error:
+            raise self._in_use(error) from error
+
+    def release(self) -> None:
+        """Lets others read and write the file."""
+        self._base.execute("pragma locking_mode = normal")
+        self._base.execute("select count(*) from about").fetchall()  # SQLite lets go at the next access
+
+    def _in_use(self, error: Exception) -> MeasureError:
+        return MeasureError(
+            f"`sweep` received directory={str(self._directory)!r}, whose {NAME} cannot be opened ({error}). One sweep "
+            "writes a folder at a time: wait for the other one, or pass another folder."
+        )
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._base.close()
+
+    def about(self) -> dict[str, Any]:
+        """What the sweep is made of, as it was written; empty in a new file."""
+        rows = self._base.execute("select name, value from about").fetchall()
+        return {name: json.loads(value) for name, value in rows}
+
+    def describe(self, about: Mapping[str, Any]) -> None:
+        """Writes what the sweep is made of."""
+        with self._base:
+            self._base.executemany(
+                "insert or replace into about values (?, ?)", [(name, json.dumps(v)) for name, v in about.items()]
+            )
+
+    def members(self) -> dict[Member, tuple[str, str, int]]:
+        """Status, reason and finished rounds of every trial and seed that has begun."""
+        rows = self._base.execute("select trial, seed, status, reason, rounds from members").fetchall()
+        return {(trial, seed): (status, reason, rounds) for trial, seed, status, reason, rounds in rows}
+
+    def state(self, member: Member) -> list[np.ndarray] | None:
+        """The leaves of the state after the last finished round."""
+        row = self._base.execute("select state from members where trial = ? and seed = ?", member).fetchone()
+        return None if row is None or row[0] is None else list(_arrays(row[0]).values())
+
+    def metrics(self, member: Member) -> dict[str, np.ndarray]:
+        """All metrics `[rounds, ...]`; a metric that is missing from some rounds is NaN there."""
+        rows = self._base.execute(
+            "select count, arrays from metrics where trial = ? and seed = ? order by first", member
+        ).fetchall()
+        parts = [(count, _arrays(blob)) for count, blob in rows]
+        names = dict.fromkeys(name for _, arrays in parts for name in arrays)
+        found = {}
+        for name in names:
+            shape = next(arrays[name].shape[1:] for _, arrays in parts if name in arrays)
+            found[name] = np.concatenate(
+                [arrays.get(name, np.full((count, *shape), np.nan)) for count, arrays in parts]
+            )
+        return found
+
+    def write(
+        self,
+        rows: Sequence[tuple[Member, str, str, int, Sequence[np.ndarray] | None, int, Mapping[str, np.ndarray]]],
+    ) -> None:
+        """Writes (member, status, reason, rounds, state, first new round, new metrics) of one call, all or nothing."""
+        with self._base:
+            for member, status, reason, rounds, state, first, metrics in rows:
+                blob = None if state is None else _blob({str(i): leaf for i, leaf in enumerate(state)})
+                self._base.execute(
+                    "insert or replace into members values (?, ?, ?, ?, ?, ?)", (*member, status, reason, rounds, blob)
+                )
+                if metrics and rounds > first:
+                    self._base.execute(
+                        "insert or replace into metrics values (?, ?, ?, ?, ?)",
+                        (*member, first, rounds - first, _blob(metrics)),
+                    )
+
+    def end(self, ended: Mapping[Member, tuple[str, str]], *, decided: str = "") -> None:
+        """Sets status and reason of members, which need not have begun, and notes what is decided; all or nothing."""
+        with self._base:
+            for member, (status, reason) in ended.items():
+                self._base.execute("insert or ignore into members values (?, ?, '', '', 0, null)", member)
+                self._base.execute(
+                    "update members set status = ?, reason = ? where trial = ? and seed = ?", (status, reason, *member)
+                )
+            if decided:
+                self._base.execute("insert or replace into about values (?, 'true')", (decided,))
+
+
+def _blob(arrays: Mapping[str, np.ndarray]) -> bytes:
+    out = io.BytesIO()
+    named: dict[str, Any] = {f"{i:06d} {name}": np.asarray(value) for i, (name, value) in enumerate(arrays.items())}
+    np.savez(out, **named)
+    return out.getvalue()
+
+
+def _arrays(blob: bytes) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(blob), allow_pickle=False) as opened:
+        return {name.split(" ", 1)[1]: opened[name] for name in sorted(opened.files)}

@@ -1,0 +1,195 @@
+"""The compiled program of a group of trials: a placement `trials` above the clients, rounds as a scan."""
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.federated.experiments._space import Setting
+from workbench.plan import jit
+from workbench.primitives import broadcast, map_fn, program
+
+
+class Problem(NamedTuple):
+    """What every trial of a sweep shares."""
+
+    make: Callable[..., Any]
+    params: Any
+    data: Any
+    batches: Callable[[int, int], Any] | None
+    evaluate: Callable[..., Any] | None
+
+
+def keys_of(seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The keys of a seed: for the initial parameters, and for the data of all rounds."""
+    key = jax.random.key(seed)
+    return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+
+
+def call_with(fn: Callable[..., Any], key: jax.Array, setting: Setting) -> Any:
+    """Calls `fn(key)`, or `fn(key, hyperparameters)` where it takes two."""
+    return fn(key, setting) if _positional(fn) > 1 else fn(key)
+
+
+def _positional(fn: Callable[..., Any]) -> int:
+    try:
+        kinds = [p.kind for p in inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        return 1
+    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+
+
+def make_algorithm(problem: Problem, setting: Setting, seed: Any) -> Any:
+    """The algorithm of a setting; `make` gets the seed too if it has a parameter `seed` that no hyperparameter is."""
+    parameters = inspect.signature(problem.make).parameters
+    seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
+    made = problem.make(**setting, **seeded)
+    if isinstance(made, tuple) and len(made) == 2 and all(map(callable, made)):
+        return _Rounds(*made)
+    return made
+
+
+class _Rounds(NamedTuple):
+    """A pair `(init, round)` in the place of an `Algorithm`."""
+
+    init: Callable[..., Any]
+    round: Callable[..., Any]
+
+    @staticmethod
+    def params_of(state: Any) -> Any:
+        return getattr(state, "params", state)
+
+
+def first_state(problem: Problem, setting: Setting, seed: Any) -> Any:
+    """The state before the first round."""
+    params = problem.params
+    if callable(params):
+        params = call_with(params, keys_of(seed)[0], setting)
+    state = make_algorithm(problem, setting, seed).init(params)
+    return jax.tree.map(_strong, state)  # a scan refuses a state that is weakly typed at first only
+
+
+def _strong(leaf: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else jax.lax.convert_element_type(leaf, leaf.dtype)
+
+
+def rounds_of(problem: Problem, setting: Setting, seed: Any, state: Any, data: Any, numbers: jax.Array) -> Any:
+    """Some rounds of one trial: the state after them, and their metrics `[rounds, ...]`."""
+    algorithm = make_algorithm(problem, setting, seed)
+    form = jax.tree.map(lambda leaf: leaf.dtype, state)
+
+    def body(state: Any, item: Any) -> tuple[Any, dict[str, jax.Array]]:
+        number, batch = item
+        if callable(problem.data):
+            batch = call_with(problem.data, jax.random.fold_in(keys_of(seed)[1], number), setting)
+        elif problem.batches is None:
+            batch = data
+        state, metrics = algorithm.round(state, batch)
+        if not isinstance(metrics, dict):
+            metrics = {"value": metrics}
+        if problem.evaluate is not None:
+            params = algorithm.params_of(state)
+            more = problem.evaluate(params, setting) if _positional(problem.evaluate) > 1 else problem.evaluate(params)
+            metrics = {**metrics, **more}
+        return jax.tree.map(_as_type, state, form), {name: jnp.asarray(value) for name, value in metrics.items()}
+
+    rows = data if problem.batches is not None else None
+    return jax.lax.scan(body, state, (numbers, rows))
+
+
+def _as_type(leaf: Any, dtype: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+    return leaf if leaf.dtype == dtype else leaf.astype(dtype)
+
+
+class GroupProgram:
+    """The trials of one group that share a compiled program.
+
+    Args:
+        problem: What all trials share.
+        static: Hyperparameters that are constants of the program.
+        traced: Names of those that are arguments of it.
+        length: Rounds of one call.
+        chunk_size: As for `jit`.
+    """
+
+    def __init__(self, problem: Problem, static: Setting, traced: Sequence[str], length: int, chunk_size: Any) -> None:
+        self.problem, self.static, self.traced, self.length = problem, static, tuple(traced), length
+        self._chunk_size = chunk_size
+        self._compiled: dict[int, Any] = {}
+        self.compile_seconds = 0.0
+        self.run_seconds = 0.0
+        self.memory_bytes = 0
+
+    def _setting(self, values: Sequence[Any]) -> Setting:
+        named = dict(zip(self.traced, values, strict=True))
+        return {**self.static, **named}
+
+    @functools.cached_property
+    def form(self) -> Any:
+        """The state of one trial as ShapeDtypeStructs."""
+        values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
+        seed = jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.eval_shape(lambda v, s: first_state(self.problem, self._setting(v), s), values, seed)
+
+    def check(self, data: Any) -> None:
+        """Traces some rounds of one trial without computing anything; raises what the user's functions raise."""
+        values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
+        numbers = jnp.zeros(self.length, jnp.int32)
+
+        def one(v: Any, seed: Any, state: Any, data: Any) -> Any:
+            return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
+
+        jax.eval_shape(one, values, jax.ShapeDtypeStruct((), jnp.int32), self.form, data)
+
+    def start(self, values: Sequence[np.ndarray], seeds: np.ndarray) -> Any:
+        """First states `[trials, ...]`."""
+
+        @program(placements={"trials": len(seeds)})
+        def first(values: Any, seeds: Any) -> Any:
+            return map_fn(lambda v, s: first_state(self.problem, self._setting(v), s), (tuple(values), seeds))
+
+        began = time.perf_counter()
+        states = jax.block_until_ready(jit(first)(tuple(values), seeds))
+        self.compile_seconds += time.perf_counter() - began
+        return states
+
+    def compile(self, size: int, arguments: tuple[Any, ...]) -> Any:
+        """The program of `size` trials."""
+        if size not in self._compiled:
+            per_trial = self.problem.batches is not None
+
+            @program(placements={"trials": size})
+            def segment(states: Any, values: Any, seeds: Any, numbers: Any, data: Any) -> Any:
+                def one(state: Any, v: Any, seed: Any, numbers: Any, data: Any) -> Any:
+                    return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
+
+                shared = data if per_trial else broadcast(data)
+                return map_fn(one, (states, values, seeds, broadcast(numbers), shared))
+
+            began = time.perf_counter()
+            made = jit(segment, chunk_size=self._chunk_size).lower(*arguments).compile()
+            self.compile_seconds += time.perf_counter() - began
+            found = made.memory_analysis()
+            names = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+            self.memory_bytes = sum(int(getattr(found, name, 0) or 0) for name in names)
+            self._compiled[size] = made
+        return self._compiled[size]
+
+    def run(self, states: Any, values: Any, seeds: np.ndarray, first: int, data: Any) -> tuple[Any, dict[str, Any]]:
+        """The next rounds of all trials; everything on the host afterwards."""
+        numbers = np.arange(first, first + self.length, dtype=np.int32)
+        arguments = (states, tuple(values), seeds, numbers, data)
+        compiled = self.compile(len(seeds), arguments)
+        arguments = jax.device_put(arguments, compiled.input_shardings[0])  # a compiled program moves nothing itself
+        began = time.perf_counter()
+        states, metrics = jax.block_until_ready(compiled(*arguments))
+        metrics = {name: np.asarray(value) for name, value in metrics.items()}
+        self.run_seconds += time.perf_counter() - began
+        return states, metrics
