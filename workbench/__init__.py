@@ -13,12 +13,16 @@ Importing it prints nothing, starts no device and reaches no network: every name
 * What happens in a round, step by step? ``wb.play(fn)(*args)``
 """
 
+import logging
+
 import lazy_loader
 
 # The list of public names is `__init__.pyi`, for type checkers and for this line alike.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-del lazy_loader
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent until the reader installs a handler
+
+del lazy_loader, logging
 
 
 def load_ipython_extension(shell: object) -> None:

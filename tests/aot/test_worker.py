@@ -76,6 +76,14 @@ def test_second_call_is_answered_from_disk_without_the_worker(compile_fake, work
     assert second.replace(cached=False) == first
 
 
+def test_log_reports_worker_and_cache(compile_fake, caplog):
+    with caplog.at_level("DEBUG", logger="workbench.aot"):
+        compile_fake("logged")
+        compile_fake("logged")
+    lines = [record.getMessage() for record in caplog.records if record.name == "workbench.aot"]
+    assert [line.split(" for ")[0] for line in lines if line.startswith("cache")] == ["cache miss", "cache hit"]
+
+
 def test_dump_option_is_never_answered_from_disk(compile_fake, tmp_path):
     options = {"xla_dump_to": str(tmp_path / "dump")}
     compile_fake("dumped", options=options)

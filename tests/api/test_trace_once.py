@@ -9,7 +9,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 import workbench as wb
 from workbench.aot import list_targets, stop_workers
 
-
 needs_tpu_compiler = pytest.mark.skipif(
     not any(target.installed for target in list_targets() if target.platform == "tpu"),
     reason="no compiler for TPUs is installed",

@@ -176,6 +176,16 @@ class TestEveryEngine:
             assert launched.client(counter).add(0) == 3
             assert launched.state()[1].restarts == 2
 
+    def test_log_reports_each_restart_and_the_loss(self, on, caplog):
+        program, counter = program_with_counter()
+        with program.group("worker", restart=Restart(limit=1)):
+            program.add_node(PyNode(nodes.raise_first_times, counter, 5))
+        with caplog.at_level("WARNING", logger="workbench.launch"), pytest.raises(NodeError):
+            launch(program, on).wait(LONG)
+        lines = [record.getMessage() for record in caplog.records if record.name == "workbench.launch"]
+        assert "worker/0 raised; restart 1 of at most 1" in lines[0]
+        assert "worker/0 is lost" in lines[1]
+
     def test_a_node_that_uses_up_its_restarts_fails(self, on):
         program, counter = program_with_counter()
         with program.group("worker", restart=Restart(limit=1)):

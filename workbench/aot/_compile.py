@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from workbench.aot._parse import parse_target
 from workbench.aot._process import Worker, shared_worker
 from workbench.errors import MeshError
 from workbench.records import DeviceRecord, MeshRecord, TargetCompilation, TargetRecord
+
+_LOG = logging.getLogger("workbench.aot")
 
 Order = Literal["topology", "naive"]
 Option = bool | int | float | str
@@ -77,6 +80,7 @@ def compile_for_target(
     key = cache_key(request, compiler=f"{compiler}, jaxlib {importlib.metadata.version('jaxlib')}")
     dumps = "xla_dump_to" in (options or {})  # wanted for its files, which a cached answer would not write
     stored = None if dumps else cache.load(key)
+    _LOG.debug("cache %s for %s: key %.12s", "miss" if stored is None else "hit", target.name, key)
     if stored is not None:
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # written in another form
             return _compilation(stored, cell, target, axes, compiler).replace(cached=True)
@@ -88,6 +92,8 @@ def compile_for_target(
         cancel=cancel,
     )
     note = "" if dumps else cache.store(key, reply)
+    if note:
+        _LOG.warning("%s", note)
     compilation = _compilation(reply, cell, target, axes, compiler)
     return compilation.replace(notes=compilation.notes + ((note,) if note else ()))
 

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import queue
 import re
@@ -38,6 +39,7 @@ _SET = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else the second notebook fails on libtpu's lock file
 }
 _NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING|[IW]\d{4} )|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
+_LOG = logging.getLogger("workbench.aot")
 _SIGNALS = {
     "SIGFPE": "the compiler divided by zero",
     "SIGABRT": "the compiler gave up on a check of its own",
@@ -161,6 +163,7 @@ class Worker:
             why = f"was ended by {name}" + (f" ({_SIGNALS[name]})" if name in _SIGNALS else "")
         else:
             why = f"ended with exit code {code}"
+        _LOG.warning("compiler process %d %s while %s", started.process.pid, why, watch.phase)
         said = f" It last wrote: {words!r}." if words else ""
         message = (
             f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} A "
@@ -229,6 +232,7 @@ class _Started:
                 start_new_session=True,
             )
         self.stdin = cast(BinaryIO, self.process.stdin)
+        _LOG.info("compiler process %d started", self.process.pid)
         self.frames: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_read_all, args=(self.process.stdout, self.frames), daemon=True).start()
         self._end = weakref.finalize(self, _end, self.process, self.directory)

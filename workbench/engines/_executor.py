@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import logging
 import math
 import os
 import time
@@ -15,6 +16,8 @@ from workbench.engines._clients import Batch
 from workbench.engines._engine import Engine
 from workbench.engines._remote import Reply, Task, run_task
 from workbench.errors import EngineError, ProgramError
+
+_LOG = logging.getLogger("workbench.engines")
 
 Future = concurrent.futures.Future
 
@@ -137,6 +140,7 @@ class Executor(Engine):
                     )
                     raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients))) from None
             except Exception as error:
+                _LOG.warning("stage %s: a worker failed: %s: %s", work.stage, type(error).__name__, error)
                 raise work.failed(batch, error, "a worker") from error
 
 

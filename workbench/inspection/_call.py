@@ -263,7 +263,7 @@ def trace_call(
 
 
 def _moved(x: Any, mesh: AnyMesh) -> Any:
-    """An array or shape that lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
+    """What lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
     placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, jax.core.Tracer)
     sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -21,6 +22,7 @@ from workbench.launch._program import Program
 from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
 
 _TICK_SECONDS = 0.25
+_LOG = logging.getLogger("workbench.launch")
 _RUNNING: "weakref.WeakSet[Launched]" = weakref.WeakSet()
 
 
@@ -282,9 +284,19 @@ class Launched:
         policy = life.spec.restart
         if state in policy.causes and life.restarts < policy.limit:
             life.restarts += 1
+            _LOG.warning(
+                "%s: node %s %s; restart %d of at most %d in %.1f s",
+                self.program.name,
+                life.spec.label,
+                "was killed" if state == "killed" else state,
+                life.restarts,
+                policy.limit,
+                policy.delay_seconds,
+            )
             self._due.append((time.monotonic() + policy.delay_seconds, life.host))
             return
         reason = f"it {'was killed' if state == 'killed' else state}: {error.strip().splitlines()[-1] if error else ''}"
+        _LOG.error("%s: node %s is lost: %s", self.program.name, life.spec.label, reason)
         life.host.close(reason)
         if hasattr(life.host, "failed"):
             life.host.failed(reason)  # pyright: ignore[reportAttributeAccessIssue]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import secrets
@@ -22,6 +23,7 @@ from workbench.engines.flower import _same_user
 from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError
 
+_LOG = logging.getLogger("workbench.engines")
 _PATIENCE_SECONDS = 240.0  # for a runtime to start: Ray alone took 15 to 60 s on two busy cores
 
 
@@ -118,11 +120,13 @@ class Processes:
     def _read(self) -> None:
         assert self._supervisor.stdout is not None
         for line in self._supervisor.stdout:
-            told = json.loads(line)
-            if "started" in told:
-                self.pids[told["started"]] = told["pid"]
+            event = json.loads(line)
+            if "started" in event:
+                self.pids[event["started"]] = event["pid"]
+                _LOG.info("Flower's %s started as process %d", event["started"], event["pid"])
             else:
-                self.ended[told["ended"]] = told["status"]
+                self.ended[event["ended"]] = event["status"]
+                _LOG.info("Flower's %s ended with exit status %s", event["ended"], event["status"])
 
 
 class Runtime:
