@@ -250,7 +250,7 @@ class RecordSnapshot:
         self.folder: Path = folder
         self.name: str = name
         self.update: bool | None = update
-        self.count = 0
+        self.count: int = 0
 
     def __call__(self, record: Record, name: str | None = None) -> None:
         """Compares one record with `snapshots/<test>[-<name>].json`; see `assert_snapshot`."""

@@ -32,7 +32,7 @@ class FederatedComputation:
     def __init__(self, name: str, building_block: Any, notes: Sequence[str]) -> None:
         self.name: str = name
         self.building_block: Any = building_block
-        self.notes = tuple(notes)
+        self.notes: tuple[str, ...] = tuple(notes)
 
     @property
     def type_signature(self) -> str:

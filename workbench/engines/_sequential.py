@@ -41,7 +41,7 @@ class Sequential(Engine):
     def __init__(
         self, *, debug: bool = False, watch: Callable[[Observed], None] | None = None, check_nan: bool = False
     ) -> None:
-        self.debug = debug or watch is not None
+        self.debug: bool = debug or watch is not None
         self.watch: Callable[[Observed], None] | None = watch
         self.check_nan: bool = check_nan
 

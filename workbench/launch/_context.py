@@ -29,8 +29,8 @@ class NodeContext:
         self.label = label
         self.program = program
         self.attempt = attempt  # 0, then 1 after the first restart, …
-        self.started_at = time.monotonic()
-        self.last_beat = self.started_at
+        self.started_at: float = time.monotonic()
+        self.last_beat: float = self.started_at
         self.ended_at: float | None = None
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
         self._stop = threading.Event()

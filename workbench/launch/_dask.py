@@ -202,7 +202,7 @@ class DaskEngine:
         except ImportError as error:
             raise MissingDependencyError("distributed", extra="dask", needed_for="DaskEngine") from error
         self.client = client
-        self.stopping = False
+        self.stopping: bool = False
         self.services: dict[int, tuple[str, tuple[str, ...], int]] = {}
         self._endpoints: dict[int, DaskEndpoint] = {}
         self._telling = threading.Lock()
@@ -219,7 +219,7 @@ class DaskEngine:
         distributed = import_module("distributed")
 
         self._check(program)
-        self.launch = f"workbench-{program.name}-{secrets.token_hex(4)}"
+        self.launch: str = f"workbench-{program.name}-{secrets.token_hex(4)}"
         self.emit = emit
         self.stopping = False
         self._endpoints, self._places = {}, {}

@@ -31,7 +31,7 @@ class Launched:
 
     def __init__(self, program: Program, engine: Engine, on_failure: Literal["stop", "continue"]) -> None:
         self.program = program
-        self.engine = engine.name
+        self.engine: str = engine.name
         self._engine = engine
         self._on_failure = on_failure
         self._events: queue.SimpleQueue[tuple[str, str, Any]] = queue.SimpleQueue()

@@ -62,7 +62,7 @@ class PyClassNode(Node):
         ProgramError: if `target` is not a class with a `run` method.
     """
 
-    kind = "class"
+    kind: "ClassVar[NodeKind]" = "class"
 
     def _check(self) -> None:
         _require_class(self)
@@ -90,7 +90,7 @@ class ServiceNode(Node):
         ('add',)
     """
 
-    kind = "service"
+    kind: "ClassVar[NodeKind]" = "service"
 
     def _check(self) -> None:
         _require_class(self)

@@ -229,7 +229,7 @@ class RayEngine:
             ProgramError: if no machine of the cluster has the resources of a node.
         """
         self._check(program)
-        self.launch = f"workbench-{program.name}-{secrets.token_hex(4)}"
+        self.launch: str = f"workbench-{program.name}-{secrets.token_hex(4)}"
         self.emit = emit
         self.services = {
             spec.index: (specs[0].label, spec.label, spec.methods, parallel_calls(spec))

@@ -15,7 +15,7 @@ class _Place:
     """An actor, and the ways to ask it: Ray makes a new class at each `options`."""
 
     def __init__(self, actor: Any, label: str) -> None:
-        self.identity = hash(actor)
+        self.identity: int = hash(actor)
         self.ask: Callable[[str, bytes], Any] = actor.ask.options(concurrency_group="direct").remote
         # This group has as many threads as the service lets in, so that calls begin in the order sent.
         self.ask_in_order: Callable[[str, bytes], Any] = actor.ask.options(concurrency_group=label).remote

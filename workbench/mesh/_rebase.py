@@ -52,10 +52,10 @@ class Place:
     """One rewriting; what is shared (types, contexts, inner jaxprs) stays shared, as JAX keys its caches with it."""
 
     def __init__(self, mesh: AbstractMesh, hidden: Sequence[str] = ()) -> None:
-        self.mesh = mesh
-        self.types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-        self.manual = frozenset(name for name, kind in self.types.items() if kind is AxisType.Manual)
-        self.hidden = self.manual | frozenset(hidden)
+        self.mesh: AbstractMesh = mesh
+        self.types: dict[Any, AxisType] = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        self.manual: frozenset[Any] = frozenset(name for name, kind in self.types.items() if kind is AxisType.Manual)
+        self.hidden: frozenset[Any] = self.manual | frozenset(hidden)
         self._types: dict[Any, Any] = {}
         self._contexts: dict[Any, Any] = {}
         self._jaxprs: dict[Any, Jaxpr] = {}

@@ -173,7 +173,7 @@ class Call(Generic[Value]):
         return 0
 
 
-ControlFlow = Scan | While | Cond | Call
+ControlFlow = Scan[Any] | While[Any] | Cond[Any] | Call[Any]
 
 
 def control_flow(equation: Any) -> ControlFlow | None:
@@ -242,7 +242,7 @@ class Interpreter(Generic[Value]):
         """One iteration, one branch (`part` is "[2]"), or a loop's condition (`part` is "?")."""
         return self.run(closed, operands)
 
-    def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
+    def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
         """The results of a scan."""
         consts, start, xs = flow.split(operands)
         carries = len(start)
@@ -258,7 +258,7 @@ class Interpreter(Generic[Value]):
             )
         return [*last, *stacked]
 
-    def while_loop(self, flow: While, operands: Sequence[Any]) -> list[Any]:
+    def while_loop(self, flow: While[Any], operands: Sequence[Any]) -> list[Any]:
         """The results of a while loop."""
         for_condition, for_body, start = flow.split(operands)
         with _jax_compat.source_of(flow.equation, mesh=False):
@@ -270,7 +270,7 @@ class Interpreter(Generic[Value]):
                 )
             )
 
-    def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
+    def cond(self, flow: Cond[Any], operands: Sequence[Any]) -> list[Any]:
         """The results of a branch."""
         index, inputs = flow.split(operands)
         branches = [
@@ -280,7 +280,7 @@ class Interpreter(Generic[Value]):
         with _jax_compat.source_of(flow.equation, mesh=False):
             return list(jax.lax.switch(index, branches, *inputs))
 
-    def call(self, flow: Call, operands: Sequence[Any]) -> list[Any]:
+    def call(self, flow: Call[Any], operands: Sequence[Any]) -> list[Any]:
         """The results of a call, laid flat."""
         with _jax_compat.source_of(flow.equation):
             return self.body(flow, flow.body, operands)
@@ -289,7 +289,7 @@ class Interpreter(Generic[Value]):
 class PythonInterpreter(Interpreter[Any]):
     """An interpreter whose values are concrete: loops are Python loops, and one branch is taken."""
 
-    def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
+    def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
         """One iteration after the other."""
         consts, carry, xs = flow.split(operands)
         carries, stacked = len(carry), []
@@ -301,7 +301,7 @@ class PythonInterpreter(Interpreter[Any]):
         avals = flow.body.out_avals[carries:]
         return [*carry, *(self.stack([row[i] for row in stacked], aval) for i, aval in enumerate(avals))]
 
-    def while_loop(self, flow: While, operands: Sequence[Any]) -> list[Any]:
+    def while_loop(self, flow: While[Any], operands: Sequence[Any]) -> list[Any]:
         """One iteration after the other."""
         for_condition, for_body, carry = flow.split(operands)
         number = 0
@@ -310,13 +310,13 @@ class PythonInterpreter(Interpreter[Any]):
             number += 1
         return list(carry)
 
-    def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
+    def cond(self, flow: Cond[Any], operands: Sequence[Any]) -> list[Any]:
         """The branch that is taken."""
         index, inputs = flow.split(operands)
         number = flow.taken(index)
         return self.body(flow, flow.bodies[number], inputs, f"[{number}]")
 
-    def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
+    def iteration(self, flow: Scan[Any] | While[Any], number: int, operands: Sequence[Any]) -> list[Any]:
         """Iteration `number` of a loop; of a scan the index of its slice."""
         return self.body(flow, flow.body, operands)
 

@@ -18,7 +18,7 @@ from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
 
-by_key_p = Primitive("reduce_by_key")
+by_key_p: Primitive = Primitive("reduce_by_key")
 
 
 def reduce_by_key(

@@ -17,7 +17,8 @@ from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import rows_of, typed
 from workbench.primitives._map import map_fn
 
-select_p, place_p = Primitive("select"), Primitive("place")
+select_p: Primitive = Primitive("select")
+place_p: Primitive = Primitive("place")
 
 
 def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:

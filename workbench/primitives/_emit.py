@@ -10,7 +10,7 @@ from workbench import _jax_compat
 from workbench.errors import ProgramError
 from workbench.primitives._static import is_array
 
-emit_p = Primitive("emit")
+emit_p: Primitive = Primitive("emit")
 emit_p.multiple_results = True
 
 

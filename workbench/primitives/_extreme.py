@@ -13,7 +13,8 @@ from workbench.mesh import Layout, Placement, spread
 from workbench.primitives._linear import bind_broadcast, bind_reduction, bind_sum, register_reduction
 from workbench.primitives._map import bind_map
 
-max_p, min_p = (Primitive(name) for name in ("reduce_max", "reduce_min"))
+max_p: Primitive = Primitive("reduce_max")
+min_p: Primitive = Primitive("reduce_min")
 
 # The map that finds the clients who hold an extreme compares rows exactly: a plan must not compute these rows twice.
 HOLDS = "holds"

@@ -12,7 +12,9 @@ from jax.interpreters import ad, batching, mlir
 from workbench import _jax_compat
 from workbench.mesh import Layout, Placement, spread
 
-broadcast_p, sum_p, mean_p = (Primitive(name) for name in ("broadcast", "reduce_sum", "reduce_mean"))
+broadcast_p: Primitive = Primitive("broadcast")
+sum_p: Primitive = Primitive("reduce_sum")
+mean_p: Primitive = Primitive("reduce_mean")
 
 # Below this many elements a plain sum is as fast as the product with ones that the CPU prefers above it.
 _PRODUCT_FROM_ELEMENTS = 1 << 14

@@ -28,7 +28,7 @@ from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._static import hide_static, is_array, show_static
 
-map_p = Primitive("map_fn")
+map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True
 
 

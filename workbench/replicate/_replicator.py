@@ -67,9 +67,9 @@ class Replicator:
             )
             raise MeshError(message)
         self.mesh: Mesh | None = mesh
-        self.num_replicas = int(count)
+        self.num_replicas: int = int(count)
         self.axis: str = axis
-        self.context = ReplicaContext(self.num_replicas, axis)
+        self.context: ReplicaContext = ReplicaContext(self.num_replicas, axis)
 
     def __repr__(self) -> str:
         return (

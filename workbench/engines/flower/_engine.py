@@ -96,7 +96,7 @@ class Flower(Engine):
         self.timeout_seconds: float = timeout_seconds
         self.start_seconds: float = start_seconds
         self.port: int = port
-        self.ray_options = dict(ray_options or {})
+        self.ray_options: dict[str, Any] = dict(ray_options or {})
         self.insecure: bool = insecure
         self.name: str = f"flower ({runtime})"
         self._running: Runtime | None = None

@@ -116,9 +116,11 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self.settings: Settings = settings
+        self.train: data.ClientData
+        self.test: data.Examples
         self.train, self.test = data.digits(settings.clients, alpha=settings.alpha, seed=settings.seed)
-        self.algorithm = algorithm_of(settings)
+        self.algorithm: algorithms.Algorithm = algorithm_of(settings)
         held = jax.tree.map(jnp.asarray, data.pad_clients(self.train).tree)
         self._held = {name: held[name] for name in ("x", "y", "mask")}
         self._step = jit(self.algorithm.round)
@@ -126,10 +128,12 @@ class Experiment:
             program(clients=settings.clients)(lambda params, rows: map_fn(loss, (broadcast(params), rows)))
         )
         state = self.algorithm.init(first_params(settings.seed))
-        self.plan = plan_program(self.algorithm.round, (state, self.batches(0)), {})
+        self.plan: PlanRecord = plan_program(self.algorithm.round, (state, self.batches(0)), {})
+        self.sent_down_bytes: int
+        self.sent_up_bytes: int
         self.sent_down_bytes, self.sent_up_bytes = _per_client(self.plan, settings.clients)
         self._sent_up = 0.0
-        self.run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
+        self.run: Run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
 
     def batches(self, round: int) -> dict[str, np.ndarray]:
         """What every client trains on in a round, drawn with replacement; clients that do not answer weigh 0."""
