@@ -4,6 +4,7 @@ from . import (
     api as api,
     cli as cli,
     cost as cost,
+    course as course,
     distributed as distributed,
     engines as engines,
     errors as errors,

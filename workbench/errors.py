@@ -14,6 +14,8 @@ WorkbenchError
 ├── ProfileError (ValueError)        files of profiles that cannot be read, or hold nothing of what was asked
 ├── DataError (ValueError)           files and arrays of client data
 ├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
+├── CourseError (ValueError)         exercises of the course that do not exist
+├── WrongAnswerError (AssertionError)  an answer to an exercise that is not right yet
 └── MissingDependencyError (ImportError)
 """
 
@@ -60,6 +62,14 @@ class DataError(WorkbenchError, ValueError):
 
 class CommandError(WorkbenchError, RuntimeError):
     """The `workbench` command cannot do what was asked on this machine."""
+
+
+class CourseError(WorkbenchError, ValueError):
+    """The course has no exercise of this id."""
+
+
+class WrongAnswerError(WorkbenchError, AssertionError):
+    """An answer to an exercise of the course is not right yet; the message says what to look at."""
 
 
 class EngineError(WorkbenchError, RuntimeError):

@@ -11,7 +11,7 @@ import pytest
 LAYERS = (
     ("__main__",),
     ("cli", "magics"),
-    ("testing",),
+    ("testing", "course"),
     ("api",),
     ("federated",),
     ("launch", "replicate", "distributed"),

@@ -1,0 +1,145 @@
+"""Grades: right answers pass, wrong ones are refused with a hint, and communication counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import workbench as wb
+from workbench import course
+from workbench.errors import CourseError, WrongAnswerError
+
+
+def test_right_answer_gives_a_true_grade():
+    grade = course.check("12.3", (13, 2))
+    assert grade
+    assert (grade.exercise, grade.right) == ("12.3", True)
+    assert repr(grade).startswith("✓ 12.3: Right")
+
+
+def test_open_answer_gives_a_false_grade():
+    grade = course.check("12.3", ...)
+    assert not grade
+    assert "bits per number" in grade.message
+
+
+def test_wrong_answer_is_an_assertion_error_with_a_hint():
+    with pytest.raises(AssertionError, match=r"12\.3 is not right yet: the count per word is 3\. How many times"):
+        course.check("12.3", (13, 3))
+
+
+def test_unknown_exercise_is_refused_with_ids_that_exist():
+    with pytest.raises(CourseError, match=r"received the exercise '12\.33'.*12\.3"):
+        course.check("12.33", 1)
+
+
+def test_error_of_a_students_function_is_the_cause():
+    with pytest.raises(WrongAnswerError, match="failed: division by zero") as caught:
+        course.check("00.1", lambda tree: 1 / 0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# The right value is derived by hand in the second column; the third is what a student would plausibly say.
+NUMBERS = [
+    ("06.1", 481, 240),
+    ("07.2", 23, 11),
+    ("08.2", (0.9, 0.5), (0.5, 0.9)),
+    ("09.1", -11 / 14, -0.242),
+    ("09.2", -0.457, -0.242),
+    ("10.2", 0.0, 0.3),
+    ("10.3", 0.3, 9),
+    ("12.1", 15, 16),
+    ("13.1", (5, 0), (5, 5)),
+    ("13.2", 7, 10),
+    ("13.3", 4, 3),
+    ("14.1", 3 * 512**2 / 64, 6 * 512**2 / 64),
+    ("14.3", 0.5, 2),
+    ("15.2", 256, 128),
+    ("16.1", 5, 0),
+    ("16.2", 5, 4),
+    ("17.1", 50 / 59.5, 0.45),
+    ("17.2", 64, 16),
+    ("18.1", 5, 0),
+    ("22.3", 201326592, 2 * 2**30 * 3 / 4),
+    ("23.1", 1.75e9, 7e9 * 4 / 64),
+    ("23.2", 63, 62),
+    ("24.3", 10, 100),
+    ("25.2", 0.8, 0.2),
+    ("00.4", (8, 12, 5), (32, 24, 5)),
+    ("01.1", (False, False), (True, False)),
+    ("05.1", {"all-reduce", "all-gather"}, {"all-reduce"}),
+    ("05.2", 1, 2),
+    ("14.2", "broadcast", "reduce_sum"),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "mistaken"), NUMBERS, ids=[row[0] for row in NUMBERS])
+def test_answer_by_hand_is_right_and_the_usual_mistake_is_not(name, right, mistaken):
+    assert course.check(name, right)
+    with pytest.raises(WrongAnswerError):
+        course.check(name, mistaken)
+
+
+@wb.program(clients=64)
+def sends_the_data(w, x, y):
+    rows, targets = wb.reduce_by_key((x, y), jnp.arange(64), 64)
+    gradient = jax.vmap(jax.grad(lambda w, x, y: jnp.mean((x @ w - y) ** 2)), (None, 0, 0))(w, rows, targets)
+    return w - 0.1 * gradient.mean(0)
+
+
+def test_right_values_that_disclose_the_data_are_refused():
+    with pytest.raises(WrongAnswerError, match=r"a client discloses .* may disclose at most 4,096"):
+        course.check("01.3", sends_the_data)
+
+
+@wb.program(clients=4)
+def three_reductions(x):
+    mean = wb.reduce_sum(x) / 4
+    squares = wb.reduce_sum(wb.map_fn(lambda row: row**2, x)) / 4
+    return squares - mean * wb.reduce_sum(x) / 4
+
+
+def test_right_values_with_too_many_stages_are_refused():
+    with pytest.raises(WrongAnswerError, match="3 reductions; two are enough"):
+        course.check("02.1", three_reductions)
+
+
+def test_specs_are_graded_by_their_compiled_collectives():
+    right = {"up": P(None, "model"), "down": P("model", None)}
+    assert course.check("23.3", right)
+    with pytest.raises(WrongAnswerError, match="all-gather"):
+        course.check("23.3", {"up": P(None, "model"), "down": P(None, "model")})
+
+
+def test_ring_that_sends_whole_rows_is_refused():
+    def whole_rows(x):
+        total, moving = x, x
+        for _ in range(7):
+            moving = jax.lax.ppermute(moving, "ring", [(i, (i + 1) % 8) for i in range(8)])
+            total = total + moving
+        return total
+
+    with pytest.raises(WrongAnswerError, match="a device sends 1,792 bytes; a ring needs 448"):
+        course.check("22.1", whole_rows)
+
+
+def test_masks_that_do_not_cancel_are_refused():
+    with pytest.raises(WrongAnswerError, match="values differ"):
+        course.check("24.2", lambda key, clients, size: jax.random.normal(key, (clients, size)))
+
+
+def test_running_mean_without_scan_is_refused():
+    with pytest.raises(WrongAnswerError, match=r"no `scan`"):
+        course.check("00.2", lambda x: jnp.cumsum(x) / jnp.arange(1.0, 5.0))
+
+
+def test_hold_out_that_reuses_rows_is_refused():
+    with pytest.raises(WrongAnswerError, match="in both parts"):
+        course.check("08.3", lambda x, y: ((x, y), (x[:10], y[:10])))
+
+
+def test_exercises_lists_ids_in_order():
+    names = list(course.exercises())
+    assert names == sorted(names)
+    assert np.all([len(task) < 120 for task in course.exercises().values()])

@@ -1,0 +1,140 @@
+"""Exercises of notebooks 00 to 03: the JAX you need, placements and primitives, derivatives."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.course._grading import (
+    called,
+    collectives,
+    compiled,
+    exercise,
+    expect_disclosed,
+    expect_number,
+    expect_values,
+    payload_bytes,
+    plan_of,
+    several,
+    stages,
+    wrong,
+)
+from workbench.mesh import make_mesh
+
+
+@exercise("00.1", "the squared length of a pytree")
+def squared_length(answer: Any) -> str:
+    tree = {"w": jnp.arange(6.0).reshape(2, 3), "rest": [jnp.ones(4), {"b": jnp.float32(3)}]}
+    hint = "Sum the squares of every leaf, then add the leaves: `jax.tree.leaves` or `jax.tree.reduce`."
+    expect_values(called(answer, tree), 55 + 4 + 9, hint)
+    return "every leaf counts, however deep the tree is."
+
+
+@exercise("00.2", "a running mean with `jax.lax.scan`")
+def running_mean(answer: Any) -> str:
+    x = jnp.array([4.0, 0.0, 2.0, 10.0])
+    hint = "Carry the sum and the count; the mean so far is what `scan` stacks."
+    expect_values(called(answer, x), np.cumsum(np.asarray(x)) / np.arange(1, 5), hint)
+    text = str(jax.make_jaxpr(answer)(x))
+    if "scan" not in text:
+        wrong("the values are right, but the program has no `scan`. Use `jax.lax.scan`, which compiles its body once.")
+    return "one compiled body, four iterations."
+
+
+@exercise("00.3", "one gradient per example")
+def gradient_per_example(answer: Any) -> str:
+    w, x, y = jnp.array([1.0, -1.0]), jnp.array([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0]]), jnp.array([0.0, 1.0, -1.0])
+    expected = 2 * (np.asarray(x) @ np.asarray(w) - np.asarray(y))[:, None] * np.asarray(x)
+    hint = "`jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))`: the weights are shared, examples and targets are not."
+    expect_values(called(answer, w, x, y), expected, hint)
+    return "`vmap` of `grad` gives one row per example."
+
+
+@exercise("00.4", "the shard of an array on one device")
+def shard_shape(answer: Any) -> str:
+    hint = "Divide dimension 0 by the size of `clients` (4) and dimension 1 by that of `model` (2)."
+    expect_values(several(answer, 3, "the shape of one shard"), (8, 12, 5), hint)
+    return "each named axis divides its dimension."
+
+
+@exercise("01.1", "does another weight change the plan, or the collectives?")
+def equal_weights(answer: Any) -> str:
+    if any(bool(changed) for changed in several(answer, 2, "does the plan change, do the collectives change")):
+        wrong("weights are values, not structure. Compare the operations of both plans, and the kinds of collectives.")
+    return "weights are values; the same stages and the same all-reduce run."
+
+
+@exercise("01.2", "the bytes of the all-reduce for 640 clients")
+def bytes_of_640(answer: Any) -> str:
+    parameters = 64 * 32 + 32 + 32 * 10 + 10
+    hint = "Each device first sums its own clients: count the parameters once, the loss, and the sum of the weights."
+    expect_number(answer, 4 * (parameters + 2), hint, rtol=0.002)
+    return f"{parameters:,} parameters, the loss and the sum of weights, however many clients there are."
+
+
+@exercise("01.3", "a round for a linear model that sends at most 4 KiB")
+def small_round(answer: Any) -> str:
+    random = np.random.default_rng(0)
+    w, x = random.normal(size=256).astype("float32"), random.normal(size=(64, 20, 256)).astype("float32")
+    y = random.normal(size=(64, 20)).astype("float32")
+    error = np.einsum("cnd,d->cn", x, w) - y
+    expected = w - 0.1 * 2 * np.einsum("cnd,cn->cd", x, error).mean(0) / 20
+    hint = "At each client, one step `w - 0.1 * gradient` on the mean squared error; at the server, the mean."
+    arguments = jnp.asarray(w), jnp.asarray(x), jnp.asarray(y)
+    expect_values(called(answer, *arguments), expected, hint, atol=1e-3)
+    disclosed = expect_disclosed(plan_of(answer, *arguments), 4096)
+    carried = payload_bytes(collectives(compiled(answer, *arguments, mesh=make_mesh(clients=4))))
+    if carried > 4096:
+        wrong(f"the values are right, but the collectives carry {carried:,.0f} bytes; the limit is 4,096.")
+    return f"a client discloses {disclosed:,} bytes, and the all-reduce carries {carried:,.0f}."
+
+
+@exercise("02.1", "the variance over clients with two reductions")
+def variance(answer: Any) -> str:
+    for x in ([0.0, 1.0, 2.0, 3.0], [5.0, -1.0, 4.0, 0.5]):
+        expect_values(called(answer, jnp.array(x)), np.var(x), "The variance is E[x²] − (E[x])².")
+    found = len(stages(plan_of(answer, jnp.arange(4.0)), "reduce"))
+    if found > 2:
+        wrong(f"the values are right, but the plan has {found} reductions; two are enough.")
+    return f"{found} reduction{'s' * (found > 1)}, and every client discloses two numbers."
+
+
+@exercise("02.2", "the share of clients above a threshold, for 4 bytes a client")
+def share_above(answer: Any) -> str:
+    x = jnp.array([0.1, 0.9, 0.7, 0.4])
+    for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0)):
+        expect_values(called(answer, x, jnp.float32(threshold)), expected, "Compare at the client, average 0 and 1.")
+    expect_disclosed(plan_of(answer, x, jnp.float32(0.5)), 4)
+    return "each client discloses one number, and not its value."
+
+
+@exercise("03.1", "a program that trains for the worst-off client")
+def worst_off(answer: Any) -> str:
+    x = jnp.array([1.0, 2.0, 3.0, -4.0])
+    expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")
+    expect_values(jax.grad(answer)(x), [0, 0, 0, -8.0], "Use `wb.reduce_max`: its gradient goes to the maximum alone.")
+    return "only the worst-off client receives a gradient."
+
+
+@exercise("03.2", "the plan of a program that captures its parameters")
+def captured(answer: Any) -> str:
+    if not hasattr(answer, "walk"):
+        wrong("the answer should be a plan: `wb.trace(...)(w).plan`.")
+    sent = stages(answer, "broadcast")
+    if len(sent) != 1 or not stages(answer, "reduce"):
+        wrong(f"the plan should have one broadcast and a reduction; it has {len(sent)} broadcasts.")
+    return "a captured variable is an explicit broadcast, so the plan is the same."
+
+
+@exercise("03.3", "the gradient of a mean loss, written by hand")
+def gradient_by_hand(answer: Any) -> str:
+    w, x = jnp.array([1.0, -2.0]), jnp.array([[1.0, 0.0], [2.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    expected = (2 * np.asarray(x) * (np.asarray(x) @ np.asarray(w))[:, None]).mean(0)
+    hint = "Each client's loss is (x·w)², with the gradient 2 x (x·w); the gradient of the mean is their mean."
+    expect_values(called(answer, w, x), expected, hint)
+    plan = plan_of(answer, w, x)
+    counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
+    if counts != (1, 1):
+        wrong(f"the values are right, but there are {counts} broadcasts and reductions: one each is enough.")
+    return "one broadcast, one reduction: what `jax.grad` finds as well."

@@ -1,0 +1,93 @@
+"""Exercises of notebooks 12, 13 and 24: Byzantine clients, privacy, compression, stragglers, attacks."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
+
+
+@exercise("12.1", "the Byzantine clients that a median of 32 tolerates")
+def tolerated(answer: Any) -> str:
+    expect_number(answer, 15, "The median belongs to the honest while they are more than half.")
+    return "fewer than half; heterogeneity lowers it in practice."
+
+
+@exercise("12.2", "why noise around a compressor with memory is refused")
+def refused_memory(answer: Any) -> str:
+    if not isinstance(answer, Exception):
+        wrong("the answer should be the exception: `except ValueError as error: answer = error`.")
+    if "memory" not in str(answer):
+        wrong(f"this is another error: {answer}")
+    return "what a memory saved in many rounds could exceed the clip, and the noise would not cover it."
+
+
+@exercise("12.3", "bits per number and numbers per word for 8 bits and 32 clients")
+def packed_bits(answer: Any) -> str:
+    bits, numbers = several(answer, 2, "bits per number, numbers per word of 32 bits")
+    expect_number(bits, 13, "A sum over 32 clients needs log2(32) = 5 bits more.", what="the number of bits")
+    expect_number(numbers, 2, "How many times do these bits fit into 32?", what="the count per word")
+    return "13 bits for a sum over 32 clients, two numbers in a word of 32 bits."
+
+
+@exercise("12.4", "clip an update to a norm")
+def clip_update(answer: Any) -> str:
+    long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
+    found = called(answer, long, 1.0)
+    expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
+    found = called(answer, short, 1.0)
+    expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update that is shorter than C stays as it is.")
+    return "long updates are scaled down, short ones stay."
+
+
+@exercise("13.1", "pairs of late workers that repetition and the code do not survive")
+def fatal_pairs(answer: Any) -> str:
+    repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
+    expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
+    if float(code) != 0:
+        wrong("any five of ten answers are enough for the code, so no pair is fatal.")
+    return "the code survives every set of up to five, for the same memory."
+
+
+@exercise("13.2", "the workers that take part in the gradient of a coded product")
+def workers_in_gradient(answer: Any) -> str:
+    expect_number(answer, 7, "Whose block of the result was used?")
+    return "only the seven whose answers were used."
+
+
+@exercise("13.3", "the gain of coded shuffling for n = 6 and α = 1/2")
+def shuffle_gain(answer: Any) -> str:
+    expect_number(answer, 4, "(α + 1/n) γ with γ = n.")
+    return "each message serves four workers."
+
+
+@exercise("24.1", "an input, reconstructed from the gradient of a linear layer")
+def reconstruct(answer: Any) -> str:
+    random = np.random.default_rng(3)
+    x, w, b = random.normal(size=6), random.normal(size=(6, 4)), random.normal(size=4)
+    grad_w, grad_b = jax.grad(lambda w, b: ((x @ w + b) ** 2).sum(), argnums=(0, 1))(jnp.asarray(w), jnp.asarray(b))
+    hint = "Each column of the weights' gradient is x times the bias's gradient of that column: divide."
+    expect_values(called(answer, grad_w, grad_b), x, hint, atol=1e-3)
+    return "one example's gradient of a layer with a bias *is* the example."
+
+
+@exercise("24.2", "pairwise masks that cancel in the sum")
+def pairwise_masks(answer: Any) -> str:
+    masks = np.asarray(called(answer, jax.random.key(0), 5, 16))
+    if masks.shape != (5, 16):
+        wrong(f"the masks have the shape {masks.shape}; expected (5, 16), one row per client.")
+    if masks.dtype.kind == "f":
+        expect_values(masks.sum(0), np.zeros(16), "Client i adds the mask of (i, j), client j subtracts it.", atol=1e-3)
+    elif masks.astype(np.uint32).sum(0, dtype=np.uint32).any():
+        wrong("the sum modulo 2³² is not 0: client i adds the mask of (i, j), client j subtracts it.")
+    if any(not row.any() for row in masks) or len(np.unique(masks, axis=0)) < 5:
+        wrong("a client's mask should hide its update: no row may be 0 or equal to another.")
+    return "every row looks random, and their sum is 0."
+
+
+@exercise("24.3", "noise in the mean: local over central differential privacy")
+def local_over_central(answer: Any) -> str:
+    expect_number(answer, 10.0, "Central: z C / n. Local: each adds z C, so the mean has z C / √n. Here n = 100.")
+    return "√n: the price of not trusting the server."

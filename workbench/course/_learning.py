@@ -1,0 +1,184 @@
+"""Exercises of notebooks 08 to 11, 16, 17 and 25: federated learning."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
+
+
+@exercise("08.1", "a server step with momentum")
+def server_momentum(answer: Any) -> str:
+    params, momentum = jnp.array([1.0, 2.0]), jnp.zeros(2)
+    for update in (jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])):
+        params, momentum = several(called(answer, params, momentum, update), 2, "parameters, momentum")
+    hint = "m ← 0.9 m + update, then params ← params − 0.5 m, where update is before minus after."
+    expect_values(params, [1 - 0.5 * (1 + 1.9), 2 - 0.5 * 1], hint)
+    return "the server remembers the directions of earlier rounds."
+
+
+@exercise("08.2", "the mean by images and the mean by clients")
+def two_means(answer: Any) -> str:
+    by_images, by_clients = several(answer, 2, "weighted by images, one vote each")
+    expect_number(by_images, 0.9, "90 of 100 images push by 1.", what="the mean by images")
+    expect_number(by_clients, 0.5, "Both clients count alike.", what="the mean by clients")
+    return "weights decide whom the model serves."
+
+
+@exercise("08.3", "hold a fifth of a client's images out")
+def hold_out(answer: Any) -> str:
+    x, y = np.arange(50.0)[:, None], np.arange(50) % 10
+    (train_x, train_y), (test_x, test_y) = several(called(answer, x, y), 2, "(x, y) to train, (x, y) to test")
+    if set(np.ravel(train_x)) & set(np.ravel(test_x)):
+        wrong("some images are in both parts: the test would reward remembering them.")
+    if len(train_x) + len(test_x) != 50 or len(test_x) != 10:
+        wrong(f"{len(train_x)} + {len(test_x)} images; 40 and 10 are expected of 50.")
+    if list(np.ravel(train_x).astype(int) % 10) != list(train_y) or list(np.ravel(test_x).astype(int) % 10) != list(
+        test_y
+    ):
+        wrong("images and labels do not belong together any more: select both with the same rows.")
+    return "no image is in both parts."
+
+
+@exercise("09.1", "where FedAvg converges with one local step")
+def one_local_step(answer: Any) -> str:
+    expect_number(answer, -11 / 14, "With one step the clients' weights are their curvatures.", rtol=0.01)
+    return "one step per round is gradient descent, and gradient descent does not drift."
+
+
+@exercise("09.2", "where FedProx converges")
+def prox_rest(answer: Any) -> str:
+    a, b, w = np.array([1.0, 4.0, 9.0]), np.array([-1.0, 2.0, -2.0]), 0.0
+    for _ in range(200):
+        local = np.full(3, w)
+        for _ in range(5):
+            local -= 0.1 * (a * (local - b) + 5.0 * (local - w))
+        w = float(local.mean())
+    expect_number(answer, w, "Run FedProx with mu=5 until it stops moving (30 rounds).", rtol=0.02)
+    return f"{w:.3f}: nearer to the optimum than FedAvg, and not on it."
+
+
+@exercise("09.3", "SCAFFOLD's new control variate")
+def new_control(answer: Any) -> str:
+    found = called(
+        answer, jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]), jnp.array([2.0, 2.0]), jnp.array([1.0, 3.0]), 5, 0.1
+    )
+    hint = "c_i⁺ = c_i − c + (x − y_i) / (K η), option II of the paper."
+    expect_values(found, [0.5 + 1 / 0.5, -0.5 - 1 / 0.5], hint)
+    return "the average gradient of the client's own steps, without another pass over its data."
+
+
+@exercise("10.1", "DiLoCo's outer step with Nesterov momentum")
+def outer_step(answer: Any) -> str:
+    optimizer = optax.sgd(0.7, momentum=0.9, nesterov=True)
+    params, momentum = jnp.array([1.0, -1.0]), jnp.zeros(2)
+    expected, state = params, optimizer.init(params)
+    for gradient in (jnp.array([0.2, 0.1]), jnp.array([0.4, -0.1])):
+        params, momentum = several(called(answer, params, momentum, gradient), 2, "parameters, momentum")
+        updates, state = optimizer.update(gradient, state)
+        expected = optax.apply_updates(expected, updates)
+    expect_values(params, expected, "m ← 0.9 m + g; Nesterov steps along g + 0.9 m with rate 0.7.")
+    return "the outer optimiser of DiLoCo."
+
+
+@exercise("10.2", "how far an absent data centre's AdamW moved")
+def absent_replica(answer: Any) -> str:
+    if abs(float(answer)) > 1e-9:
+        wrong("compare the inner state of the absent replica before and after the round: weight 0 leaves it alone.")
+    return "an absent replica keeps its optimiser as it was."
+
+
+@exercise("10.3", "the share of local steps lost with keep=0 and delay=9")
+def lost_steps(answer: Any) -> str:
+    expect_number(answer, 9 / 30, "A fragment is replaced by what was sent `delay` steps ago, of 30 steps.")
+    return "nine of 30 steps are thrown away; `keep` saves a part of them."
+
+
+@exercise("11.1", "a momentum that stays between 0 and 1")
+def bounded_momentum(answer: Any) -> str:
+    z = np.array([-8.0, -1.0, 0.0, 1.0, 8.0])
+    found = np.array([float(called(answer, jnp.float32(v))) for v in z])
+    if not ((found > 0) & (found < 1)).all():
+        wrong(f"for z from −8 to 8 the momentum is between {found.min():.3g} and {found.max():.3g}.")
+    if not (np.diff(found) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
+        wrong("the function should increase everywhere, so that gradients can move the momentum.")
+    return "it stays in range whatever the optimiser does to z."
+
+
+@exercise("11.2", "the best client rates for one round and for five")
+def horizons(answer: Any) -> str:
+    one, five = (float(v) for v in several(answer, 2, "best rate for one round, for five rounds"))
+    if not one < five:
+        wrong(
+            "on this data the best rate for one round is the smaller one; use a fine grid up to 8 with server rate 1."
+        )
+    if not (1.5 < one < 4.5 and 3 < five < 8):
+        wrong("make the grid finer, between 1 and 8, and rate the held-out loss.")
+    return "a horizon of one round is biased."
+
+
+@exercise("16.1", "the client that the asynchronous result leans to")
+def leaning(answer: Any) -> str:
+    expect_number(answer, 5, "Who still works when all others have finished?")
+    return "the slow one, which works alone at the end."
+
+
+@exercise("16.2", "the processes of the parameter server's program")
+def processes(answer: Any) -> str:
+    expect_number(answer, 5, "Count the nodes: each becomes a process.")
+    return "one server and four workers."
+
+
+@exercise("16.3", "the weight of a result that is late")
+def staleness_weight(answer: Any) -> str:
+    hint = "s(late) = (1 + late)^(−exponent): 1 for a fresh result, less for a late one."
+    expect_values([float(called(answer, late, 0.5)) for late in (0, 3, 8)], [1, 0.5, 1 / 3], hint)
+    return "the polynomial weight of asynchronous federated optimisation."
+
+
+@exercise("17.1", "the share of useful items with exponent 1")
+def priorities(answer: Any) -> str:
+    expect_number(answer, 50 / (50 + 950 * 0.01), "50 items of priority 1 against 950 of 0.01.", rtol=0.01)
+    return "the larger the exponent, the greedier the sampler."
+
+
+@exercise("17.2", "new items that the learner waits for in a step")
+def items_per_step(answer: Any) -> str:
+    expect_number(answer, 64, "32 samples a step, 0.5 samples per insert.")
+    return "the learner waits for the actors."
+
+
+@exercise("25.1", "the gradient of MAML for one inner step")
+def maml_gradient(answer: Any) -> str:
+    x, y = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.0])
+
+    def loss(w: jax.Array) -> jax.Array:
+        return jnp.mean((w * x - y) ** 2)
+
+    w, rate = jnp.float32(0.3), 0.1
+    expected = jax.grad(lambda v: loss(v - rate * jax.grad(loss)(v)))(w)
+    first_order = jax.grad(loss)(w - rate * jax.grad(loss)(w))
+    found = called(answer, loss, w, rate)
+    if np.allclose(found, first_order, rtol=1e-3) and not np.allclose(found, expected, rtol=1e-3):
+        wrong("this is the first-order approximation: differentiate *through* the inner step.")
+    expect_values(found, expected, "The gradient of `loss(w - rate * grad(loss)(w))` with respect to w.")
+    return "the gradient passes through the inner step."
+
+
+@exercise("25.2", "the best mixture of a global and a local model")
+def best_mixture(answer: Any) -> str:
+    expect_number(answer, 0.8, "Minimise (1 − a)² · 4 + a² · 1 over a.", rtol=0.01)
+    return "bias and variance decide: a = 4 / (4 + 1)."
+
+
+@exercise("25.3", "the total variation distance of label shares")
+def total_variation(answer: Any) -> str:
+    found = [
+        float(called(answer, np.array(p), np.array(q)))
+        for p, q in (((5, 5), (1, 1)), ((4, 0), (1, 1)), ((1, 0), (0, 9)))
+    ]
+    expect_values(found, [0, 0.5, 1], "Half of the sum of |p − q| of *shares*: divide counts by their sums first.")
+    return "0 for the same mixture, 1 for nothing in common."

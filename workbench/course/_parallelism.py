@@ -1,0 +1,97 @@
+"""Exercises of notebooks 22 and 23: collectives as algorithms, and the parallelism of one transformer."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from workbench.course._grading import (
+    called,
+    collectives,
+    compiled,
+    exercise,
+    expect_number,
+    expect_values,
+    sent_bytes,
+    wrong,
+)
+
+
+@exercise("22.1", "a ring all-reduce of collective-permutes that sends at most 2 S (n − 1) / n")
+def ring_all_reduce(answer: Any) -> str:
+    mesh = jax.make_mesh((8,), ("ring",), axis_types=(jax.sharding.AxisType.Auto,))
+    values = np.random.default_rng(0).normal(size=(8, 64)).astype("float32")
+    x = jax.device_put(jnp.asarray(values), NamedSharding(mesh, PartitionSpec("ring")))
+    mapped = jax.shard_map(answer, mesh=mesh, in_specs=PartitionSpec("ring"), out_specs=PartitionSpec("ring"))
+    found = called(jax.jit(mapped), x)
+    hint = "Every device should end with the sum over all devices, in its row of shape (1, 64)."
+    expect_values(found, np.tile(values.sum(0), (8, 1)), hint)
+    used = collectives(compiled(mapped, x, mesh=mesh))
+    if any(each.kind != "collective-permute" for each in used):
+        wrong(f"it uses {', '.join(sorted({e.kind for e in used}))}: build it of `jax.lax.ppermute`.")
+    limit = 2 * 64 * 4 * 7 / 8
+    if (sent := sent_bytes(used)) > limit:
+        wrong(f"a device sends {sent:,.0f} bytes; a ring needs {limit:,.0f}: send chunks of 8 numbers.")
+    return f"a device sends {sent:,.0f} bytes, the lower bound."
+
+
+@exercise("22.2", "the message size at which ring and tree cost the same")
+def crossover(answer: Any) -> str:
+    alpha, bandwidth, n = 1e-6, 50e9, 64
+    ring_steps, tree_steps = 2 * (n - 1), 2 * np.log2(n)
+    per_byte = (2 * np.log2(n) - 2 * (n - 1) / n) / bandwidth
+    expect_number(
+        answer, (ring_steps - tree_steps) * alpha / per_byte, "Set both costs equal and solve for S.", rtol=0.02
+    )
+    return "below it the tree wins (fewer steps), above it the ring (fewer bytes)."
+
+
+@exercise("22.3", "bytes over a slow link with a hierarchical all-reduce")
+def slow_bytes(answer: Any) -> str:
+    size, fast, slow = 2**30, 8, 4
+    hint = "After the reduce-scatter inside a host, a device holds S/8; the ring over 4 hosts sends 2 (S/8) (3/4)."
+    expect_number(answer, 2 * (size / fast) * (slow - 1) / slow, hint)
+    return "an eighth of what a flat ring would send over the slow links."
+
+
+@exercise("23.1", "bytes per device of parameters and AdamW state under FSDP")
+def fsdp_memory(answer: Any) -> str:
+    expect_number(
+        answer,
+        7e9 * 16 / 64,
+        "16 bytes per parameter: weights, gradient and two moments in float32, over 64.",
+        rtol=0.01,
+    )
+    return "1.75 GB instead of 112 GB."
+
+
+@exercise("23.2", "micro-batches for a bubble of at most 10 %")
+def bubble(answer: Any) -> str:
+    expect_number(answer, 63, "The bubble is (p − 1) / (m + p − 1) with p = 8 stages: the smallest m with at most 0.1.")
+    return "63 micro-batches for 8 stages."
+
+
+@exercise("23.3", "shardings of an MLP with one all-reduce")
+def tensor_parallel(answer: Any) -> str:
+    if not isinstance(answer, dict) or set(answer) != {"up", "down"}:
+        wrong("the answer should be a dictionary of PartitionSpecs for `up` and `down`.")
+    mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def placed(shape: tuple[int, ...], spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    def mlp(w: dict, x: jax.Array) -> jax.Array:
+        out = jax.nn.gelu(x @ w["up"]) @ w["down"]
+        return jax.lax.with_sharding_constraint(out, NamedSharding(mesh, PartitionSpec()))
+
+    weights = {"up": placed((64, 256), answer["up"]), "down": placed((256, 64), answer["down"])}
+    found = collectives(compiled(mlp, weights, placed((32, 64), PartitionSpec()), mesh=mesh))
+    if [each.kind for each in found] != ["all-reduce"]:
+        wrong(
+            f"the program uses {', '.join(each.kind for each in found) or 'no collective'}; one all-reduce is enough."
+        )
+    if found[0].payload_bytes > 32 * 64 * 4:
+        wrong(f"one all-reduce, but of {found[0].payload_bytes:,} bytes; 8,192 are enough.")
+    return "columns first, then rows: one all-reduce of the output."

@@ -1,0 +1,155 @@
+"""Exercises of notebooks 04 to 07, 14, 15, 18 and 19: shardings, the compiled program, cost, layouts, replicas."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from workbench.cost import estimate_scaled
+from workbench.course._grading import (
+    called,
+    collectives,
+    compiled,
+    exercise,
+    expect_number,
+    expect_values,
+    payload_bytes,
+    sent_bytes,
+    several,
+    wrong,
+)
+from workbench.mesh import make_mesh
+from workbench.records import ProgramRecord
+
+
+@exercise("04.1", "shardings of three layers without an all-gather")
+def three_layers(answer: Any) -> str:
+    if not isinstance(answer, dict) or set(answer) != {"w1", "w2", "w3"}:
+        wrong("the answer should be a dictionary of PartitionSpecs for `w1`, `w2` and `w3`.")
+    mesh = make_mesh(clients=4, model=2)
+    shapes = {"w1": (32, 64), "w2": (64, 64), "w3": (64, 32)}
+
+    def placed(shape: tuple[int, ...], spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    for name, spec in answer.items():
+        shard = NamedSharding(mesh, spec).shard_shape(shapes[name])
+        if np.prod(shard) > np.prod(shapes[name]) // 2:
+            wrong(f"a device holds {shard} of `{name}` {shapes[name]}: that is more than half of it.")
+
+    def forward(w: dict, x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(x @ w["w1"]) @ w["w2"]) @ w["w3"]
+
+    weights = {name: placed(shapes[name], answer[name]) for name in shapes}
+    found = collectives(compiled(forward, weights, placed((64, 32), PartitionSpec("clients")), mesh=mesh))
+    kinds = sorted({each.kind for each in found})
+    if kinds != ["all-reduce"]:
+        wrong(f"the forward pass uses {', '.join(kinds) or 'no collective'}; alternate columns and rows.")
+    limit = 64 // 4 * 64 * 4
+    if (carried := payload_bytes(found)) > limit:
+        wrong(f"nothing is gathered, but the all-reduces carry {carried:,.0f} bytes; {limit:,} are enough.")
+    return f"one all-reduce of {carried:,.0f} bytes between the second layer and the third."
+
+
+@exercise("05.1", "the kinds of collectives over `model` after the other sharding")
+def new_collectives(answer: Any) -> str:
+    if set(answer) != {"all-reduce", "all-gather"}:
+        wrong("look at every collective over `model` whose source line is the first product: there are two kinds.")
+    return "partial products are summed, and the hidden units are gathered or cut again."
+
+
+@exercise("05.2", "the all-reduces over `clients` for two reductions")
+def combined(answer: Any) -> str:
+    expect_number(answer, 1, "XLA combines reductions over the same devices; count instructions, not stages.")
+    return "one instruction that serves both stages."
+
+
+@exercise("06.1", "rows per step that make the training compute-bound")
+def rows_to_ridge(answer: Any) -> str:
+    expect_number(answer, 2 * 197e12 / 819e9, "rows / 2 FLOPs per byte of float32 must reach the ridge.", rtol=0.02)
+    return "about 480 rows, if only the matrices are read."
+
+
+@exercise("06.2", "bytes that one device sends on 4 × 2 and on 8 × 1 devices")
+def two_meshes(answer: Any) -> str:
+    grid, flat = (float(v) for v in several(answer, 2, "bytes on 4 × 2, bytes on 8 × 1"))
+    model = 2 * 128 * 512 * 4
+    expect_number(flat, 2 * model * 7 / 8, "One all-reduce of the whole model over 8.", what="the flat mesh", rtol=0.01)
+    if not grid > flat:
+        wrong("on 4 × 2 every step adds activations over `model`; include the executions of these all-reduces.")
+    return "without the `model` axis nothing is sent inside a step."
+
+
+@exercise("07.1", "the first power of two of model sizes that does not fit")
+def too_large(answer: Any, record: ProgramRecord) -> str:
+    sizes = [2.0**k for k in range(1, 10)]
+    fits = [estimate_scaled(record, model=size, devices=16).memory for size in sizes]
+    first = next(size for size, memory in zip(sizes, fits, strict=True) if memory is not None and not memory.fits)
+    expect_number(answer, first, "Try 2, 4, 8, … with `estimate_scaled(record, model=size, devices=16).memory.fits`.")
+    return f"{first:g} times the model is the first that does not fit."
+
+
+@exercise("07.2", "the straggler once client 11 has a normal device")
+def next_straggler(answer: Any) -> str:
+    expect_number(answer, 23, "Simulate again with `speed[11] = 1e12`; one client has a slow uplink.")
+    return "its slow uplink decides now."
+
+
+@exercise("14.1", "what a reduce-scatter would save, in numbers per device")
+def reduce_scatter_saves(answer: Any) -> str:
+    n, c, q = 512, 4, 4
+    hint = "An all-reduce sends 2 (c − 1) n² / (c q²) numbers, a reduce-scatter half of that."
+    expect_number(answer, (c - 1) * n**2 / (c * q**2), hint)
+    return "half of the bytes that add the layers."
+
+
+@exercise("14.2", "the operation that a `reduce_sum` over layers becomes in the gradient")
+def transposed_sum(answer: Any) -> str:
+    if str(answer).strip().lower() != "broadcast":
+        wrong("trace the gradient and look for the stage over `layers` that the forward pass does not have.")
+    return "the transpose of a sum is a broadcast."
+
+
+@exercise("14.3", "the gathered bytes in bfloat16, as a share of those in float32")
+def bfloat16_share(answer: Any) -> str:
+    expect_number(answer, 0.5, "bfloat16 has two bytes.")
+    return "two bytes instead of four; the all-reduce keeps float32."
+
+
+@exercise("15.1", "moments of the whole batch from those of the replicas")
+def global_moments(answer: Any) -> str:
+    x = np.random.default_rng(0).normal(size=(8, 16, 3)).astype("float32") * np.arange(1, 9)[:, None, None]
+    means, variances = x.mean(1), x.var(1)
+    found = several(called(answer, jnp.asarray(means), jnp.asarray(variances)), 2, "mean, variance")
+    hint = "The mean of the variances misses how far the replicas' means lie apart: average E[x²] = var + mean²."
+    expect_values(found[0], x.reshape(-1, 3).mean(0), hint)
+    expect_values(found[1], x.reshape(-1, 3).var(0), hint, atol=1e-2)
+    return "the variance of the whole is the mean variance plus the variance of the means."
+
+
+@exercise("15.2", "bytes of one synchronous normalisation of 32 features, forwards")
+def norm_bytes(answer: Any) -> str:
+    expect_number(answer, 2 * 32 * 4, "Two vectors of 32 numbers: the mean and the mean of squares.")
+    return "two vectors of 32 numbers."
+
+
+@exercise("18.1", "the client whose data are broken")
+def broken_client(answer: Any) -> str:
+    expect_number(answer, 5, "Run with `Sequential(check_nan=True)`: the error has an attribute `client`.")
+    return "the error names the client, although the mean would have hidden it."
+
+
+@exercise("19.1", "a roll by two rows that sends two rows")
+def small_roll(answer: Any) -> str:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    values = jnp.arange(64.0 * 4).reshape(64, 4)
+    x = jax.device_put(values, NamedSharding(mesh, PartitionSpec("data")))
+    expect_values(called(answer, x), np.roll(values, 2, axis=0), "Roll by two along axis 0.")
+    found = collectives(compiled(answer, x, mesh=mesh))
+    if any(each.kind != "collective-permute" for each in found):
+        wrong(f"it uses {', '.join(sorted({each.kind for each in found}))}; neighbours alone need to talk.")
+    if (sent := sent_bytes(found)) > 2 * 4 * 4:
+        wrong(f"the values are right, but a device sends {sent:,.0f} bytes; two rows are 32.")
+    return f"a device sends {sent:,.0f} bytes to its neighbour."
