@@ -42,7 +42,7 @@ from .api import (
     try_specs as try_specs,
     why as why,
 )
-from .federated import algorithms as algorithms, data as data, experiments as experiments
+from .federated import algorithms as algorithms, data as data, experiments as experiments, population as population
 from .federated.experiments import compare_runs as compare_runs, sweep as sweep
 from .measurement import (
     Run as Run,

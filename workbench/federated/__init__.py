@@ -1,4 +1,4 @@
-"""Federated learning on the primitives: algorithms, client data, experiments."""
+"""Federated learning on the primitives: algorithms, client data, experiments, populations of devices."""
 
 import lazy_loader
 

@@ -1,1 +1,1 @@
-from . import algorithms as algorithms, data as data, experiments as experiments
+from . import algorithms as algorithms, data as data, experiments as experiments, population as population

@@ -79,6 +79,15 @@ from workbench.records._play import (
     PlayedValueRecord as PlayedValueRecord,
     PlayRecord as PlayRecord,
 )
+from workbench.records._population import (
+    DeviceClassRecord as DeviceClassRecord,
+    PopulationRunRecord as PopulationRunRecord,
+    ProtocolCostRecord as ProtocolCostRecord,
+    ProtocolRoundRecord as ProtocolRoundRecord,
+    ScheduleKind as ScheduleKind,
+    SimulatedRoundRecord as SimulatedRoundRecord,
+    WorkRecord as WorkRecord,
+)
 from workbench.records._profile import (
     ProfiledDeviceRecord as ProfiledDeviceRecord,
     ProfiledMemoryRecord as ProfiledMemoryRecord,

@@ -81,6 +81,7 @@ from workbench.render._mesh import (
     render_mesh_svg as render_mesh_svg,
     render_mesh_text as render_mesh_text,
 )
+from workbench.render._population import plot_costs as plot_costs
 from workbench.render._profile import render_profile_text as render_profile_text
 from workbench.render._profile_page import (
     embed_profile_html as embed_profile_html,

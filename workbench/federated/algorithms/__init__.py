@@ -3,6 +3,10 @@
 from workbench.federated.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm as Algorithm, ServerState as ServerState
 from workbench.federated.algorithms._apfl import ApflState as ApflState, apfl as apfl
+from workbench.federated.algorithms._buffered_fedavg import (
+    BufferedState as BufferedState,
+    buffered_fedavg as buffered_fedavg,
+)
 from workbench.federated.algorithms._byzantine import (
     bulyan as bulyan,
     geometric_median as geometric_median,
@@ -61,6 +65,7 @@ from workbench.federated.algorithms._private_trees import (
 )
 from workbench.federated.algorithms._robust import median as median, trimmed_mean as trimmed_mean
 from workbench.federated.algorithms._scaffold import ScaffoldState as ScaffoldState, scaffold as scaffold
+from workbench.federated.algorithms._secure_cost import secure_aggregation_cost as secure_aggregation_cost
 from workbench.federated.algorithms._self_tuning import hypergradient as hypergradient, reweighted as reweighted
 from workbench.federated.algorithms._statistics import (
     histogram as histogram,

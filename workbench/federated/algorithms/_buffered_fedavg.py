@@ -1,0 +1,93 @@
+"""One step of FedBuff for clients out of a large population, each of which started from some version of the model."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step
+from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+class BufferedState(NamedTuple):
+    """The server's state, and its latest versions of the parameters, the newest first (leaves `[versions, ...]`)."""
+
+    server: ServerState
+    versions: Any
+
+
+def buffered_fedavg(
+    loss: Loss,
+    *,
+    clients: int,
+    client_optimizer: optax.GradientTransformation,
+    server_optimizer: optax.GradientTransformation | None = None,
+    versions: int = 8,
+    exponent: float = 0.5,
+    aggregator: Aggregator | None = None,
+) -> Algorithm:
+    """Federated averaging with buffered asynchronous aggregation: one step of the server from one buffer of results.
+
+    `fedbuff` follows a fixed set of clients; here every buffer holds other ones, and the server keeps its versions.
+
+    The update of a client that started `s` steps of the server ago is scaled by `(1 + s) ** -exponent`. The program
+    computes the clients of a buffer together, each from its own version of the parameters; on a real system each of
+    them started when its version was the newest, and received that one alone (so read a client's bytes from the plan
+    of `fedavg`).
+
+    Args:
+        loss: `loss(params, batch)`, a scalar.
+        clients: Results in the buffer.
+        client_optimizer: Of the clients.
+        server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`.
+        versions: How many the server keeps; older starts count as the oldest one kept.
+        exponent: How much less a stale result counts; 0 weighs all alike.
+        aggregator: As in `fedavg`.
+
+    Returns:
+        The algorithm. Its round takes batches `[clients, steps, ...]`, a dictionary that holds `staleness` `[clients]`
+        (whole numbers; `population.train` adds them) and may hold `weight`, and returns the metrics `loss` and
+        `staleness`, the weighted means.
+
+    Example:
+        >>> algorithm = buffered_fedavg(lambda w, b: (w - b["x"]) ** 2, clients=2, client_optimizer=optax.sgd(0.5), versions=2)
+        >>> batches = {"x": jnp.array([[1.0], [3.0]]), "staleness": jnp.array([0, 1])}
+        >>> state, metrics = algorithm.round(algorithm.init(jnp.float32(0)), batches)
+        >>> round(float(algorithm.params_of(state)), 3)  # (1 + 3 / √2) / 2
+        1.561
+
+    References:
+        Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (arXiv 2106.06639),
+        Algorithm 1; the scale is that of its section 5.
+    """
+    server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
+    combiner = weighted_mean() if aggregator is None else aggregator
+
+    def train(params: Any, staleness: jax.Array, batches: Any) -> Any:
+        start = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, staleness, keepdims=False), params)
+        trained = train_locally(loss, client_optimizer, start, batches)
+        scale = (1 + staleness.astype(jnp.float32)) ** -exponent
+        update = jax.tree.map(lambda x: x * scale.astype(x.dtype), trained.update)
+        return update, trained.loss, staleness.astype(jnp.float32)
+
+    @program(clients=clients)
+    def buffered_round(state: BufferedState, client_batches: Any) -> tuple[BufferedState, dict[str, jax.Array]]:
+        batches, weight = split_weight(client_batches, clients)
+        staleness = jnp.clip(batches["staleness"], 0, versions - 1)
+        batches = {name: each for name, each in batches.items() if name != "staleness"}
+        update, losses, ages = map_fn(train, (broadcast(state.versions), staleness, batches))
+        mean, aggregation = combiner.combine(update, weight, state.server.aggregation)
+        value, age = reduce_weighted_mean((losses, ages), weight)
+        after = server_step(server, state.server, mean, aggregation)
+        kept = jax.tree.map(lambda old, new: jnp.concatenate([new[None], old[:-1]]), state.versions, after.params)
+        return BufferedState(after, kept), {"loss": value, "staleness": age}
+
+    @program(clients=clients)
+    def init(params: Any) -> BufferedState:
+        state = ServerState(params, server.init(params), combiner.init(params))
+        return BufferedState(state, jax.tree.map(lambda x: jnp.stack([x] * versions), params))
+
+    return Algorithm(name="FedBuff", init=init, round=buffered_round, params_of=lambda state: state.server.params)

@@ -1,0 +1,29 @@
+"""Populations of up to 10⁸ devices on a virtual clock: who is there, how long a round takes, what it costs."""
+
+from workbench.federated.population._availability import (
+    Always as Always,
+    Availability as Availability,
+    RecordedSessions as RecordedSessions,
+    Sessions as Sessions,
+)
+from workbench.federated.population._devices import (
+    NIGHTS as NIGHTS,
+    PHONES as PHONES,
+    WORLD as WORLD,
+    Devices as Devices,
+    Population as Population,
+    RecordedDevices as RecordedDevices,
+)
+from workbench.federated.population._schedules import Buffered as Buffered, Synchronous as Synchronous
+from workbench.federated.population._servers import Servers as Servers
+from workbench.federated.population._simulate import Simulation as Simulation, simulate as simulate
+from workbench.federated.population._traces import (
+    read_devices as read_devices,
+    read_fedscale_devices as read_fedscale_devices,
+    read_fedscale_sessions as read_fedscale_sessions,
+    read_sessions as read_sessions,
+)
+from workbench.federated.population._train import train as train
+from workbench.federated.population._work import work_of as work_of
+from workbench.records import DeviceClassRecord as DeviceClassRecord, WorkRecord as WorkRecord
+from workbench.render import plot_costs as plot_costs

@@ -1,0 +1,183 @@
+"""When a device can train: sessions that repeat every day, always, or recorded sessions."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from workbench.errors import ProgramError
+from workbench.federated.population._draws import draw_bits, key_of, parts_of
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+class Availability(Protocol):
+    """When devices can train."""
+
+    def remaining_seconds(
+        self,
+        ids: Integer[np.ndarray, " n"],
+        seconds: float | Float[np.ndarray, " n"],
+        zone_hours: Float[np.ndarray, " n"],
+        seed: int,
+    ) -> Float[np.ndarray, " n"]:
+        """How long each device stays available from `seconds` (UTC) on; 0 where it is not available."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Always:
+    """Devices that never leave.
+
+    Example:
+        >>> Always().remaining_seconds(np.arange(2), 0.0, np.zeros(2), 0).tolist()
+        [inf, inf]
+    """
+
+    def remaining_seconds(
+        self,
+        ids: Integer[np.ndarray, " n"],
+        seconds: float | Float[np.ndarray, " n"],
+        zone_hours: Float[np.ndarray, " n"],
+        seed: int,
+    ) -> Float[np.ndarray, " n"]:
+        """Infinite for every device."""
+        return np.full(len(ids), math.inf)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sessions:
+    """One session per device and day, at about the same local time: idle, charging and on an unmetered network.
+
+    A device has the session of a day with probability `chance`. It starts at `start_hour` of the device's own time plus
+    a triangular deviation of at most `spread_hours`, and lasts uniformly between `shortest_hours` and `longest_hours`.
+
+    Args (of the constructor):
+        start_hour: 0 to 24, local time.
+        spread_hours: The largest deviation, up to 12.
+        shortest_hours: At least 0.
+        longest_hours: Up to 24.
+        chance: 0 to 1.
+
+    Raises:
+        ProgramError: if a number is out of its range.
+
+    Example:
+        >>> night = Sessions(start_hour=22, spread_hours=1, shortest_hours=6, longest_hours=8)
+        >>> hours = (36, 25)
+        >>> at_noon, at_one = (night.remaining_seconds(np.arange(3), h * 3600.0, np.zeros(3), 0) for h in hours)
+        >>> at_noon.tolist(), bool((at_one > 0).all())
+        ([0.0, 0.0, 0.0], True)
+
+    References:
+        Bonawitz et al., "Towards Federated Learning at Scale: System Design", MLSys 2019, section 9 and figure 5: the
+        number of available devices varies about fourfold over a day.
+    """
+
+    start_hour: float
+    spread_hours: float
+    shortest_hours: float
+    longest_hours: float
+    chance: float = 1.0
+
+    def __post_init__(self) -> None:
+        fits = 0 <= self.start_hour <= 24 and 0 <= self.spread_hours <= 12 and 0 <= self.chance <= 1
+        if not (fits and 0 <= self.shortest_hours <= self.longest_hours <= 24):
+            message = (
+                f"`Sessions` received {self}. A session starts at an hour of the day, give or take at most 12, and "
+                "ends within 24: pass 0 <= start_hour <= 24, 0 <= spread_hours <= 12, "
+                "0 <= shortest_hours <= longest_hours <= 24 and 0 <= chance <= 1."
+            )
+            raise ProgramError(message)
+
+    def bounds(
+        self, ids: Integer[np.ndarray, " n"], days: Integer[np.ndarray, " n"], seed: int
+    ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+        """Start and end, in seconds of the device's own time, of the session of a day, and whether there is one."""
+        day_keys = draw_bits(key_of(seed, repr(self)), days + 4)  # counters are not negative
+        first, second, length, lot = parts_of(draw_bits(day_keys, ids))
+        starts = days * DAY + (self.start_hour + (first + second - 1) * self.spread_hours) * HOUR
+        lengths = self.shortest_hours + length * (self.longest_hours - self.shortest_hours)
+        return starts, starts + lengths * HOUR, lot < self.chance
+
+    def remaining_seconds(
+        self,
+        ids: Integer[np.ndarray, " n"],
+        seconds: float | Float[np.ndarray, " n"],
+        zone_hours: Float[np.ndarray, " n"],
+        seed: int,
+    ) -> Float[np.ndarray, " n"]:
+        """Seconds until the end of the session that holds now, of the longer one where two do; else 0."""
+        local = np.asarray(seconds) + zone_hours * HOUR
+        # Sessions of a day begin within 12 hours of `start_hour`, so that no more than two can hold now.
+        newest = np.floor((local - (self.start_hour - 12) * HOUR) / DAY).astype(np.int64)
+        remaining = np.zeros(len(ids))
+        for days in (newest - 1, newest):
+            starts, ends, there = self.bounds(ids, days, seed)
+            inside = there & (starts <= local) & (local < ends)
+            np.maximum(remaining, np.where(inside, ends - local, 0.0), out=remaining)
+        return remaining
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedSessions:
+    """Sessions that were recorded on real devices; every client repeats those of one device.
+
+    Args (of the constructor):
+        starts: Of all sessions of all devices, in seconds; the sessions of a device lie together, in order of time.
+        ends: Likewise.
+        offsets: Where the sessions of each device begin in both, `[devices + 1]`.
+        periods: Seconds after which each device's record starts again, `[devices]`.
+
+    Example:
+        >>> recorded = RecordedSessions(np.array([10.0]), np.array([30.0]), np.array([0, 1]), np.array([100.0]))
+        >>> [float(recorded.remaining_seconds(np.arange(1), at, np.zeros(1), 0)[0]) for at in (0.0, 15.0, 115.0, 40.0)]
+        [0.0, 15.0, 15.0, 0.0]
+    """
+
+    starts: Float[np.ndarray, " sessions"]
+    ends: Float[np.ndarray, " sessions"]
+    offsets: Integer[np.ndarray, " devices+1"]
+    periods: Float[np.ndarray, " devices"]
+
+    def devices_of(self, ids: Integer[np.ndarray, " n"], seed: int) -> Integer[np.ndarray, " n"]:
+        """The recorded device that each client repeats."""
+        return (draw_bits(key_of(seed, "recorded sessions"), ids) % np.uint64(len(self.periods))).astype(np.int64)
+
+    def remaining_seconds(
+        self,
+        ids: Integer[np.ndarray, " n"],
+        seconds: float | Float[np.ndarray, " n"],
+        zone_hours: Float[np.ndarray, " n"],
+        seed: int,
+    ) -> Float[np.ndarray, " n"]:
+        """Seconds until the recorded session ends; time zones are those of the record."""
+        device = self.devices_of(ids, seed)
+        now = np.asarray(seconds) % self.periods[device]
+        low, high = self.offsets[device], self.offsets[device + 1]
+        first, last = low.copy(), high.copy()
+        while (open_ := first < last).any():  # of each device, how many sessions have begun: a search by halves
+            middle = (first + last) // 2
+            begun = open_ & (self.starts[np.minimum(middle, len(self.starts) - 1)] <= now)
+            first = np.where(begun, middle + 1, first)
+            last = np.where(open_ & ~begun, middle, last)
+        begun = first > low
+        ends = self.ends[np.maximum(first - 1, 0)]
+        return np.where(begun & (now < ends), ends - now, 0.0)
+
+
+def remaining_of_all(
+    kinds: Sequence[Availability],
+    ids: Integer[np.ndarray, " n"],
+    seconds: float | Float[np.ndarray, " n"],
+    zone_hours: Float[np.ndarray, " n"],
+    seed: int,
+) -> Float[np.ndarray, " n"]:
+    """The longest that a device stays available by any of its kinds of sessions."""
+    found = np.zeros(len(ids))
+    for kind in kinds:
+        np.maximum(found, kind.remaining_seconds(ids, seconds, zone_hours, seed), out=found)
+    return found

@@ -1,0 +1,111 @@
+"""Random numbers that are a function of a counter: client 17 is the same client whenever it is looked at."""
+
+import hashlib
+import math
+
+import numpy as np
+from jaxtyping import Float, Integer, UInt64
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def key_of(seed: int, *names: str | int) -> np.uint64:
+    """The key of one stream of numbers, such as the speeds of all devices.
+
+    Example:
+        >>> bool(key_of(0, "speed") == key_of(0, "speed")), bool(key_of(0, "speed") == key_of(1, "speed"))
+        (True, False)
+    """
+    text = "/".join(map(str, (seed, *names))).encode()
+    return np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+
+
+def draw_bits(
+    key: np.uint64 | UInt64[np.ndarray, " n"], counters: Integer[np.ndarray, " n"]
+) -> UInt64[np.ndarray, " n"]:
+    """64 random bits for every counter: the output function of SplitMix64 at `key + counter * golden ratio`.
+
+    Args:
+        key: Of the stream, or one per counter (the bits of an earlier draw, for numbers of two counters).
+        counters: Whole numbers of at least 0.
+
+    References:
+        Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 17; Salmon et al.,
+        "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, for counters instead of states.
+    """
+    bits = counters.astype(np.uint64) * _GOLDEN
+    bits += key
+    bits ^= bits >> _SHIFTS[0]
+    bits *= _FIRST
+    bits ^= bits >> _SHIFTS[1]
+    bits *= _SECOND
+    bits ^= bits >> _SHIFTS[2]
+    return bits
+
+
+def draw_uniform(
+    key: np.uint64 | UInt64[np.ndarray, " n"], counters: Integer[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """A number between 0 and 1, both excluded, for every counter.
+
+    Example:
+        >>> draws = draw_uniform(key_of(0, "example"), np.arange(100_000))
+        >>> bool(abs(draws.mean() - 0.5) < 0.005)
+        True
+    """
+    return ((draw_bits(key, counters) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def draw_normal(key: np.uint64, counters: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """A standard normal number for every counter (Box and Muller)."""
+    bits = draw_bits(key, counters)
+    first = ((bits >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32
+    second = (bits & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
+    return np.sqrt(-2 * np.log(first)) * np.cos(2 * np.pi * second)
+
+
+def parts_of(bits: UInt64[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], ...]:
+    """Four numbers between 0 and 1 of 16 bits each, which one draw holds."""
+    mask = np.uint64(0xFFFF)
+    return tuple((((bits >> np.uint64(16 * i)) & mask).astype(np.float64) + 0.5) * 2.0**-16 for i in range(4))
+
+
+class Permutation:
+    """All numbers below `size` in a random order, of which any stretch can be computed without the others.
+
+    A Feistel network of four rounds permutes the pairs of two digits of base √size; the few numbers that are too large
+    are left out.
+
+    Args (of the constructor):
+        size: How many.
+        key: Of the order.
+
+    Attributes:
+        positions: How many positions the order has; some are empty.
+
+    Example:
+        >>> order = Permutation(10, key_of(0, "order"))
+        >>> sorted(order.stretch(0, order.positions).tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+    References:
+        Luby and Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions", SIAM J. Comput.
+        1988; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
+    """
+
+    def __init__(self, size: int, key: np.uint64) -> None:
+        self._size = np.uint64(size)
+        self._base = np.uint64(math.isqrt(size - 1) + 1)
+        self._keys = draw_bits(key, np.arange(4))
+        self.positions = int(self._base) ** 2
+
+    def stretch(self, start: int, stop: int) -> Integer[np.ndarray, " n"]:
+        """The numbers at some positions, in order; a few less than `stop - start`, as empty positions are left out."""
+        positions = np.arange(start, min(stop, self.positions), dtype=np.uint64)
+        left, right = np.divmod(positions, self._base)
+        for key in self._keys:
+            left, right = right, (left + (draw_bits(key, right) >> np.uint64(8))) % self._base
+        found = left * self._base + right
+        return found[found < self._size].astype(np.int64)

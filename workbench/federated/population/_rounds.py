@@ -1,0 +1,187 @@
+"""Synchronous rounds on the virtual clock; all clients of a round are computed together."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from workbench.errors import ProgramError
+from workbench.federated.population._devices import Population
+from workbench.federated.population._draws import draw_bits, key_of
+from workbench.federated.population._schedules import Synchronous
+from workbench.federated.population._selection import Asked, Load, eligible, select
+from workbench.federated.population._servers import Servers
+from workbench.records import ProtocolCostRecord, SimulatedRoundRecord
+
+_FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 60.0, 3600.0, 2 * 86_400.0
+
+
+class Step(NamedTuple):
+    """One server step and the clients that made it."""
+
+    record: SimulatedRoundRecord
+    ids: Integer[np.ndarray, " used"]
+    staleness: Integer[np.ndarray, " used"]
+
+
+class Spent(NamedTuple):
+    """What clients had exchanged and used when they stopped, one entry each."""
+
+    download_bytes: Float[np.ndarray, " n"]
+    upload_bytes: Float[np.ndarray, " n"]
+    joules: Float[np.ndarray, " n"]
+
+
+def spent_until(asked: Asked, stop: Float[np.ndarray, " n"], load: Load) -> Spent:
+    """What each client had spent after `stop` seconds; waiting for the network's latency costs nothing."""
+    received = np.minimum(stop, asked.download)
+    computed = np.clip(stop - asked.download - load.lead, 0, asked.compute)
+    sent = np.clip(stop - (asked.finish - asked.upload), 0, asked.upload)
+    return Spent(
+        load.download_bytes * _share(received, asked.download),
+        load.upload_bytes * _share(sent, asked.upload),
+        computed * asked.watts + (received + sent) * asked.radio,
+    )
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.ones_like(part), where=whole > 0)
+
+
+def synchronous_steps(
+    population: Population,
+    load: Load,
+    schedule: Synchronous,
+    servers: Servers,
+    protocol: ProtocolCostRecord | None,
+    *,
+    start: float,
+    seed: int,
+) -> Iterator[Step]:
+    """Rounds without end."""
+    now, number = start, 0
+    while True:
+        asked, share, waited = _ask_enough(population, load, schedule, now, number, seed)
+        step = _round(asked, load, schedule, servers, protocol, number=number, start=now, waited=waited, share=share)
+        yield step
+        now, number = now + step.record.seconds, number + 1
+
+
+def _ask_enough(
+    population: Population, load: Load, schedule: Synchronous, now: float, number: int, seed: int
+) -> tuple[Asked, float, float]:
+    """Waits until enough clients are available for a round that can succeed."""
+    wanted, needed = math.ceil(schedule.cohort * schedule.over_selection), _needed(schedule)
+    waited, pause = 0.0, _FIRST_WAIT
+    while True:
+        asked, share = select(population, load, count=wanted, seconds=now + waited, number=number, seed=seed)
+        if len(asked.ids) >= needed:
+            return asked, share, waited
+        if waited == 0:
+            check_able(population, load)
+        if waited > _PATIENCE:
+            message = (
+                f"`simulate` waited {_PATIENCE / 3600:.0f} hours of virtual time for round {number}, in which never "
+                f"more than {len(asked.ids)} of {population.clients} clients were available at once. A round needs "
+                f"{needed}: use a smaller cohort, a larger population or longer sessions."
+            )
+            raise ProgramError(message)
+        waited, pause = waited + pause, min(2 * pause, _LONGEST_WAIT)
+
+
+def check_able(population: Population, load: Load) -> None:
+    """Refuses work that no device of a sample can do.
+
+    Raises:
+        ProgramError: if the memory or the battery of every one is too small.
+    """
+    draws = draw_bits(key_of(population.seed, "sample"), np.arange(10_000))
+    ids = (draws % np.uint64(population.clients)).astype(np.int64)
+    devices = population.devices_of(ids)
+    if not eligible(population, devices, ids, load).any():
+        work = load.work
+        message = (
+            f"`simulate` received work of {work.flops:.3g} FLOPs and {work.memory_bytes / 1e6:,.0f} MB, which none of "
+            f"10,000 sampled devices can do: they have up to {devices.memory_bytes.max() / 1e6:,.0f} MB, and spend at "
+            f"most {population.battery_share:.0%} of a battery of up to {devices.battery_joules.max() / 1e3:.0f} kJ. "
+            "Use a smaller model or fewer local steps, or raise `battery_share`."
+        )
+        raise ProgramError(message)
+
+
+def _needed(schedule: Synchronous) -> int:
+    return math.ceil(schedule.cohort * schedule.minimum_share)
+
+
+def _end(asked: Asked, done: Bool[np.ndarray, " n"], schedule: Synchronous) -> float:
+    """When the server has what it waits for, or gives up."""
+    deadline = math.inf if schedule.deadline_seconds is None else schedule.deadline_seconds
+    finishes = asked.finish[done]
+    if len(finishes) >= schedule.cohort:
+        return min(float(np.partition(finishes, schedule.cohort - 1)[schedule.cohort - 1]), deadline)
+    return deadline if math.isfinite(deadline) else float(np.minimum(asked.finish, asked.leave).max())
+
+
+def _round(
+    asked: Asked,
+    load: Load,
+    schedule: Synchronous,
+    servers: Servers,
+    protocol: ProtocolCostRecord | None,
+    *,
+    number: int,
+    start: float,
+    waited: float,
+    share: float,
+) -> Step:
+    done = asked.finish <= asked.leave
+    end = _end(asked, done, schedule)
+    used = np.flatnonzero(done & (asked.finish <= end))
+    if len(used) > schedule.cohort:  # results that arrive at the same moment
+        used = used[np.argsort(asked.finish[used], kind="stable")[: schedule.cohort]]
+    spent = spent_until(asked, np.minimum(np.minimum(asked.finish, asked.leave), end), load)
+    gone = ~done & (asked.leave <= end)
+    after, alive = _unmasking(asked, used, end, protocol)
+    succeeded = len(used) >= _needed(schedule) and (protocol is None or alive >= protocol.threshold)
+    wasted = np.ones(len(asked.ids), bool)
+    if succeeded:
+        wasted[used] = False
+    exchanged = spent.download_bytes + spent.upload_bytes
+    sending = servers.adding_seconds(len(asked.ids), load.download_bytes)
+    adding = servers.adding_seconds(len(used), load.upload_bytes)
+    removing = protocol.server_operations / servers.operations_per_second if protocol else 0.0
+    record = SimulatedRoundRecord(
+        round=number,
+        start_seconds=start,
+        seconds=waited + sending + end + after + adding + removing,
+        asked=len(asked.ids),
+        used=len(used) if succeeded else 0,
+        late=len(asked.ids) - len(used) - int(gone.sum()),
+        dropped=int(gone.sum()),
+        succeeded=succeeded,
+        download_bytes=float(spent.download_bytes.sum()),
+        upload_bytes=float(spent.upload_bytes.sum()) + alive * load.after_bytes,
+        wasted_bytes=float(exchanged[wasted].sum()),
+        between_servers_bytes=servers.between_bytes(load.download_bytes, load.upload_bytes),
+        energy_joules=float(spent.joules.sum()),
+        wasted_joules=float(spent.joules[wasted].sum()),
+        available_share=share,
+    )
+    ids = asked.ids[used] if succeeded else asked.ids[:0]
+    return Step(record, ids, np.zeros(len(ids), np.int64))
+
+
+def _unmasking(
+    asked: Asked, used: Integer[np.ndarray, " used"], end: float, protocol: ProtocolCostRecord | None
+) -> tuple[float, int]:
+    """Seconds until enough clients have answered the exchanges after training, and how many are there to answer."""
+    if protocol is None or not any(each.after_training for each in protocol.rounds):
+        return 0.0, len(used)
+    seconds = asked.unmask[used]
+    there = asked.leave[used] >= end + seconds
+    alive = int(there.sum())
+    if alive < protocol.threshold:
+        return float(seconds.max(initial=0.0)), alive
+    return float(np.partition(seconds[there], protocol.threshold - 1)[protocol.threshold - 1]), alive

@@ -1,0 +1,146 @@
+"""Which clients the server asks: those that are available now and can hold the work, in a random order."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from workbench.federated.population._devices import Devices, Population
+from workbench.federated.population._draws import Permutation, draw_bits, key_of
+from workbench.records import ProtocolCostRecord, WorkRecord
+
+_SCANNED = 4_000_000  # clients looked at for one round; a population without enough available ones makes it wait
+_MASK_OPERATIONS = 16.0  # integer operations per word of a mask: a ChaCha20 block is 320 of them for 16 words
+
+
+class Asked(NamedTuple):
+    """Clients that begin to work, one entry each. Seconds are from the start of each client."""
+
+    ids: Integer[np.ndarray, " n"]
+    finish: Float[np.ndarray, " n"]  # when the result is at the server, if nothing happens
+    leave: Float[np.ndarray, " n"]  # when the device leaves or fails
+    download: Float[np.ndarray, " n"]
+    compute: Float[np.ndarray, " n"]
+    upload: Float[np.ndarray, " n"]
+    watts: Float[np.ndarray, " n"]  # while it computes
+    radio: Float[np.ndarray, " n"]  # while it receives or sends
+    unmask: Float[np.ndarray, " n"]  # for the exchanges of a protocol after training
+
+
+class Load(NamedTuple):
+    """Work and protocol as numbers."""
+
+    work: WorkRecord
+    download_bytes: float
+    upload_bytes: float
+    after_bytes: float  # after training, up
+    mask_operations: float
+    waits: float  # seconds of latency, all in all
+    lead: float  # of these, before the client computes
+    after_waits: float
+
+
+def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_seconds: float) -> Load:
+    """What a client has to do: its work, and its part of a protocol."""
+    rounds = protocol.rounds if protocol else ()
+    before, after = [r for r in rounds if not r.after_training], [r for r in rounds if r.after_training]
+    return Load(
+        work,
+        work.download_bytes + sum(r.download_bytes for r in before),
+        work.upload_bytes + sum(r.upload_bytes for r in before),
+        sum(r.upload_bytes + r.download_bytes for r in after),
+        protocol.client_operations * _MASK_OPERATIONS if protocol else 0.0,
+        latency_seconds * (2 + len(before)),
+        latency_seconds * (1 + len(before)),
+        latency_seconds * len(after),
+    )
+
+
+def eligible(population: Population, devices: Devices, ids: np.ndarray, load: Load) -> Bool[np.ndarray, " n"]:
+    """Whether a device has the memory, and the energy that it may spend."""
+    watts = seconds_of(population, devices, ids, load)
+    joules = watts[1] * devices.compute_watts + (watts[0] + watts[2]) * devices.radio_watts
+    enough = joules <= population.battery_share * devices.battery_joules
+    return (devices.memory_bytes >= load.work.memory_bytes) & enough
+
+
+def seconds_of(
+    population: Population, devices: Devices, ids: np.ndarray, load: Load
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Seconds of download, computation and upload."""
+    flops = load.work.flops * population.work_factor(ids, load.work.spread) + load.mask_operations
+    return (
+        load.download_bytes / devices.download_bytes_per_second,
+        flops / devices.flops_per_second,
+        load.upload_bytes / devices.upload_bytes_per_second,
+    )
+
+
+def ask(population: Population, ids: np.ndarray, remaining: np.ndarray, load: Load, attempt: np.ndarray | int) -> Asked:
+    """What becomes of clients that begin to work."""
+    devices = population.devices_of(ids)
+    return _ask(population, devices, ids, remaining, load, attempt)
+
+
+def _ask(
+    population: Population, devices: Devices, ids: np.ndarray, remaining: np.ndarray, load: Load, attempt: object
+) -> Asked:
+    download, compute, upload = seconds_of(population, devices, ids, load)
+    finish = download + compute + upload + load.waits
+    unmask = load.after_bytes / devices.upload_bytes_per_second + load.after_waits
+    failure = population.failure_seconds(ids, attempt)  # type: ignore[arg-type]
+    leave = np.minimum(remaining, failure)
+    return Asked(ids, finish, leave, download, compute, upload, devices.compute_watts, devices.radio_watts, unmask)
+
+
+def select(
+    population: Population, load: Load, *, count: int, seconds: float, number: int, seed: int
+) -> tuple[Asked, float]:
+    """Asks up to `count` available clients, each with the same chance.
+
+    Args:
+        population: Of whom.
+        load: What they have to do.
+        count: How many.
+        seconds: When.
+        number: Of the round; every round has an order of its own.
+        seed: Of the orders.
+
+    Returns:
+        The clients, and which share of those looked at was available and able.
+    """
+    order = Permutation(population.clients, key_of(seed, "cohort", number))
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    looked = have = position = 0
+    step = 2 * count
+    while have < count and position < order.positions and looked < _SCANNED:
+        ids = order.stretch(position, position + step)
+        position += step
+        looked += len(ids)
+        remaining = population.remaining_seconds(ids, seconds)
+        there = remaining > 0
+        ids, remaining = ids[there], remaining[there]
+        able = eligible(population, population.devices_of(ids), ids, load)
+        found.append((ids[able], remaining[able]))
+        have += int(able.sum())
+        rate = max(have, 1) / looked
+        step = int(min(max(1.2 * (count - have) / rate, 1024), 2**19))
+    ids, remaining = (np.concatenate(parts)[:count] for parts in zip(*found, strict=True))
+    return ask(population, ids, remaining, load, number), have / max(looked, 1)
+
+
+def draw_available(
+    population: Population, load: Load, seconds: np.ndarray, first: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One client for every slot, looked at when the slot is free; entries whose client is not available are -1.
+
+    Returns:
+        Clients, how long they stay, and whether each is there and able.
+    """
+    counters = np.arange(first, first + len(seconds))
+    ids = (draw_bits(key_of(seed, "slots"), counters) % np.uint64(population.clients)).astype(np.int64)
+    remaining = population.remaining_seconds(ids, seconds)
+    there = np.flatnonzero(remaining > 0)
+    able = np.zeros(len(ids), bool)
+    able[there] = eligible(population, population.devices_of(ids[there]), ids[there], load)
+    return ids, remaining, able

@@ -1,0 +1,58 @@
+"""What the servers do before and after a round: sending the model out, and adding the results, flat or in tiers."""
+
+import dataclasses
+import itertools
+import math
+
+from workbench.errors import ProgramError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers that send models and add results: one, or tiers of aggregators below it.
+
+    Args (of the constructor):
+        bytes_per_second: Of each server's network, each direction.
+        tiers: Numbers of aggregators from the clients' side upwards, such as `(1000, 30)`; empty for one server alone.
+        operations_per_second: Of the server that removes masks, where a protocol has some.
+
+    Raises:
+        ProgramError: if a rate is not positive, or a tier is not smaller than the one below it.
+
+    Example:
+        >>> flat, tiered = Servers(1e9), Servers(1e9, tiers=(100,))
+        >>> flat.adding_seconds(10_000, 1e6), tiered.adding_seconds(10_000, 1e6)  # 10,000 results of 1 MB
+        (10.0, 0.2)
+
+    References:
+        Bonawitz et al., "Towards Federated Learning at Scale: System Design", MLSys 2019, section 4: aggregators below
+        a master aggregator.
+    """
+
+    bytes_per_second: float = 1.25e9
+    tiers: tuple[int, ...] = ()
+    operations_per_second: float = 1e10
+
+    def __post_init__(self) -> None:
+        falling = all(below > above >= 1 for below, above in itertools.pairwise((*self.tiers, 1)))
+        if self.bytes_per_second <= 0 or self.operations_per_second <= 0 or not falling:
+            message = (
+                f"`Servers` received {self}. Every tier has fewer aggregators than the one below it, and one server is "
+                "at the top: pass positive rates, and tiers from the clients upwards, such as (1000, 30)."
+            )
+            raise ProgramError(message)
+
+    def adding_seconds(self, results: int, result_bytes: float) -> float:
+        """From the last result until all are added: every tier receives what the one below it has added.
+
+        The links of one server are used one after the other, and nothing is received ahead: an upper bound.
+        """
+        children, seconds = results, 0.0
+        for servers in (*self.tiers, 1):
+            seconds += math.ceil(children / servers) * result_bytes / self.bytes_per_second
+            children = min(servers, children)
+        return seconds
+
+    def between_bytes(self, model_bytes: float, result_bytes: float) -> float:
+        """Between servers in one round: the model down every tier, one sum up from every aggregator."""
+        return sum(self.tiers) * (model_bytes + result_bytes)

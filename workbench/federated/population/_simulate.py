@@ -1,0 +1,186 @@
+"""A population's rounds on a virtual clock."""
+
+import dataclasses
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Integer
+
+from workbench.errors import ProgramError, needs_library
+from workbench.federated.population._buffered import buffered_steps
+from workbench.federated.population._devices import NIGHTS, PHONES, WORLD, Population
+from workbench.federated.population._draws import draw_bits, key_of
+from workbench.federated.population._rounds import Step, synchronous_steps
+from workbench.federated.population._schedules import Buffered, Synchronous
+from workbench.federated.population._selection import load_of
+from workbench.federated.population._servers import Servers
+from workbench.records import PopulationRunRecord, ProtocolCostRecord, WorkRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_JOULES_PER_KWH = 3.6e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """Simulated rounds, and a sample of the clients that made each.
+
+    Attributes:
+        record: The rounds.
+        sampled_ids: Of each round, clients whose results were used, drawn with equal chances; −1 where a round had
+            fewer, `[rounds, sampled]`.
+        sampled_staleness: Server steps between each one's start and the use of its result, `[rounds, sampled]`.
+    """
+
+    record: PopulationRunRecord
+    sampled_ids: Integer[np.ndarray, "rounds sampled"] = dataclasses.field(repr=False)
+    sampled_staleness: Integer[np.ndarray, "rounds sampled"] = dataclasses.field(repr=False)
+
+    def frame(self) -> "pd.DataFrame":
+        """One row per round; `hours`, gigabytes and kWh are totals from the first round on."""
+        with needs_library("pandas", needed_for="`Simulation.frame`"):
+            import pandas as pd
+        rounds = self.record.rounds
+        frame = pd.DataFrame({"round": [each.round for each in rounds]})
+        ends = np.array([each.start_seconds + each.seconds for each in rounds])
+        frame["hours"] = (ends - rounds[0].start_seconds) / 3600
+        frame["minutes per round"] = [each.seconds / 60 for each in rounds]
+        for name in ("asked", "used", "late", "dropped", "succeeded", "staleness"):
+            frame[name] = [getattr(each, name) for each in rounds]
+        totals = {
+            "downloaded (GB)": ("download_bytes", 1e9),
+            "uploaded (GB)": ("upload_bytes", 1e9),
+            "wasted (GB)": ("wasted_bytes", 1e9),
+            "between servers (GB)": ("between_servers_bytes", 1e9),
+            "energy (kWh)": ("energy_joules", _JOULES_PER_KWH),
+            "wasted energy (kWh)": ("wasted_joules", _JOULES_PER_KWH),
+        }
+        for name, (field, unit) in totals.items():
+            frame[name] = np.cumsum([getattr(each, field) for each in rounds]) / unit
+        frame["moved (GB)"] = frame["downloaded (GB)"] + frame["uploaded (GB)"]
+        frame["available share"] = [each.available_share for each in rounds]
+        return frame
+
+
+def simulate(
+    population: Population,
+    work: WorkRecord,
+    schedule: Synchronous | Buffered,
+    *,
+    rounds: int,
+    start_hour: float = 0.0,
+    servers: Servers | None = None,
+    protocol: ProtocolCostRecord | None = None,
+    latency_seconds: float = 0.1,
+    sampled: int = 32,
+    seed: int = 0,
+) -> Simulation:
+    """Runs a population's rounds on a virtual clock; no client computes anything.
+
+    The time of a round does not depend on the number of clients: only those that the server looks at are computed.
+
+    Args:
+        population: The clients.
+        work: What one of them does in a round: `work_of(wb.trace(round)(...))`.
+        schedule: `Synchronous(...)` rounds, or `Buffered(...)` steps.
+        rounds: How many.
+        start_hour: UTC, when the first one starts.
+        servers: Servers and tiers of aggregators. Default: one server with 10 Gbit/s.
+        protocol: What secure aggregation adds: `algorithms.secure_aggregation_cost(...)`.
+        latency_seconds: Between a client and the server, there and back, per exchange.
+        sampled: How many contributing clients of each round are kept, for `train`.
+        seed: Decides cohorts and interruptions; the population has a seed of its own.
+
+    Returns:
+        The simulated rounds.
+
+    Raises:
+        ProgramError: if no device can do the work, too few are ever available, or a protocol does not fit the schedule.
+
+    Example:
+        >>> from workbench.records import WorkRecord
+        >>> work = WorkRecord(flops=1e11, download_bytes=5e6, upload_bytes=5e6)
+        >>> simulation = simulate(Population(100_000_000), work, Synchronous(cohort=1000), rounds=3)
+        >>> [each.used for each in simulation.record.rounds]
+        [1000, 1000, 1000]
+    """
+    _check(schedule, rounds, protocol, latency_seconds, sampled)
+    where = Servers() if servers is None else servers
+    load, start = load_of(work, protocol, latency_seconds), start_hour * 3600
+    if isinstance(schedule, Synchronous):
+        steps = synchronous_steps(population, load, schedule, where, protocol, start=start, seed=seed)
+    else:
+        steps = buffered_steps(population, load, schedule, where, start=start, seed=seed)
+    records, ids, staleness = [], [], []
+    for step in islice(steps, rounds):
+        chosen, ages = _some(step, sampled, seed)
+        records.append(step.record)
+        ids.append(chosen)
+        staleness.append(ages)
+    record = PopulationRunRecord(
+        clients=population.clients,
+        schedule="synchronous" if isinstance(schedule, Synchronous) else "buffered",
+        cohort=schedule.cohort if isinstance(schedule, Synchronous) else schedule.buffer,
+        work=work,
+        devices=population.device_classes,
+        rounds=tuple(records),
+        seed=seed,
+        protocol=protocol,
+        assumptions=_assumptions(population, work),
+    )
+    return Simulation(record, np.stack(ids), np.stack(staleness))
+
+
+def _check(
+    schedule: Synchronous | Buffered,
+    rounds: int,
+    protocol: ProtocolCostRecord | None,
+    latency_seconds: float,
+    sampled: int,
+) -> None:
+    if rounds < 1 or latency_seconds < 0 or sampled < 1:
+        message = (
+            f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. It runs "
+            "rounds and keeps some clients of each: pass at least 1 round, 1 sampled client, and no negative latency."
+        )
+        raise ProgramError(message)
+    if protocol is None:
+        return
+    if isinstance(schedule, Buffered):
+        message = (
+            f"`simulate` received the protocol {protocol.name!r} with a buffered schedule. Masks cancel among clients "
+            "that train from one model at one time, which a buffer has not: use `Synchronous(...)`, or leave the "
+            "protocol out (FedBuff adds inside a trusted enclave)."
+        )
+        raise ProgramError(message)
+    if protocol.threshold > schedule.cohort:
+        message = (
+            f"`simulate` received the protocol {protocol.name!r} with a threshold of {protocol.threshold} clients for "
+            f"cohorts of {schedule.cohort}. Masks are removed only if as many clients as the threshold answer: use a "
+            "cohort of at least that, or a lower threshold."
+        )
+        raise ProgramError(message)
+
+
+def _some(step: Step, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Some of the clients of a step, each with the same chance, and −1 where there are too few."""
+    order = np.argsort(draw_bits(key_of(seed, "sampled", step.record.round), np.arange(len(step.ids))))[:count]
+    ids, staleness = np.full(count, -1), np.zeros(count, np.int64)
+    ids[: len(order)], staleness[: len(order)] = step.ids[order], step.staleness[order]
+    return ids, staleness
+
+
+def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
+    """What the result rests on, besides the caller's own numbers."""
+    found = [
+        "a device has one speed and one bandwidth, whatever the hour",
+        "interruptions have no memory; a session ends when it ends",
+        "computation takes a program's FLOPs at the device's sustained rate",
+        *(["memory counts values that a client receives, holds and sends, no activations"] * bool(work.memory_bytes)),
+        *(["device classes are the defaults, round numbers and no measurement"] * (population.devices is PHONES)),
+        *(["sessions are the defaults, round numbers and no measurement"] * (population.availability is NIGHTS)),
+        *(["time zones are the defaults, a rough image of the world"] * (population.time_zones is WORLD)),
+    ]
+    return tuple(found)

@@ -1,0 +1,183 @@
+"""Recorded devices and sessions from files that the user has: FedScale's pickles, and tables as FLINT's logs."""
+
+import io
+import itertools
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError, needs_library
+from workbench.federated.population._availability import RecordedSessions
+from workbench.federated.population._devices import PHONES, RecordedDevices
+from workbench.records import DeviceClassRecord
+
+
+def read_fedscale_devices(
+    path: str | Path, *, reference_flops: float = 6e8, like: DeviceClassRecord = PHONES[1]
+) -> RecordedDevices:
+    """The devices of FedScale's `client_device_capacity`: milliseconds per example and kbit/s of each.
+
+    Args:
+        path: The file, a pickle of `{client: {"computation": ms, "communication": kbit/s}}`. Nothing but plain numbers,
+            texts and containers is read from it; a pickle that names code is refused.
+        reference_flops: FLOPs of the inference of one example that was timed. Default: those of MobileNet v2.
+        like: What the file does not say: memory, battery and watts.
+
+    Raises:
+        DataError: if the file is not of this form.
+
+    Example:
+        >>> import pickle, tempfile
+        >>> with tempfile.NamedTemporaryFile(delete=False) as file:
+        ...     _ = file.write(pickle.dumps({1: {"computation": 100.0, "communication": 8000.0}}))
+        >>> devices = read_fedscale_devices(file.name)
+        >>> float(devices.flops_per_second[0]), float(devices.upload_bytes_per_second[0])
+        (6000000000.0, 1000000.0)
+
+    References:
+        Lai et al., "FedScale", ICML 2022 (arXiv 2105.11367), section 3.3.
+    """
+    rows = _entries(_load_plain(path, "read_fedscale_devices"), ("computation", "communication"), path)
+    milliseconds = np.array([float(row["computation"]) for row in rows])
+    bandwidth = np.array([float(row["communication"]) for row in rows]) * 1000 / 8
+    _check_positive(path, computation=milliseconds, communication=bandwidth)
+    return RecordedDevices(reference_flops * 1000 / milliseconds, bandwidth, bandwidth, like)
+
+
+def read_fedscale_sessions(path: str | Path) -> RecordedSessions:
+    """The sessions of FedScale's `client_behave_trace`: when each device was active, over and over again.
+
+    Args:
+        path: The file, a pickle of `{client: {"active": [s, ...], "inactive": [s, ...], "finish_time": s}}`, read as
+            that of `read_fedscale_devices`.
+
+    Raises:
+        DataError: if the file is not of this form.
+
+    References:
+        Lai et al., "FedScale", ICML 2022, section 3.3; Yang et al., "Characterizing Impacts of Heterogeneity in
+        Federated Learning upon Large-Scale Smartphone Data", WWW 2021 (arXiv 2006.06983), whose users these are.
+    """
+    rows = _entries(_load_plain(path, "read_fedscale_sessions"), ("active", "inactive", "finish_time"), path)
+    sessions = [list(zip(row["active"], row["inactive"], strict=False)) for row in rows]
+    return _sessions(sessions, [float(row["finish_time"]) for row in rows], path)
+
+
+def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> RecordedDevices:
+    """Devices from a table with the columns `flops_per_second`, `download_bytes_per_second`, `upload_bytes_per_second`.
+
+    Args:
+        path: A CSV or (with pyarrow) Parquet file, one row per device.
+        like: What the table does not say: memory, battery and watts.
+
+    Raises:
+        DataError: if a column is missing, or a number is not positive.
+    """
+    names = ("flops_per_second", "download_bytes_per_second", "upload_bytes_per_second")
+    table = _read_table(path, names, "read_devices")
+    flops, down, up = (table[name].to_numpy(float) for name in names)
+    _check_positive(path, flops_per_second=flops, download_bytes_per_second=down, upload_bytes_per_second=up)
+    return RecordedDevices(flops, down, up, like)
+
+
+def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedSessions:
+    """Sessions from a table with the columns `client`, `start_seconds` and `end_seconds`, as in a log of check-ins.
+
+    Args:
+        path: A CSV or (with pyarrow) Parquet file, one row per session.
+        period_hours: After which every device's sessions are repeated; a week by default.
+
+    Raises:
+        DataError: if a column is missing, or a session ends before it starts or after the period.
+
+    References:
+        Wang et al., "FLINT", MLSys 2023 (arXiv 2302.12862), section 3.2: availability from session logs.
+    """
+    table = _read_table(path, ("client", "start_seconds", "end_seconds"), "read_sessions")
+    groups = table.sort_values(["client", "start_seconds"]).groupby("client", sort=True)
+    sessions = [list(zip(group["start_seconds"], group["end_seconds"], strict=True)) for _, group in groups]
+    return _sessions(sessions, [period_hours * 3600] * len(sessions), path)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads containers, numbers and texts; anything that would import or call code is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        message = f"it names {module}.{name}, and a trace holds plain numbers only"
+        raise pickle.UnpicklingError(message)
+
+
+def _load_plain(path: str | Path, reader: str) -> Any:
+    try:
+        return _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()
+    except OSError as error:
+        message = f"`{reader}` cannot read {str(path)!r}: {error.strerror}. Pass the path of FedScale's file."
+        raise DataError(message) from error
+    except Exception as error:  # a damaged pickle raises anything
+        message = (
+            f"`{reader}` received {str(path)!r}, which is no trace of FedScale: {error or type(error).__name__}. The "
+            "file is a pickle of dictionaries of numbers: pass the file as FedScale's download script leaves it."
+        )
+        raise DataError(message) from error
+
+
+def _entries(found: Any, names: Sequence[str], path: str | Path) -> list[Mapping[str, Any]]:
+    rows = list(found.values()) if isinstance(found, dict) else []
+    if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
+        message = (
+            f"The file {str(path)!r} holds {len(rows)} clients, not each with {', '.join(names)}. A trace has these "
+            "for every client: pass a file of FedScale's benchmark, or write your own as a table (`read_devices`, "
+            "`read_sessions`)."
+        )
+        raise DataError(message)
+    return rows
+
+
+def _read_table(path: str | Path, names: Sequence[str], reader: str) -> Any:
+    with needs_library("pandas", needed_for=f"`{reader}`"):
+        import pandas as pd
+    try:
+        table = pd.read_parquet(path) if str(path).endswith(".parquet") else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        message = f"`{reader}` cannot read {str(path)!r}: {error}. Pass a CSV or Parquet file."
+        raise DataError(message) from error
+    missing = [name for name in names if name not in table.columns]
+    if missing or not len(table):
+        message = (
+            f"`{reader}` received {str(path)!r} with {len(table)} rows and the columns {', '.join(table.columns)}. It "
+            f"reads {', '.join(names)}: rename your columns, or convert their units."
+        )
+        raise DataError(message)
+    return table
+
+
+def _check_positive(path: str | Path, **columns: np.ndarray) -> None:
+    wrong = [name for name, values in columns.items() if not (np.isfinite(values) & (values > 0)).all()]
+    if wrong:
+        message = (
+            f"The file {str(path)!r} has numbers of {', '.join(wrong)} that are not positive. Speeds and bandwidths "
+            "are: leave out the devices that were not measured."
+        )
+        raise DataError(message)
+
+
+def _sessions(sessions: list[list[tuple[float, float]]], periods: list[float], path: str | Path) -> RecordedSessions:
+    kept = [[(float(a), float(b)) for a, b in each if b > a] for each in sessions]
+    starts = np.array([start for each in kept for start, _ in each])
+    ends = np.array([end for each in kept for _, end in each])
+    lengths = np.array([len(each) for each in kept])
+    limits = np.repeat(np.array(periods), lengths)
+    ordered = all(a[0] <= b[0] for each in kept for a, b in itertools.pairwise(each))
+    fits = np.isfinite(periods).all() and min(periods, default=0) > 0 and len(starts) > 0
+    if not fits or not ordered or not (ends <= limits).all() or starts.min() < 0:
+        message = (
+            f"The file {str(path)!r} has {len(starts)} sessions of {len(kept)} clients that do not fit their periods "
+            f"of up to {max(periods, default=math.nan):g} s. Sessions are in order of time, and end within the period "
+            "after which they are repeated: sort them, or pass a longer period."
+        )
+        raise DataError(message)
+    return RecordedSessions(starts, ends, np.concatenate([[0], np.cumsum(lengths)]), np.array(periods))

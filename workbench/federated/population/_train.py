@@ -1,0 +1,86 @@
+"""Real training on sampled clients of a simulated population."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Integer
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms import Algorithm
+from workbench.federated.population._simulate import Simulation
+from workbench.plan import jit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def train(
+    simulation: Simulation,
+    algorithm: Algorithm,
+    params: Any,
+    data_of: Callable[[Integer[np.ndarray, " sampled"], int], Any],
+    *,
+    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    every: int = 1,
+) -> "pd.DataFrame":
+    """Trains on the clients that contributed to each simulated round, and returns the costs with what was learned.
+
+    The simulation decides who contributes: fast devices more often than slow ones, and those that charge at the time
+    of the round. In a buffered schedule results are as stale as they were there. A lost round changes nothing.
+
+    Args:
+        simulation: From `simulate`; its `sampled` clients of each round train, and stand for the whole cohort, of which
+            the mean would be less noisy.
+        algorithm: Built for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
+        params: The first parameters.
+        data_of: `data_of(ids, round)` returns the batches of some clients, leaves `[sampled, steps, ...]`, as a
+            dictionary or any other pytree; with fewer clients than `sampled` the last rows repeat and weigh 0.
+        evaluate: `evaluate(params)` returns metrics, such as `{"accuracy": 0.9}`.
+        every: Rounds between two evaluations.
+
+    Returns:
+        `simulation.frame()` with a column for each metric of the rounds and of `evaluate`; NaN where there is none.
+
+    Raises:
+        ProgramError: if the batches must hold weights or staleness and are no dictionary.
+
+    References:
+        Lai et al., "FedScale", ICML 2022: statistical and system performance from one run.
+    """
+    frame = simulation.frame()
+    state, step = algorithm.init(params), jit(algorithm.round)
+    columns: dict[str, list[float]] = {}
+    for number, each in enumerate(simulation.record.rounds):
+        metrics: dict[str, Any] = {}
+        if each.succeeded:
+            state, found = step(state, _batches(simulation, data_of, number))
+            metrics = {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+        if evaluate is not None and (number % every == every - 1 or number == len(frame) - 1):
+            metrics |= {name: float(value) for name, value in evaluate(algorithm.params_of(state)).items()}
+        for name, value in metrics.items():
+            columns.setdefault(name, [np.nan] * len(frame))[number] = value
+    for name, values in columns.items():
+        frame[name if name not in frame else f"{name} (trained)"] = values
+    return frame
+
+
+def _batches(simulation: Simulation, data_of: Callable[[Any, int], Any], number: int) -> Any:
+    ids, staleness = simulation.sampled_ids[number], simulation.sampled_staleness[number]
+    present = ids >= 0
+    batches = data_of(np.where(present, ids, ids[0]), number)
+    buffered = simulation.record.schedule == "buffered"
+    if present.all() and not buffered:
+        return batches
+    if not isinstance(batches, dict):
+        message = (
+            f"`train` received batches of type {type(batches).__name__} for round {number}, in which "
+            f"{int(present.sum())} of {len(ids)} sampled clients have results"
+            f"{' of several versions' if buffered else ''}. Weights and staleness go with the batches: let `data_of` "
+            "return a dictionary of arrays."
+        )
+        raise ProgramError(message)
+    weight = np.asarray(jax.tree.map(np.asarray, batches.get("weight", np.ones(len(ids), np.float32))))
+    batches = {**batches, "weight": np.where(present, weight, 0).astype(weight.dtype)}
+    return {**batches, "staleness": staleness.astype(np.int32)} if buffered else batches

@@ -1,0 +1,62 @@
+"""What was learned against what it cost: simulated populations as figures."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COSTS = ("hours", "moved (GB)", "energy (kWh)")
+
+
+def plot_costs(
+    frames: "Mapping[str, pd.DataFrame]",
+    metric: str = "accuracy",
+    *,
+    against: Sequence[str] = _COSTS,
+    dark: bool | None = None,
+) -> Any:
+    """A metric of several schedules against each of their costs, one panel per cost.
+
+    Args:
+        frames: Tables by name, from `population.train` (or `Simulation.frame`, for a metric of the rounds).
+        metric: The column to draw; rows without a value are left out.
+        against: The columns of costs, from left to right.
+        dark: Colours for a dark or a light page; None: ink that reads on both.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: if a table lacks a column.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"hours": [1.0, 2.0], "accuracy": [0.5, 0.7]})
+        >>> plot_costs({"FedAvg": frame}, against=["hours"]).axes[0].get_xlabel()
+        'hours'
+    """
+    from workbench.render._figures import NotebookFigure, colour, grid, legend, style
+
+    for name, frame in frames.items():
+        missing = [column for column in (metric, *against) if column not in frame]
+        if missing:
+            message = (
+                f"`plot_costs` received the table {name!r} without {', '.join(missing)}. It draws columns "
+                f"of the table, which are {', '.join(map(str, frame.columns))}: choose from these."
+            )
+            raise ValueError(message)
+    figure = NotebookFigure(figsize=(3.4 * len(against), 3.0), layout="constrained")
+    panels = figure.subplots(1, len(against), squeeze=False, sharey=True)[0]
+    for axes, cost in zip(panels, against, strict=True):
+        style(axes, dark)
+        for index, (name, frame) in enumerate(frames.items()):
+            rows = frame.dropna(subset=[metric])
+            axes.plot(
+                rows[cost], rows[metric], color=colour(index), linestyle=("-", "--", ":", "-.")[index % 4], label=name
+            )
+        axes.set_xlabel(cost)
+        grid(axes, dark, "both")
+    panels[0].set_ylabel(metric)
+    legend(panels[-1], dark)
+    return figure
