@@ -1,0 +1,257 @@
+"""Secure aggregation: exact sums above the threshold, nothing below it, and only masks at the server."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings, strategies as st
+from scipy import special, stats
+
+import workbench as wb
+from workbench.errors import EngineError, ProgramError
+from workbench.federated import algorithms
+from workbench.federated.algorithms import (
+    SecureSession,
+    masked_sum,
+    secure_aggregation_cost,
+    secure_mean,
+    skellam_epsilon,
+)
+from workbench.federated.algorithms._chacha import chacha20_words
+from workbench.federated.algorithms._secure_mean import skellam_divergence
+from workbench.federated.algorithms._shamir import PRIME, recover_secret, share_secret
+from workbench.primitives import program
+
+CLIENTS, SIZE = 6, 5
+
+
+@pytest.fixture(autouse=True)
+def cryptography():
+    return pytest.importorskip("cryptography", reason="needs the extra `secure-aggregation`")
+
+
+@wb.jit
+@program(clients=CLIENTS)
+def summed(values, masks, present):
+    return masked_sum(values, masks, present)
+
+
+def unmasked(values, present, threshold=4):
+    masks = SecureSession(CLIENTS, threshold).masks(present)
+    return np.asarray(summed(values, masks, jnp.asarray(present, jnp.float32))).view(np.int32)
+
+
+@given(
+    st.lists(st.integers(-(2**26), 2**26), min_size=CLIENTS * SIZE, max_size=CLIENTS * SIZE),
+    st.sets(st.integers(0, CLIENTS - 1), max_size=2),
+)
+@settings(max_examples=12, deadline=None)
+def test_sum_is_exact_with_any_tolerated_dropouts(numbers, dropped):
+    values = np.array(numbers, np.int32).reshape(CLIENTS, SIZE)
+    present = np.array([client not in dropped for client in range(CLIENTS)])
+    np.testing.assert_array_equal(unmasked(values, present), values[present].sum(0))
+
+
+@pytest.mark.parametrize("dropped", [{0}, {5}, {2, 3}], ids=str)
+def test_below_the_threshold_nothing_is_recovered(dropped):
+    opened = SecureSession(CLIENTS, 5).begin()
+    alive = sorted(set(range(CLIENTS)) - dropped - {1})
+    with pytest.raises(EngineError, match="below it nothing is recovered"):
+        opened.reveal(alive)
+    assert not any(exchange == "unmasking" for exchange, _ in opened.received)
+
+
+def test_clients_that_vanish_before_they_answer_do_not_matter_above_the_threshold():
+    opened = SecureSession(CLIENTS, 4).begin()
+    masks = opened.reveal(range(5), responders=[0, 2, 3, 4])
+    values = np.arange(CLIENTS * SIZE, dtype=np.int32).reshape(CLIENTS, SIZE)
+    found = summed(values, masks, jnp.asarray(masks.survived, jnp.float32))
+    np.testing.assert_array_equal(np.asarray(found).view(np.int32), values[:5].sum(0))
+    with pytest.raises(EngineError, match="answers of 3"):
+        SecureSession(CLIENTS, 4).begin().reveal(range(5), responders=[0, 2, 3])
+
+
+def test_a_client_answers_for_one_set_of_survivors_only():
+    opened = SecureSession(CLIENTS, 4).begin()
+    opened.reveal(range(6))
+    with pytest.raises(ProgramError, match="begin a new round"):
+        opened.reveal(range(5))
+
+
+def test_what_the_server_receives_is_uniform_and_independent_of_the_values():
+    # Two rows with very different values and all else alike: the server's words are uniform in both.
+    pairs, own = SecureSession(CLIENTS, 4).begin().client_seeds()
+
+    def row(value):
+        from workbench.federated.algorithms._secure_mean import _masked
+
+        words = _masked(jnp.full(4000, value, jnp.int32), pairs[0], own[0], jnp.int32(0), jnp.float32(1))
+        return np.asarray(words) / 2**32
+
+    assert min(stats.kstest(row(value), "uniform").pvalue for value in (0, 123_456)) > 1e-4
+
+
+def test_the_plan_discloses_masked_words_only():
+    masks = SecureSession(CLIENTS, 4).masks(np.ones(CLIENTS, bool))
+    values = jnp.zeros((CLIENTS, SIZE), jnp.int32)
+    plan = wb.trace(program(clients=CLIENTS)(masked_sum))(values, masks, jnp.ones(CLIENTS)).plan
+    assert [(each.dtype, each.shape) for each in plan.disclosed] == [("uint32", (SIZE,))]
+    assert {"values", "masks.pairs", "masks.own"} <= {each.name for each in plan.kept_local}
+
+
+def test_revealed_seeds_are_either_a_clients_own_or_those_of_its_pairs():
+    present = np.array([True, True, False, True, True, True])
+    masks = SecureSession(CLIENTS, 4).masks(present)
+    np.testing.assert_array_equal(masks.revealed_own.any(axis=1), present)
+    np.testing.assert_array_equal(masks.revealed_pairs.any(axis=2), np.outer(~present, present))
+    np.testing.assert_array_equal(masks.revealed_pairs[2, 0], masks.pairs[0, 2])
+
+
+def test_seeds_of_a_pair_are_the_same_at_both_and_fresh_in_every_round():
+    session = SecureSession(4, 3)
+    (first, own), (second, _) = (session.begin().client_seeds() for _ in range(2))
+    np.testing.assert_array_equal(first, first.transpose(1, 0, 2))
+    assert len({tuple(seed) for seed in (*first[np.triu_indices(4, 1)], *own)}) == 10
+    assert not (first[0, 1] == second[0, 1]).all()
+
+
+def test_exchanged_bytes_are_those_of_the_cost():
+    opened = SecureSession(CLIENTS, 4).begin()
+    opened.reveal(range(CLIENTS))
+    cost = {each.name: each for each in secure_aggregation_cost(CLIENTS, SIZE, threshold=4).rounds}
+    for (exchange, _), message in opened.received.items():
+        assert len(message) == cost[exchange].upload_bytes
+    assert cost["masked input"].upload_bytes == 0
+
+
+@pytest.mark.parametrize("words", [1, 16, 100])
+def test_chacha20_is_that_of_the_library(words):
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    key = bytes(range(7, 39))
+    expected = np.frombuffer(Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(4 * words)), "<u4")
+    np.testing.assert_array_equal(chacha20_words(jnp.asarray(np.frombuffer(key, "<u4")), words), expected)
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 3), st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_any_threshold_of_shares_recovers_a_secret(secret, threshold, more, random):
+    shares = share_secret(secret, shares=threshold + more, threshold=threshold)
+    chosen = dict(random.sample(sorted(shares.items()), threshold))
+    assert recover_secret(chosen, threshold=threshold) == secret
+
+
+def test_fewer_shares_fit_every_secret():
+    # With one share less, any secret has a polynomial through the shares: they say nothing about which it was.
+    shares = share_secret(bytes(32), shares=3, threshold=3)
+    two = {x: shares[x] for x in (1, 2)}
+    for guess in (0, 1, 2**255):
+        # The line through (0, guess) and the shares, extended to x = 3 by interpolation of degree 2 with any third.
+        slope = [(two[x] - guess) * pow(x, -1, PRIME) % PRIME for x in (1, 2)]
+        second = (slope[1] - slope[0]) % PRIME
+        third = (guess + 3 * (slope[0] - second) + 9 * second) % PRIME
+        assert int.from_bytes(recover_secret({**two, 3: third}, threshold=3), "little") == guess
+    with pytest.raises(ProgramError, match="received 2 shares"):
+        recover_secret(two, threshold=3)
+
+
+def test_the_field_is_prime():
+    # Fermat's test with some bases; a composite number passes all of them with no chance worth the name.
+    assert all(pow(base, PRIME - 1, PRIME) == 1 for base in (2, 3, 5, 7, 11, 13, 17, 19, 23))
+
+
+def loss(w, batch):
+    return jnp.mean((w - batch["x"]) ** 2)
+
+
+def test_fedavg_with_masks_is_fedavg():
+    options = {"clients": CLIENTS, "client_optimizer": optax.sgd(0.25)}
+    plain = algorithms.fedavg(loss, **options)
+    secure = algorithms.fedavg(loss, **options, aggregator=secure_mean(CLIENTS, clip=10.0, bits=20))
+    rounds = [wb.jit(plain.round), wb.jit(secure.round)]
+    states = [plain.init(jnp.zeros(3)), secure.init(jnp.zeros(3))]
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(CLIENTS, 2, 3)), jnp.float32)
+    for dropped in ((), (1,), (0, 4)):
+        present = ~np.isin(np.arange(CLIENTS), dropped)
+        states[1] = states[1]._replace(aggregation=SecureSession(CLIENTS, 4).masks(present))
+        batches = {"x": x, "weight": jnp.asarray(present, jnp.float32)}
+        states = [step(state, batches)[0] for step, state in zip(rounds, states, strict=True)]
+        np.testing.assert_allclose(states[0].params, states[1].params, atol=4 * 10 / 2**20)
+
+
+def test_noise_has_the_variance_that_was_asked_for():
+    aggregator = secure_mean(CLIENTS, clip=1.0, bits=12, noise_multiplier=0.5, threshold=CLIENTS)
+    masks = SecureSession(CLIENTS, CLIENTS).masks(np.ones(CLIENTS, bool))
+
+    @wb.jit
+    @program(clients=CLIENTS)
+    def noise(update, masks):
+        return aggregator.combine(update, jnp.ones(CLIENTS), masks)[0]
+
+    found = np.asarray(noise(jnp.zeros((CLIENTS, 5000)), masks)) * CLIENTS
+    assert found.std() == pytest.approx(0.5, rel=0.05)
+    assert abs(found.mean()) < 0.03
+
+
+@pytest.mark.parametrize(("order", "shift", "variance"), list(itertools.product((2, 5, 20), (1, 3), (10.0, 40.0))))
+def test_divergence_of_skellam_noise_is_bounded(order, shift, variance):
+    # Sk(0, v) has the probabilities exp(-v) I_k(v); `ive` is exp(-v) I_k(v) itself.
+    k = np.arange(-400, 401)
+    p, q = special.ive(np.abs(k - shift), variance), special.ive(np.abs(k), variance)
+    there = (p > 1e-290) & (q > 1e-290)
+    exact = np.log(np.sum(np.exp(order * np.log(p[there]) + (1 - order) * np.log(q[there])))) / (order - 1)
+    bound = skellam_divergence(order, shift, shift, variance)
+    assert exact <= bound
+    assert order > 2 or bound <= 1.25 * exact
+
+
+def test_epsilon_is_near_that_of_the_gaussian_and_falls_with_noise():
+    pytest.importorskip("dp_accounting", reason="needs the extra `privacy`")
+    found = [skellam_epsilon(z, clip=1.0, bits=16, values=100, rounds=10, delta=1e-5) for z in (0.5, 1.0, 4.0)]
+    gaussian = algorithms.epsilon(4.0, rounds=10, participation=1.0, delta=1e-5)
+    assert found[0] > found[1] > found[2] > gaussian
+    assert found[2] == pytest.approx(gaussian, rel=0.15)
+    assert skellam_epsilon(0.0, clip=1.0, bits=16, values=1, rounds=1, delta=1e-5) == np.inf
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SecureSession(1, 1),
+        lambda: SecureSession(6, 3),
+        lambda: secure_mean(64, clip=1.0, bits=26),
+        lambda: secure_mean(64, clip=1.0, noise_multiplier=1.0),
+        lambda: secure_mean(64, clip=0.0),
+        lambda: secure_aggregation_cost(10, 5, threshold=11),
+        lambda: skellam_epsilon(-1.0, clip=1.0, bits=8, values=1, rounds=1, delta=0.1),
+    ],
+    ids=["alone", "half", "overflow", "noise without threshold", "clip", "cost", "epsilon"],
+)
+def test_impossible_settings_are_refused(make):
+    with pytest.raises(ProgramError, match="received"):
+        make()
+
+
+def test_cost_by_hand():
+    cost = secure_aggregation_cost(100, 1000, dropouts=10)
+    assert cost.threshold == 67
+    assert cost.client_operations == 100 * 1000
+    assert cost.server_operations == (90 + 10 * 90) * 1000
+    assert secure_aggregation_cost(100, 1000, neighbours=20).upload_bytes < 0.25 * cost.upload_bytes
+
+
+def test_masks_that_are_revealed_for_others_leave_noise():
+    values = np.zeros((CLIENTS, SIZE), np.int32)
+    masks = SecureSession(CLIENTS, 4).masks([True, True, True, True, True, False])
+    assert np.abs(np.asarray(summed(values, masks, jnp.ones(CLIENTS))).view(np.int32)).min() > 100
+
+
+def test_missing_library_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.x25519", None)
+    with pytest.raises(ImportError, match="secure-aggregation"):
+        SecureSession(2, 2).begin()

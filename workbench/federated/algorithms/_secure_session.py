@@ -1,0 +1,249 @@
+"""The parties of secure aggregation: keys, shares and what the server may learn."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, UInt32
+
+from workbench.errors import EngineError, ProgramError, needs_library
+from workbench.federated.algorithms._secure_cost import SHARE_BYTES, secure_aggregation_cost
+from workbench.federated.algorithms._shamir import recover_secret, share_secret
+from workbench.records import ProtocolCostRecord
+
+
+class Masks(NamedTuple):
+    """Seeds of one round. The first two belong to the clients, the others are what the server has recovered.
+
+    Attributes:
+        pairs: `[clients, clients, 8]`: the seed that each client shares with each other one.
+        own: `[clients, 8]`: the seed of each client's own mask.
+        revealed_own: `[clients, 8]`: of survivors; 0 else.
+        revealed_pairs: `[clients, clients, 8]`: those that clients that dropped out shared with survivors; 0 else.
+        survived: `[clients]`.
+    """
+
+    pairs: UInt32[np.ndarray, "clients clients 8"]
+    own: UInt32[np.ndarray, "clients 8"]
+    revealed_own: UInt32[np.ndarray, "clients 8"]
+    revealed_pairs: UInt32[np.ndarray, "clients clients 8"]
+    survived: Bool[np.ndarray, " clients"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SecureSession:
+    """Secure aggregation among some clients: the server learns their sum, if enough of them stay, and else nothing.
+
+    Each pair of clients agrees on a mask that cancels in the sum (X25519, HKDF), and each has a mask of its own. Keys
+    and own seeds are shared among all (Shamir), sealed for their receivers (ChaCha20-Poly1305), so that the masks of
+    clients that drop out can be removed. A client reveals a share of another one's key *or* of its seed, never of both.
+    The server is honest but curious: it may look at all it receives, and does not lie about who dropped out.
+
+    Args (of the constructor):
+        clients: In one aggregation.
+        threshold: Results and answers without which nothing is recovered; more than half of the clients.
+
+    Raises:
+        ProgramError: if the threshold does not fit.
+        MissingDependencyError: (when a round begins) if `cryptography` is not installed, extra `secure-aggregation`.
+
+    References:
+        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, figure 4
+        (the version for honest-but-curious servers).
+    """
+
+    clients: int
+    threshold: int
+
+    def __post_init__(self) -> None:
+        if not self.clients >= 2 or not self.clients / 2 < self.threshold <= self.clients:
+            message = (
+                f"`SecureSession` received clients={self.clients} and threshold={self.threshold}. Two halves of the "
+                "clients must not be able to answer apart: pass at least 2 clients, and "
+                "clients / 2 < threshold <= clients."
+            )
+            raise ProgramError(message)
+
+    def begin(self) -> "SecureRound":
+        """New keys, agreed and shared among all clients: the exchanges before training."""
+        return SecureRound(self)
+
+    def masks(self, present: Sequence[bool] | Bool[np.ndarray, " clients"]) -> Masks:
+        """One whole round for `secure_mean`: fresh keys, and the recovery for the clients that stay.
+
+        Args:
+            present: Whose results arrive.
+
+        Raises:
+            EngineError: if fewer than the threshold stay.
+        """
+        opened = self.begin()
+        survivors = [int(client) for client in np.flatnonzero(np.asarray(present))]
+        return opened.reveal(survivors)
+
+    def cost(self, values: int, *, dropouts: int = 0) -> ProtocolCostRecord:
+        """What a round costs for updates of `values` numbers: see `secure_aggregation_cost`."""
+        return secure_aggregation_cost(self.clients, values, threshold=self.threshold, dropouts=dropouts)
+
+
+class SecureRound:
+    """One round of a session, after keys and shares were exchanged.
+
+    Attributes:
+        received: All that the server has received, by exchange and client: bytes of keys, sealed shares and shares.
+    """
+
+    def __init__(self, session: SecureSession) -> None:
+        self._session = session
+        self.received: dict[tuple[str, int], bytes] = {}
+        self._parties = [_Party(number, session) for number in range(session.clients)]
+        keys = {party.number: party.advertise() for party in self._parties}
+        for number, key in keys.items():
+            self.received["advertise keys", number] = b"".join(key)
+        self._keys = keys
+        sealed = {party.number: party.seal(keys) for party in self._parties}
+        for number, each in sealed.items():
+            self.received["share keys", number] = b"".join(each.values())
+        for party in self._parties:
+            party.sealed = {number: each[party.number] for number, each in sealed.items() if number != party.number}
+
+    def client_seeds(self) -> tuple[UInt32[np.ndarray, "clients clients 8"], UInt32[np.ndarray, "clients 8"]]:
+        """What the clients hold: the seeds of their pairs' masks, and of their own ones."""
+        count = self._session.clients
+        pairs = np.zeros((count, count, 8), np.uint32)
+        for party in self._parties:
+            for number, key in self._keys.items():
+                if number != party.number:
+                    pairs[party.number, number] = _words(party.agree(key))
+        return pairs, np.stack([_words(party.seed) for party in self._parties])
+
+    def reveal(self, survivors: Iterable[int], *, responders: Iterable[int] | None = None) -> Masks:
+        """The exchange after training: what the server needs to remove the masks of these survivors' sum.
+
+        Args:
+            survivors: Clients whose masked results arrived.
+            responders: Those of them that are still there to answer. Default: all.
+
+        Raises:
+            EngineError: if fewer than the threshold survive, or answer.
+            ProgramError: if this round was revealed for other survivors before: two answers would unmask a client.
+        """
+        alive = sorted(set(survivors))
+        answering = alive if responders is None else sorted(set(responders) & set(alive))
+        needed = self._session.threshold
+        if min(len(alive), len(answering)) < needed:
+            message = (
+                f"`SecureRound.reveal` received the results of {len(alive)} of {self._session.clients} clients and "
+                f"answers of {len(answering)}. The threshold is {needed}, and below it nothing is recovered: repeat "
+                "the round with clients that stay, or start a session with a lower threshold."
+            )
+            raise EngineError(message)
+        answers = {number: self._parties[number].answer(alive) for number in answering}
+        for number, answer in answers.items():
+            self.received["unmasking", number] = b"".join(share.to_bytes(SHARE_BYTES, "little") for share in answer)
+        pairs, own = self.client_seeds()
+        revealed_own, revealed_pairs = np.zeros_like(own), np.zeros_like(pairs)
+        for client in range(self._session.clients):
+            shares = {number + 1: answer[client] for number, answer in answers.items()}
+            secret = recover_secret(shares, threshold=needed)
+            if client in alive:
+                revealed_own[client] = _words(secret)
+            else:
+                for other in alive:
+                    revealed_pairs[client, other] = _words(_agree(secret, self._keys[other].masking))
+        survived = np.isin(np.arange(self._session.clients), alive)
+        return Masks(pairs, own, revealed_own, revealed_pairs, survived)
+
+
+class _Keys(NamedTuple):
+    sealing: bytes
+    masking: bytes
+
+
+class _Party:
+    """One client's secrets, which only its own methods read."""
+
+    def __init__(self, number: int, session: SecureSession) -> None:
+        import secrets
+
+        self.number, self._session = number, session
+        self._sealing, self._masking = secrets.token_bytes(32), secrets.token_bytes(32)
+        self.seed = secrets.token_bytes(32)
+        self._own_shares: tuple[int, int] = (0, 0)
+        self._public: Mapping[int, _Keys] = {}
+        self._answered: list[int] | None = None
+        self.sealed: dict[int, bytes] = {}
+
+    def advertise(self) -> _Keys:
+        return _Keys(_public(self._sealing), _public(self._masking))
+
+    def seal(self, keys: Mapping[int, _Keys]) -> dict[int, bytes]:
+        """Two shares for each other client, readable by it alone."""
+        self._public = keys
+        count, threshold = self._session.clients, self._session.threshold
+        of_key = share_secret(self._masking, shares=count, threshold=threshold)
+        of_seed = share_secret(self.seed, shares=count, threshold=threshold)
+        self._own_shares = of_key[self.number + 1], of_seed[self.number + 1]
+        return {
+            number: self._cipher(number, self.number).encrypt(
+                bytes(12), of_key[number + 1].to_bytes(33, "little") + of_seed[number + 1].to_bytes(33, "little"), None
+            )
+            for number in keys
+            if number != self.number
+        }
+
+    def answer(self, survivors: list[int]) -> list[int]:
+        """A share of every client: of the seed of a survivor, of the key of one that dropped out."""
+        if self._answered is not None and self._answered != survivors:
+            message = (
+                f"Client {self.number} was asked to unmask the survivors {survivors} after {self._answered}. Shares of "
+                "a client's key and of its seed together unmask it, so a client answers for one set of survivors: "
+                "begin a new round."
+            )
+            raise ProgramError(message)
+        self._answered = list(survivors)
+        alive, found = set(survivors), []
+        for number in range(self._session.clients):
+            if number == self.number:
+                key, seed = self._own_shares
+            else:
+                opened = self._cipher(self.number, number).decrypt(bytes(12), self.sealed[number], None)
+                key, seed = int.from_bytes(opened[:33], "little"), int.from_bytes(opened[33:], "little")
+            found.append(seed if number in alive else key)
+        return found
+
+    def agree(self, other: _Keys) -> bytes:
+        return _agree(self._masking, other.masking)
+
+    def _cipher(self, receiver: int, sender: int) -> Any:
+        """Of the messages in one direction: each has a key of its own, so that the nonce may be fixed."""
+        other = sender if receiver == self.number else receiver
+        with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):
+            from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+        key = _exchange(self._sealing, self._public[other].sealing, f"shares {sender} to {receiver}")
+        return ChaCha20Poly1305(key)
+
+
+def _public(private: bytes) -> bytes:
+    with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def _agree(private: bytes, public: bytes) -> bytes:
+    """The seed of the mask of two clients."""
+    return _exchange(private, public, "pairwise mask")
+
+
+def _exchange(private: bytes, public: bytes, purpose: str) -> bytes:
+    with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    return HKDF(SHA256(), 32, None, purpose.encode()).derive(shared)
+
+
+def _words(seed: bytes) -> UInt32[np.ndarray, " 8"]:
+    return np.frombuffer(seed, "<u4").astype(np.uint32)
