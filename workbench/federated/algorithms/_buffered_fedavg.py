@@ -53,7 +53,8 @@ def buffered_fedavg(
         `staleness`, the weighted means.
 
     Example:
-        >>> algorithm = buffered_fedavg(lambda w, b: (w - b["x"]) ** 2, clients=2, client_optimizer=optax.sgd(0.5), versions=2)
+        >>> sgd = optax.sgd(0.5)
+        >>> algorithm = buffered_fedavg(lambda w, b: (w - b["x"]) ** 2, clients=2, client_optimizer=sgd, versions=2)
         >>> batches = {"x": jnp.array([[1.0], [3.0]]), "staleness": jnp.array([0, 1])}
         >>> state, metrics = algorithm.round(algorithm.init(jnp.float32(0)), batches)
         >>> round(float(algorithm.params_of(state)), 3)  # (1 + 3 / √2) / 2
