@@ -96,7 +96,7 @@ def secure_mean(
     """A mean of which the server sees no client's update, only masked words and their sum; with distributed noise.
 
     A client clips its update to norm `clip`, writes it as integers of `clip / 2 ** bits`, adds its part of the noise,
-    and masks the words. The state holds the masks: set it anew before every round by `SecureSession.masks(present)`,
+    and masks the words. The state holds the masks: set it again before every round by `SecureSession.masks(present)`,
     `state._replace(aggregation=...)`; those for whom it was made must be those of weight above 0. All present clients
     count alike. Metrics of the algorithm's round (its loss) are averaged in clear.
 
