@@ -137,6 +137,6 @@ def test_the_time_line_is_a_tab_of_the_explorer_and_shares_its_selection(harness
     canvas = view.locator(".wb-tl-canvas")
     canvas.focus()
     canvas.press("ArrowRight")
-    expect(view.get_by_role("button", name="Let go of device 0")).to_be_visible()
+    expect(view.get_by_role("button", name="Clear device 0")).to_be_visible()
     made.select(instruction="dot.2")
     expect(view.locator("aside:visible h3")).to_be_visible()

@@ -151,7 +151,7 @@ def test_selection_is_linked_between_all_tabs_of_the_explorer(harness: Harness):
     view.get_by_role("tab", name="Cost").click()
     expect(view.locator('tr[data-stage="1"].wb-selected')).to_have_count(1)
     assert made.selection == {"stage": "1", "client": 17, "device": 4}
-    view.get_by_role("button", name="Let go of client 17").click()
+    view.get_by_role("button", name="Clear client 17").click()
     assert made.selection == {"stage": "1", "device": 4}
     assert made.settings == {"view": "cost"}
 

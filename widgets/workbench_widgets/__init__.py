@@ -14,6 +14,7 @@ from workbench_widgets._mesh import MeshView as MeshView
 from workbench_widgets._picture import PictureView as PictureView
 from workbench_widgets._player import PlayerView as PlayerView
 from workbench_widgets._playground import Playground as Playground
+from workbench_widgets._profile import ProfileView as ProfileView
 from workbench_widgets._program import ProgramView as ProgramView
 from workbench_widgets._propagation import PropagationView as PropagationView
 from workbench_widgets._run import RunView as RunView

@@ -13,16 +13,20 @@ from workbench_widgets._source import read_lines
 KINDS = ("root", "function", "call", "line", "scope", "loop", "operation", "unattributed")
 PASSES = ("forward", "transpose", "remat", "mixed")
 AROUND = 2  # lines of code shown before and after the one of a node
+MOST_DEVICES = 8  # with a column each
 MOST_SOURCES = 4_000  # different lines whose code is sent
 
 
-def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[dict[str, Any], Arrays]:
+def operations_state(
+    tree: CallTreeRecord, files: Iterable[str] = (), *, measured: bool = False
+) -> tuple[dict[str, Any], Arrays]:
     """What the operations view draws: names and places as lists, figures as columns, library frames folded away.
 
     Args:
         tree: The figures of the program.
         files: Files of its instructions: a cell, which the tree calls by its number, is chosen in other views by its
             file.
+        measured: Only measured seconds of a whole profile, of all devices and of each.
     """
     cells = _cells(files)
     calls = _plain_calls(tree)
@@ -30,7 +34,7 @@ def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[d
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
     number = {node.id: at for at, node in enumerate(kept)}
     parents = [_visible_parent(tree, node, number) for node in kept]
-    columns, arrays = _columns(kept)
+    columns, arrays = _measured_columns(kept) if measured else _columns(kept)
     arrays |= {
         "tree.parent": floats(parents),
         "tree.kind": floats([KINDS.index(node.kind) for node in kept]),
@@ -51,6 +55,7 @@ def operations_state(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[d
         "columns": columns,
         "code": _code([called_at.get(node.id, node) for node in kept], cells),
         "made_from": tree.made_from,
+        "counted": "all calls in the profile, measured" if measured else None,
         "attributed": tree.attributed_to_line,
         "notes": list(tree.notes),
     }
@@ -135,6 +140,27 @@ def _columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]
     )
     add("constants", "constants", "bytes", "Bytes of compile-time constants.", lambda f: f.constant_bytes)
     return columns, arrays
+
+
+def _measured_columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]:
+    devices = list(dict.fromkeys(device for node in nodes for device in node.total.measured_seconds))
+    devices.sort(key=lambda name: (len(name), name))
+    columns = [
+        _figure("measured", "all devices", "Measured seconds of all calls in the profile, all devices together.")
+    ]
+    arrays = {
+        "tree.measured": _column([sum(node.total.measured_seconds.values()) for node in nodes]),
+        "tree.measured.own": _column([sum(node.own.measured_seconds.values()) for node in nodes]),
+    }
+    for device in devices[:MOST_DEVICES] if len(devices) > 1 else ():
+        columns.append(_figure(device, device, f"Measured seconds of all calls in the profile on {device}."))
+        arrays[f"tree.{device}"] = _column([node.total.measured_seconds.get(device, 0.0) for node in nodes])
+        arrays[f"tree.{device}.own"] = _column([node.own.measured_seconds.get(device, 0.0) for node in nodes])
+    return columns, arrays
+
+
+def _figure(key: str, title: str, tip: str) -> dict[str, Any]:
+    return {"key": key, "title": title, "unit": "seconds", "tip": tip}
 
 
 def _column(values: list[float | None]) -> bytes:

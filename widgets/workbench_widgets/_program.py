@@ -92,7 +92,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
         if record.cost is not None and record.cost.assumptions
         else None,
         {"form": "note", "title": "Notes", "text": " ".join(notes)} if notes else None,
-        {"form": "note", "title": "Look closer", "text": "Choose a stage or a client in the picture: with the mouse, "
+        {"form": "note", "title": "Look closer", "text": "Select a stage or a client in the picture: with the mouse, "
          "or with the arrow keys and Enter."},
     ]  # fmt: skip
     kept = [block for block in blocks if block is not None]

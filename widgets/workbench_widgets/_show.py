@@ -10,6 +10,7 @@ from workbench.records import (
     MeshRecord,
     PlanRecord,
     PlayRecord,
+    ProfileRecord,
     ProgramGraphRecord,
     ProgramRecord,
     PropagationRecord,
@@ -31,6 +32,7 @@ from workbench_widgets._launch import LaunchView
 from workbench_widgets._memory import MemoryView
 from workbench_widgets._mesh import MeshView
 from workbench_widgets._picture import PictureView
+from workbench_widgets._profile import ProfileView
 from workbench_widgets._program import ProgramView
 from workbench_widgets._propagation import PropagationView
 from workbench_widgets._sharding import ShardingView
@@ -123,6 +125,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return {"propagation": PropagationView}, "propagation"
     if isinstance(record, ProgramGraphRecord | LaunchedRecord):
         return {"launch": LaunchView}, "launch"
+    if isinstance(record, ProfileRecord):
+        return {"profile": ProfileView}, "profile"
     if isinstance(record, RunRecord):
         return {"run": TimelineView if record.events else PictureView}, "run"
     if isinstance(record, TimelineRecord):
@@ -130,7 +134,7 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
         "ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, "
-        "WhatIfRecord, RunRecord, TimelineRecord, ProgramGraphRecord or LaunchedRecord; "
+        "WhatIfRecord, RunRecord, ProfileRecord, TimelineRecord, ProgramGraphRecord or LaunchedRecord; "
         "`workbench.render` draws the others."
     )
     raise TypeError(message)

@@ -37,12 +37,14 @@ class TimelineView(WorkbenchWidget):
         return render_run_svg(self.run)
 
 
-def timeline_state(run: RunRecord, program: ProgramRecord | None = None) -> tuple[dict[str, Any], Arrays]:
+def timeline_state(
+    run: RunRecord, program: ProgramRecord | None = None, tree: CallTreeRecord | None = None
+) -> tuple[dict[str, Any], Arrays]:
     """The names behind the columns, and the columns: one number per span, in order of time."""
     events = sorted(run.events, key=lambda event: event.start_seconds)
     devices = {where: place for place, where in enumerate(_devices(events, program))}
     names, name = _interned([event.name for event in events])
-    paths, path = _paths(events, program)
+    paths, path = _paths(events, program, tree)
     kinds = {kind: place for place, kind in enumerate(KINDS)}
     place = [devices[event.where] << _KIND_BITS | kinds[event.kind] for event in events]
     begins = min((event.start_seconds for event in events), default=0.0)
@@ -147,10 +149,13 @@ def _interned(texts: Sequence[str]) -> tuple[list[str], list[int]]:
     return list(places), column
 
 
-def _paths(events: Sequence[EventRecord], program: ProgramRecord | None) -> tuple[list[dict[str, Any]], list[int]]:
+def _paths(
+    events: Sequence[EventRecord], program: ProgramRecord | None, tree: CallTreeRecord | None = None
+) -> tuple[list[dict[str, Any]], list[int]]:
     """Where spans belong: stage, then functions from the outside in; and which of these every span has."""
     stages = {} if program is None else _stage_names(program.plan)
-    calls = {} if program is None or program.call_tree is None else _calls(program.call_tree)
+    tree = tree or (None if program is None else program.call_tree)
+    calls = {} if tree is None else _calls(tree)
     found: dict[tuple[str, str | None, str], int] = {}
     listed: list[dict[str, Any]] = []
     column = []

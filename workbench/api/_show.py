@@ -15,7 +15,7 @@ from workbench.errors import InspectionError, MeshError
 from workbench.inspection import current_mesh
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
-from workbench.records import AdviceRecord, PlayRecord, ProfileRecord, ProgramRecord, Record, TapRecord
+from workbench.records import AdviceRecord, PlayRecord, ProgramRecord, Record, TapRecord
 
 if TYPE_CHECKING:
     from workbench.api._traced import Traced
@@ -58,9 +58,6 @@ def display_record(record: Record, view: str | None, **asked: Any) -> None:
 
     if isinstance(record, TapRecord):
         display({"text/html": render.render_tap_html(record), "text/plain": render.render_text(record)}, raw=True)
-        return
-    if isinstance(record, ProfileRecord):
-        display({"text/html": render.embed_profile_html(record), "text/plain": render.render_text(record)}, raw=True)
         return
     widget = _widget(record, view, **asked)
     if widget is not None:

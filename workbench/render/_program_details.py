@@ -111,7 +111,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
         ]
         for each in collectives
     ]
-    made = table("Collectives", ("collective", "mesh axis", "payload", "wire", "times"), rows)
+    made = table("Collectives", ("collective", "mesh axis", "payload", "wire", "executions"), rows)
     if made is None:
         return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
     shared = [each for each in collectives if len(each.stages) > 1]

@@ -40,6 +40,8 @@ export function installTips(root: HTMLElement, signal: AbortSignal): void {
   };
   root.append(tip);
   for (const event of ["pointerover", "focusin"]) root.addEventListener(event, show, { signal });
+  // What was clicked is known: its tip would cover what the click opened, so it stays away until the pointer has left.
+  root.addEventListener("click", () => tip.hidePopover?.(), { signal });
   root.addEventListener("pointerleave", hide, { signal });
   root.addEventListener("focusout", hide, { signal });
   root.addEventListener("keydown", (event) => event.key === "Escape" && hide(), { signal });

@@ -1,5 +1,8 @@
 // What is measured while a program runs: a part of the front end that is loaded when it is first needed.
+export { allocators } from "./allocators";
 export { devices } from "./devices";
+export { measured } from "./measured";
 export { playground } from "./playground";
 export { run } from "./run";
+export { split } from "./split";
 export { timeline } from "./timeline";

@@ -70,7 +70,7 @@ class ClientsPane {
     this.values = this.columns.map(({ key }) => context.array(`clients.${key}`));
     this.mode = this.clients.count <= FEW || this.clients.groups ? "bars" : "heat";
     if (this.clients.groups) this.mode = "heat";
-    const { node, main, detail } = split(context, "Details of the chosen client", 0.6);
+    const { node, main, detail } = split(context, "Details of the selected client", 0.6);
     this.chart = new ClientChart(context, (client) => this.choose(client));
     this.course = new ClientCourse(context);
     this.opened = new ClientValues(context, this.valuesPlace);
@@ -356,7 +356,7 @@ class ClientsPane {
         low === high ? formatAs(each.unit, low) : `${formatAs(each.unit, low)} to ${formatAs(each.unit, high)}`,
       ];
     });
-    const text = "Choose a client: with the mouse, with the arrow keys and Enter, or by its number.";
+    const text = "Select a client: with the mouse, with the arrow keys and Enter, or by its number.";
     const blocks: Block[] = [
       { form: "facts", title: "", rows },
       { form: "note", title: "Look closer", text },

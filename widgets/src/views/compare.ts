@@ -72,7 +72,7 @@ class Comparison {
     const { parent, groups, at } = groupRows(this.rows);
     this.at = at;
     this.groups = groups;
-    const { node, main, detail } = split(context, "Details of the chosen figure", 0.7);
+    const { node, main, detail } = split(context, "Details of the selected figure", 0.7);
     this.detail = detail;
     this.table = this.makeTable(parent);
     main.append(this.tools(), this.table.node);

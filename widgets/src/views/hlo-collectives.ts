@@ -70,7 +70,7 @@ export function collectivesTable(
     },
     {
       key: "times",
-      title: "times",
+      title: "executions",
       tip: "Executions in one call.",
       value: (node) => figure(node).times,
       width: "70px",

@@ -192,7 +192,7 @@ export class Instructions {
           : []),
         {
           key: "times",
-          title: "times",
+          title: "executions",
           value: (node) =>
             this.index(node) >= 0 && Number.isFinite(module.times[this.index(node)])
               ? module.times[this.index(node)]

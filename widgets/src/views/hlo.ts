@@ -28,7 +28,7 @@ class Hlo {
     private readonly context: ViewContext,
   ) {
     this.module = new Module(context);
-    const { node, main, detail } = split(context, "Details of the chosen instruction or line", 0.68);
+    const { node, main, detail } = split(context, "Details of the selected instruction or line", 0.68);
     this.detail = detail;
     this.collectives = collectivesTable(context, this.module, (name, line) =>
       this.choose(this.module.find(name), line),
@@ -148,7 +148,7 @@ class Hlo {
       ["FLOPs", formatFlops(sum(module.flops))],
       ["memory traffic", formatBytes(sum(module.traffic))],
     ];
-    const text = "Choose a collective, a line of your source or an instruction: every view follows.";
+    const text = "Select a collective, a line of your source or an instruction: every view follows.";
     const blocks: Block[] = [
       { form: "facts", title: "", rows },
       { form: "note", title: "Look closer", text },
@@ -168,7 +168,7 @@ class Hlo {
       ["FLOPs", formatFlops(module.flops[i])],
       ["memory traffic", formatBytes(module.traffic[i])],
       ["size", formatBytes(module.size[i])],
-      ["times", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
+      ["executions", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
       ["computation", module.computations[module.computation[i]]],
       ["operands", module.operands[i] || "none"],
       ["op_name", module.opNames[i] || "none"],

@@ -187,7 +187,7 @@ class Memory {
       const rows = here.map((each) => [each.name, formatBytes(each.bytes), each.shape]);
       blocks.unshift({
         form: "table",
-        title: "Buffers of the chosen line at the peak",
+        title: "Buffers of the selected line at the peak",
         columns: ["buffer", "bytes", "shape"],
         rows,
       });

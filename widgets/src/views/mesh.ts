@@ -42,7 +42,7 @@ class MeshPane {
     this.mesh = new Mesh(context);
     this.layout = this.mesh.layouts[0];
     this.choice = this.telling();
-    const { node, main, detail } = split(context, "Details of the chosen device", 0.62);
+    const { node, main, detail } = split(context, "Details of the selected device", 0.62);
     this.detail = detail;
     main.append(this.tools(), this.place);
     host.append(node);
@@ -345,7 +345,7 @@ class MeshPane {
       `${formatCount(size)} devices, ${type}${hops ? `; hops to the next: ${hops}` : ""}`,
     ]);
     const text =
-      "Choose a device: with the mouse, or with the arrow keys and Enter. Choose a mesh axis above, and the groups of devices that talk to each other over it are coloured.";
+      "Select a device: with the mouse, or with the arrow keys and Enter. Select a mesh axis above, and the groups of devices that talk to each other over it are coloured.";
     const blocks: Block[] = [
       { form: "facts", title: "", rows },
       { form: "note", title: "Look closer", text },

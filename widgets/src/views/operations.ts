@@ -46,7 +46,7 @@ class Operations {
   private readonly icicle = h("div", {
     class: "wb-icicle",
     role: "group",
-    "aria-label": "The chosen figure as nested bars",
+    "aria-label": "The selected figure as nested bars",
   });
   private readonly facts = h("div", {});
   private readonly status = h("span", { class: "wb-note", role: "status" });
@@ -79,7 +79,7 @@ class Operations {
       placeholder: "function, module, line, operation",
       "aria-label": "Search operations",
     });
-    const { node, main, detail } = split(context, "Details of the chosen node", 0.64);
+    const { node, main, detail } = split(context, "Details of the selected node", 0.64);
     this.table = this.makeTable(parent);
     main.append(this.tools(), this.table.node);
     replace(detail, this.metricMenu(), this.icicle, this.facts);
@@ -206,10 +206,9 @@ class Operations {
   private filter(): void {
     const on = Boolean(this.words.length || this.only || this.pass);
     const count = this.table.filter(on ? (node) => this.passesFilter(node) : null);
-    const note =
-      this.context.state<string>("made_from") === "jaxpr"
-        ? "not compiled: figures of all devices together"
-        : "one device, one call";
+    const all = this.context.state<string>("made_from") === "jaxpr";
+    const known = this.context.state<string | null>("counted");
+    const note = known ?? (all ? "not compiled: figures of all devices together" : "one device, one call");
     this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.names.length)} · ${note}` : note;
   }
 

@@ -48,7 +48,7 @@ class Program {
     host: HTMLElement,
     private readonly context: ViewContext,
   ) {
-    const { node, main, detail } = split(context, "Details of the chosen stage or client", 0.55);
+    const { node, main, detail } = split(context, "Details of the selected stage or client", 0.55);
     this.detail = detail;
     main.append(this.tools, this.pictures);
     host.append(node);

@@ -108,7 +108,7 @@ export class Trial {
     const spec = this.specOf(leaf);
     const options = axisChoices(axes);
     const menus = leaf.shape.map((size, d) => {
-      const words = options.map((chosen, i): Option<number> => [i, chosen.length ? chosen.join(" × ") : "not cut"]);
+      const words = options.map((chosen, i): Option<number> => [i, chosen.length ? chosen.join(" × ") : "not sharded"]);
       const present = options.findIndex((each) => JSON.stringify(each) === JSON.stringify(spec[d] ?? []));
       const choose = menu(`mesh axes of dimension ${d}`, words, present, (i) =>
         this.put(
@@ -124,7 +124,7 @@ export class Trial {
     const moved = !sameSpec(spec, leaf.spec);
     replace(
       this.menus,
-      h("h4", {}, "What if it were cut differently?"),
+      h("h4", {}, "What if it were sharded differently?"),
       h("div", { class: "wb-menu" }, menus),
       this.effect(leaf, spec, moved),
       this.offers(leaf, spec),

@@ -67,7 +67,7 @@ class Sharding {
     this.tree = pathTree(this.leaves.map(({ path }) => path));
     this.trial = new Trial(context);
     this.picture = new ShardPicture(context);
-    const { node, main, detail } = split(context, "Details of the chosen array", 0.54);
+    const { node, main, detail } = split(context, "Details of the selected array", 0.54);
     this.table = this.makeTable();
     main.append(this.tools(), this.table.node);
     replace(detail, this.facts, this.picture.menus, this.picture.node, this.trial.menus, this.trial.desk);
@@ -183,7 +183,7 @@ class Sharding {
       this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       this.filter();
     });
-    const axes = Object.keys(this.trial.sizes).map((axis): Option<string> => [axis, `cut over ${axis}`]);
+    const axes = Object.keys(this.trial.sizes).map((axis): Option<string> => [axis, `sharded over ${axis}`]);
     const only = menu<string>(
       "Only arrays",
       [["", "all arrays"], ["*", "copied on several devices"], ["?", "tried differently"], ...axes],

@@ -1,0 +1,252 @@
+// Operations of a recorded profile: measured beside predicted seconds, and as dots under the roofline of the chip.
+import { type Block, showDetails } from "../lib/details";
+import { h, replace, s } from "../lib/dom";
+import { formatBytes, formatCount, formatFlops, formatSeconds } from "../lib/format";
+import { rove } from "../lib/keyboard";
+import { split } from "../lib/split";
+import { type TreeTable, treeTable } from "../lib/tree-table";
+import type { RenderView, ViewContext } from "../lib/view";
+import { axesFor, type Chip, type Dot, dotsOf, type Frame, powersOfTen, roofPoints, shareOfRoof } from "./roofline";
+
+const MOST_DOTS = 400;
+const FRAME: Frame = { width: 520, height: 320, left: 74, bottom: 40 };
+
+class Measured {
+  private readonly names: string[];
+  private readonly seconds: Float32Array;
+  private readonly predicted: Float32Array;
+  private readonly each: Float32Array;
+  private readonly chip: Chip | null;
+  private readonly number: Map<string, number>;
+  private readonly table: TreeTable;
+  private readonly picture = h("div", {});
+  private readonly facts = h("div", {});
+  private words: string[] = [];
+
+  constructor(
+    host: HTMLElement,
+    private readonly context: ViewContext,
+  ) {
+    this.names = context.state("names");
+    this.seconds = context.array("seconds");
+    this.predicted = context.array("predicted");
+    this.each = context.array("each");
+    this.chip = context.state("chip");
+    this.number = new Map(this.names.map((name, i) => [name, i]));
+    const { node, main, detail } = split(context, "Roofline and the selected operation", 0.56);
+    this.table = this.makeTable();
+    main.append(this.tools(), this.table.node);
+    replace(detail, this.picture, this.facts);
+    host.append(node);
+    this.drawRoofline();
+    context.onSelection(() => this.follow());
+    this.follow();
+  }
+
+  private tools(): HTMLElement {
+    const status = h("span", { class: "wb-note", role: "status" });
+    const search = h("input", {
+      type: "search",
+      class: "wb-search",
+      placeholder: "operation, category, line",
+      "aria-label": "Search operations",
+      oninput: () => {
+        this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+        const count = this.table.filter(this.words.length ? (i) => this.matches(i) : null);
+        status.textContent = `${formatCount(count)} of ${formatCount(this.names.length)} operations`;
+      },
+    });
+    const left = this.context.state<number>("left_out");
+    if (left) status.textContent = `${formatCount(left)} of the shortest operations are not listed`;
+    return h("div", { class: "wb-tools" }, search, status);
+  }
+
+  private matches(i: number): boolean {
+    const of = (name: string) => this.context.state<string[]>(name)[i];
+    const text = `${this.names[i]} ${of("categories")} ${of("places")} ${of("op_names")}`.toLowerCase();
+    return this.words.every((word) => text.includes(word));
+  }
+
+  private makeTable(): TreeTable {
+    const { context } = this;
+    const column = (key: string, title: string, unit: string, tip: string, width = "96px") => {
+      const values = context.array(key);
+      return { key, title, unit, tip, width, value: (i: number) => (Number.isNaN(values[i]) ? null : values[i]) };
+    };
+    const times = (i: number) => (this.predicted[i] > 0 ? this.each[i] / this.predicted[i] : null);
+    return treeTable({
+      label: "Measured operations",
+      parent: this.names.map(() => -1),
+      title: "operation",
+      name: (i) => this.names[i],
+      columns: [
+        {
+          ...column("seconds", "seconds", "seconds", "Measured, all executions on all devices."),
+          full: Math.max(...this.seconds, 0),
+        },
+        column("each", "per execution", "seconds", "Measured mean of one execution on one device.", "106px"),
+        column("predicted", "predicted", "seconds", "Of one execution, from the published peaks of the chip."),
+        {
+          key: "ratio",
+          title: "measured ÷ predicted",
+          tip: "1 is as fast as the published peaks allow.",
+          value: times,
+          cell: (i) => {
+            const ratio = times(i);
+            return ratio === null ? "–" : `${ratio < 10 ? ratio.toFixed(2) : ratio.toFixed(0)} ×`;
+          },
+          width: "150px",
+        },
+        { key: "category", title: "category", text: (i) => context.state<string[]>("categories")[i], width: "130px" },
+        { key: "place", title: "source", text: (i) => context.state<string[]>("places")[i], width: "150px" },
+      ],
+      sort: { key: "seconds", descending: true },
+      choose: (i) => this.choose(i),
+      signal: context.signal,
+    });
+  }
+
+  private choose(i: number): void {
+    const line = this.context.state<(string | null)[]>("lines")[i];
+    this.context.select({ instruction: this.names[i], line, node: null });
+  }
+
+  private drawRoofline(): void {
+    const { context, chip } = this;
+    const dots = dotsOf(context.array("intensity"), context.array("rate"), this.seconds).slice(0, MOST_DOTS);
+    if (!dots.length) {
+      const text = "The profile has no operation whose FLOPs and bytes are both known, so there are no dots to draw.";
+      return replace(this.picture, h("p", { class: "wb-note" }, text));
+    }
+    const svg = rooflinePicture(dots, chip, (dot) => this.spoken(dot));
+    const items = [...svg.querySelectorAll<SVGElement>("[data-dot]")];
+    const choose = (dot: SVGElement) => this.choose(Number(dot.dataset.dot));
+    svg.addEventListener("click", (event) => {
+      const dot = (event.target as Element).closest<SVGElement>("[data-dot]");
+      if (dot) choose(dot);
+    });
+    rove<SVGElement>(svg, { items: () => items, choose });
+    const roof = chip
+      ? `${chip.name}: ${formatBytes(chip.bandwidth)}/s and the peaks of its dtypes. `
+      : "The chip is not known. ";
+    const caption = `${roof}${formatCount(dots.length)} operations; the area of a dot is its measured time.`;
+    replace(this.picture, svg, h("p", { class: "wb-note" }, caption, " ", context.state<string>("error_bar")));
+  }
+
+  private spoken(dot: Dot): string {
+    const { chip } = this;
+    const peak = chip ? this.peakOf(dot.index, chip) : 0;
+    const share = chip && peak ? `, ${(100 * shareOfRoof(dot, chip, peak)).toFixed(0)} % of the roof` : "";
+    return (
+      `${this.names[dot.index]}: ${dot.intensity.toPrecision(3)} FLOPs per byte, ${formatFlops(dot.rate)}/s measured` +
+      `${share}, ${formatSeconds(dot.seconds)} in all`
+    );
+  }
+
+  /** The peak of the operation's own dtype; the highest where the chip lists none for it. */
+  private peakOf(i: number, chip: Chip): number {
+    return chip.peaks[this.context.state<string[]>("dtypes")[i]] ?? Math.max(...Object.values(chip.peaks));
+  }
+
+  private follow(): void {
+    const i = this.number.get(this.context.selection.instruction ?? "") ?? -1;
+    this.table.select(i < 0 ? null : i);
+    for (const dot of this.picture.querySelectorAll<SVGElement>("[data-dot]"))
+      dot.classList.toggle("wb-selected", dot.dataset.dot === String(i));
+    this.describe(i < 0 ? 0 : i);
+  }
+
+  private describe(i: number): void {
+    const { context } = this;
+    const of = (name: string) => context.state<string[]>(name)[i] ?? "";
+    const known = (name: string, write: (value: number) => string) => {
+      const value = context.array(name)[i];
+      return Number.isFinite(value) ? write(value) : "";
+    };
+    const rows: [string, string][] = [
+      ["measured", known("seconds", formatSeconds)],
+      ["executions", known("executions", formatCount)],
+      ["per execution", known("each", formatSeconds)],
+      ["predicted", known("predicted", formatSeconds)],
+      ["bound by", of("bounds")],
+      [
+        "reached",
+        [known("rate", (v) => `${formatFlops(v)}/s`), known("bandwidth", (v) => `${formatBytes(v)}/s`)]
+          .filter(Boolean)
+          .join(", "),
+      ],
+      ["category", of("categories")],
+      ["dtype", of("dtypes")],
+      ["source", of("places")],
+      ["program", of("programs")],
+      ["op_name", of("op_names")],
+    ];
+    const blocks: Block[] = [{ form: "facts", title: "", rows: rows.filter(([, text]) => text) }];
+    showDetails(context, this.facts, { title: this.names[i], kind: "clients", subtitle: "measured operation", blocks });
+  }
+}
+
+function rooflinePicture(dots: readonly Dot[], chip: Chip | null, spoken: (dot: Dot) => string): SVGSVGElement {
+  const axes = axesFor(dots, chip, FRAME);
+  const { width, height, left, bottom } = FRAME;
+  const floor = height - bottom;
+  const grid = [
+    ...powersOfTen(axes.low[0], axes.high[0]).map((value) => {
+      const x = axes.x(value);
+      return [
+        s("line", { x1: x, x2: x, y1: 12, y2: floor, class: "wb-grid" }),
+        s("text", { x, y: floor + 16, "text-anchor": "middle" }, formatCount(value)),
+      ];
+    }),
+    ...powersOfTen(axes.low[1], axes.high[1]).map((value) => {
+      const y = axes.y(value);
+      return [
+        s("line", { x1: left, x2: width - 10, y1: y, y2: y, class: "wb-grid" }),
+        s("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, `${formatFlops(value)}/s`),
+      ];
+    }),
+  ];
+  const roofs = chip ? Object.entries(chip.peaks).map(([dtype, peak]) => roofOf(chip, dtype, peak, axes)) : [];
+  const longest = Math.max(...dots.map(({ seconds }) => seconds));
+  const marks = dots.map((dot) => {
+    const r = 3 + 9 * Math.sqrt(dot.seconds / longest);
+    const words = spoken(dot);
+    const place = { cx: axes.x(dot.intensity), cy: axes.y(dot.rate), r };
+    return s("circle", {
+      ...place,
+      role: "button",
+      "data-dot": dot.index,
+      "aria-label": words,
+      "data-tip": words,
+      tabindex: -1,
+    });
+  });
+  return s(
+    "svg",
+    {
+      viewBox: `0 0 ${width} ${height}`,
+      class: "wb-roofline",
+      role: "group",
+      "aria-label": `Roofline, ${dots.length} measured operations`,
+    },
+    grid.flat(),
+    roofs,
+    s("text", { x: width - 10, y: height - 4, "text-anchor": "end" }, "FLOPs per byte of memory traffic"),
+    marks,
+  );
+}
+
+function roofOf(chip: Chip, dtype: string, peak: number, axes: ReturnType<typeof axesFor>): SVGGElement {
+  const points = roofPoints(chip.bandwidth, peak, axes);
+  const [x, y] = points[2];
+  return s(
+    "g",
+    { class: "wb-roof" },
+    s("polyline", { points: points.map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ") }),
+    s("text", { x, y: y - 4, "text-anchor": "end" }, dtype),
+  );
+}
+
+export const measured: RenderView = (host, context) => {
+  new Measured(host, context);
+};

@@ -1,0 +1,275 @@
+"""A recorded profile as tabs: measured call tree, operations under the roofline, devices, time line, memory."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from workbench.records import (
+    CallFiguresRecord,
+    CallNodeRecord,
+    CallTreeRecord,
+    ChipRecord,
+    ProfiledDeviceRecord,
+    ProfileRecord,
+)
+from workbench.render import (
+    GLOSSARY,
+    Markup,
+    MeasuredPoint,
+    bytes_text,
+    count_text,
+    flops_text,
+    render_measured_roofline_svg,
+    render_profile_text,
+    seconds_text,
+    source_text,
+)
+from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._operations import operations_state
+from workbench_widgets._timeline import timeline_state
+
+TITLES = {
+    "operations": ("Call tree", "Measured seconds on functions, modules and lines"),
+    "measured": ("Operations", "Every operation: measured and predicted seconds, and the roofline of the chip"),
+    "split": ("Devices", "What each device did: computing, collectives, copies, waiting, idle"),
+    "timeline": ("Time line", "Every span of every device that the profile keeps"),
+    "allocators": ("Memory", "Bytes in use over time, as the allocators reported them"),
+}
+PARTS = ("compute", "collective", "copy", "other", "wait", "idle")
+MOST_OPERATIONS = 20_000
+MOST_POINTS = 30  # of the static picture
+
+
+class ProfileView(WorkbenchWidget):
+    """A profile that was recorded on other devices, live: call tree, roofline, devices, time line, memory.
+
+    Args:
+        profile: From `workbench.open_profile`.
+        view: The tab to open first: `operations`, `measured`, `split`, `timeline` or `allocators`.
+    """
+
+    view_name = "explorer"
+
+    def __init__(self, profile: ProfileRecord, *, view: str | None = None, **values: Any) -> None:
+        self.profile = profile
+        parts, arrays = profile_state(profile)
+        if view is not None and view not in parts:
+            message = (
+                f"`ProfileView` received view={view!r}, but the profile {profile.name} has the views "
+                f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
+            )
+            raise ValueError(message)
+        views = [{"key": key, "title": title, "help": help_} for key, (title, help_) in TITLES.items() if key in parts]
+        data = parts | {"views": views, "title": profile.name, "headline": _headline(profile), "glossary": GLOSSARY}
+        settings = {} if view is None else {"view": view}
+        super().__init__(data=data, arrays=arrays, label=_label(profile), settings=settings, **values)
+
+    def static_svg(self) -> Markup | None:
+        """The measured operations under the roof of their chip; None where the chip is not known."""
+        points = [
+            MeasuredPoint(each.name, each.intensity, each.flops_per_second, each.dtype)
+            for each in self.profile.operations
+            if each.intensity and each.flops_per_second and np.isfinite(each.intensity)
+        ]
+        if self.profile.chip is None or not points:
+            return None
+        return render_measured_roofline_svg(self.profile.chip, points[:MOST_POINTS])
+
+    def text(self) -> str:
+        """The profile in words."""
+        return render_profile_text(self.profile)
+
+
+def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
+    """What the tabs draw; a tab for which the profile has nothing is left out."""
+    parts: dict[str, Any] = {}
+    arrays: Arrays = {}
+
+    def add(key: str, made: tuple[dict[str, Any], Arrays]) -> None:
+        parts[key] = made[0]
+        arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
+
+    tree = join_trees(profile)
+    if tree is not None:
+        files = {each.source.file for each in profile.operations if each.source is not None}
+        add("operations", operations_state(tree, files, measured=True))
+    if profile.operations:
+        add("measured", _operations(profile))
+    parts["split"] = _split(profile)
+    if profile.events:
+        state, columns = timeline_state(profile.as_run(), tree=tree)
+        add("timeline", (state | {"sentence": _label(profile)}, columns))
+    if profile.memory:
+        add("allocators", _memory(profile))
+    return parts, arrays
+
+
+def join_trees(profile: ProfileRecord) -> CallTreeRecord | None:
+    """The call trees of all programs below one root; None where the profile has none."""
+    trees = [
+        (program.name, profile.trees[program.name]) for program in profile.programs if program.name in profile.trees
+    ]
+    if len(trees) < 2:
+        return trees[0][1] if trees else None
+    nodes: list[CallNodeRecord] = [CallNodeRecord(id=0, parent=None, kind="root", name=profile.name)]
+    seconds: Counter[str] = Counter()
+    for name, tree in trees:
+        offset = len(nodes)
+        for node in tree.nodes:
+            changes: dict[str, Any] = {
+                "id": node.id + offset,
+                "parent": 0 if node.parent is None else node.parent + offset,
+            }
+            if node.parent is None:
+                changes |= {"kind": "function", "name": name}
+                seconds.update(node.total.measured_seconds)
+            nodes.append(node.replace(**changes))
+    nodes[0] = nodes[0].replace(total=CallFiguresRecord(measured_seconds=dict(seconds)))
+    notes = dict.fromkeys(note for _, tree in trees for note in tree.notes)
+    return CallTreeRecord(made_from="compiled", nodes=tuple(nodes), notes=tuple(notes))
+
+
+def _label(profile: ProfileRecord) -> str:
+    kinds = sorted({device.kind or device.platform for device in profile.devices})
+    return (
+        f"Profile {profile.name}: {count_text(len(profile.devices))} {' and '.join(kinds)} devices, "
+        f"{count_text(len(profile.programs))} programs, {seconds_text(profile.seconds)} of operations"
+    )
+
+
+def _headline(profile: ProfileRecord) -> list[dict[str, Any]]:
+    """The heaviest operation, the devices, and how much of the profile is known."""
+
+    def figure(text: str, help_: str, view: str, look: str = "plain", **select: str) -> dict[str, Any]:
+        return {"text": text, "help": help_, "look": look, "view": view, "select": select or None}
+
+    made = []
+    if profile.operations and profile.seconds:
+        top = profile.operations[0]
+        where = "" if top.source is None else f", {source_text(top.source.file, top.source.line)}"
+        made.append(
+            figure(
+                f"{top.name}: {top.seconds / profile.seconds:.0%} of the time{where}",
+                "The operation that took most seconds on all devices together.",
+                "measured",
+                "strong",
+                instruction=top.name,
+            )
+        )
+    idle = [device.idle_share for device in profile.devices if device.span_seconds]
+    if idle:
+        made.append(figure(f"{np.mean(idle):.0%} idle", "Share of the recorded time in which nothing ran.", "split"))
+    good = "good" if profile.joined_seconds > 0.9 else "plain"
+    made.append(
+        figure(
+            f"{profile.joined_seconds:.0%} joined to HLO",
+            "Share of the seconds whose instruction is known.",
+            "split",
+            good,
+        )
+    )
+    return made
+
+
+def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
+    """Operations as columns: unknown figures are NaN."""
+    found = profile.operations[:MOST_OPERATIONS]
+
+    def column(values: list[float | None]) -> bytes:
+        return floats([np.nan if value is None else value for value in values])
+
+    arrays = {
+        "seconds": column([each.seconds for each in found]),
+        "each": column([each.seconds_per_execution for each in found]),
+        "executions": column([each.executions for each in found]),
+        "predicted": column([each.predicted_seconds for each in found]),
+        "rate": column([each.flops_per_second or None for each in found]),
+        "bandwidth": column([each.bytes_per_second or None for each in found]),
+        "intensity": column([each.intensity or None for each in found]),
+    }
+    state = {
+        "names": [each.name for each in found],
+        "categories": [each.category or "unknown" for each in found],
+        "programs": [each.program for each in found],
+        "op_names": [each.op_name for each in found],
+        "dtypes": [each.dtype for each in found],
+        "bounds": [each.bound for each in found],
+        "lines": [None if each.source is None else f"{each.source.file}:{each.source.line}" for each in found],
+        "places": ["" if each.source is None else source_text(each.source.file, each.source.line) for each in found],
+        "left_out": len(profile.operations) - len(found),
+        "chip": None if profile.chip is None else _chip(profile.chip),
+        "error_bar": profile.error_bar,
+    }
+    return state, arrays
+
+
+def _chip(chip: ChipRecord) -> dict[str, Any]:
+    """The roofs of one device: a slope of memory, and a level per dtype."""
+    shared = chip.devices_per_chip
+    return {
+        "name": chip.name,
+        "bandwidth": chip.hbm_bytes_per_second / shared,
+        "peaks": {dtype: peak / shared for dtype, peak in chip.peak_flops_per_second.items()},
+        "source": chip.source,
+    }
+
+
+def _split(profile: ProfileRecord) -> dict[str, Any]:
+    longest = max((device.span_seconds for device in profile.devices), default=0.0)
+    return {
+        "parts": list(PARTS),
+        "longest": longest,
+        "devices": [
+            {
+                "where": device.where,
+                "kind": device.kind or device.platform,
+                "seconds": _parts_of(device),
+                "overlapped": device.overlapped_seconds,
+                "span": device.span_seconds,
+                "events": device.events,
+            }
+            for device in profile.devices
+        ],
+        "programs": [
+            [
+                each.name,
+                seconds_text(each.seconds),
+                count_text(each.operations),
+                "unknown" if each.runs is None else count_text(each.runs),
+                each.hlo,
+                flops_text(each.flops) if each.flops else "",
+                bytes_text(each.peak_bytes) if each.peak_bytes else "",
+            ]
+            for each in profile.programs
+        ],
+        "unjoined": [
+            [each.kind, count_text(each.events), seconds_text(each.seconds), ", ".join(list(each.names)[:3])]
+            for each in profile.unjoined
+        ],
+        "notes": [note for program in profile.programs for note in program.notes] + list(profile.notes),
+    }
+
+
+def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
+    """Seconds of `PARTS`; waiting is part of the collectives, so that it is taken out of them."""
+    collective = max(0.0, device.collective_seconds - device.wait_seconds)
+    idle = max(
+        0.0, device.span_seconds - device.busy_seconds - max(0.0, device.wait_seconds - device.collective_seconds)
+    )
+    return [device.compute_seconds, collective, device.copy_seconds, device.other_seconds, device.wait_seconds, idle]
+
+
+def _memory(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
+    state = {
+        "allocators": [
+            {"where": each.where, "name": each.allocator, "peak": each.peak_bytes, "events": each.events}
+            for each in profile.memory
+        ]
+    }
+    arrays = {}
+    for at, each in enumerate(profile.memory):
+        arrays[f"{at}.seconds"] = floats([moment for moment, _ in each.timeline])
+        arrays[f"{at}.bytes"] = floats([amount for _, amount in each.timeline])
+    return state, arrays
