@@ -150,7 +150,7 @@ def test_other_specs_are_compiled_in_the_background_and_compared(harness: Harnes
     made = workbench_widgets.ShardingView(parts.sharding_record(), what_if=trying, names=("w", "b", "x"))
     view = harness.mount(made)
     view.locator('[data-leaf="0"]').click()
-    view.get_by_label("mesh axes of dimension 1").select_option(label="not cut")
+    view.get_by_label("mesh axes of dimension 1").select_option(label="not sharded")
     view.get_by_label("mesh axes of dimension 0").select_option(label="clients × model")
     view.get_by_role("button", name="Compile and compare").click()
     expect(view.get_by_role("button", name="Stop")).to_be_visible()
