@@ -2,7 +2,8 @@
 
 The same client function (a few steps of a small network), the same batches, interleaved in one run: milliseconds per
 client and round, medians over repetitions, and the median of the ratios. `--dask` adds a local Dask cluster, `--beam`
-the in-process Beam runner, each beside the same by hand, and `--flower` measures Flower alone. `--reader --clients 1000
+the in-process Beam runner, each beside the same by hand, `--spark` compares with a Spark job written by hand and
+nothing else, and `--flower` measures Flower alone. `--reader --clients 1000
 10000` reads clients one by one, each number of them in a process of its own, and tells the peaks of its memory.
 """
 
@@ -125,6 +126,56 @@ def beam_by_hand(size: int) -> Callable:
     return run
 
 
+def spark_by_hand(session: Any, size: int) -> Callable:
+    """Batches of rows as bytes, a jitted function over them, a sum per partition: as one would write it once."""
+    import pyarrow as pa
+
+    def run(w: Any, data: Any) -> Any:
+        leaves, tree = jax.tree.flatten(w)
+        shapes = [[size, *rows.shape[1:]] for rows in data]
+
+        def compute(batches: Iterator[Any]) -> Iterator[Any]:
+            call = importlib.import_module("benchmarks.engines").task  # by its name: a worker compiles it once
+            total = None
+            for batch in batches:
+                for cells in zip(*(batch.column(name) for name in "xy"), strict=True):
+                    arrays = [np.frombuffer(c.as_buffer(), "f4").reshape(s) for c, s in zip(cells, shapes, strict=True)]
+                    sums = call(jax.tree.unflatten(tree, leaves), *arrays)
+                    total = sums if total is None else jax.tree.map(np.add, total, sums)
+            if total is not None:
+                flat = [pa.array([np.asarray(x).tobytes()]) for x in jax.tree.leaves(total)]
+                yield pa.RecordBatch.from_arrays(flat, names=[f"w{i}" for i in range(len(flat))])
+
+        starts = range(0, len(data[0]), size)
+        table = pa.table(
+            {name: [rows[i : i + size].tobytes() for i in starts] for name, rows in zip("xy", data, strict=True)}
+        )
+        schema = ", ".join(f"w{i} binary" for i in range(len(leaves)))
+        found = session.createDataFrame(table).mapInArrow(compute, schema).toArrow()
+        sums = [
+            sum(np.frombuffer(cell.as_py(), "f4").reshape(leaf.shape) for cell in found.column(i))
+            for i, leaf in enumerate(leaves)
+        ]
+        return jax.tree.unflatten(tree, [v + s / len(data[0]) for v, s in zip(leaves, sums, strict=True)])
+
+    return run
+
+
+def compare_spark(clients: int, repetitions: int, master: str) -> None:
+    """Both on one session, with the same Python workers."""
+    import warnings
+
+    from workbench.engines import Spark
+
+    warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3
+    with Spark(master, clients_per_batch=32) as engine:
+        engine.run(
+            make_round(clients), start(), tuple(np.stack(x) for x in zip(*map(client, range(clients)), strict=True))
+        )
+        theirs = spark_by_hand(engine._opened(), 32)
+        compare(f"Spark {master}, 32 a batch", engine.run, theirs, clients, repetitions)
+
+
 def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitions: int) -> None:
     """Both in turn, after a call of each that compiles."""
     w, data = start(), tuple(np.stack(rows) for rows in zip(*map(client, range(clients)), strict=True))
@@ -196,10 +247,14 @@ def main() -> None:
     parser.add_argument("--beam", action="store_true")
     parser.add_argument("--dask", action="store_true")
     parser.add_argument("--flower", action="store_true", help="Flower alone, one client per node")
+    parser.add_argument("--spark", metavar="MASTER", help="Spark alone, on this master: local[2]")
     parser.add_argument("--reader", action="store_true")
     chosen = parser.parse_args()
     if chosen.reader:
         compare_reading(chosen.beam, chosen.clients)
+        return
+    if chosen.spark:
+        compare_spark(chosen.clients[0], chosen.repetitions, chosen.spark)
         return
     if chosen.flower:
         compare_flower(chosen.clients[0], chosen.repetitions)

@@ -106,9 +106,22 @@ class RoundError(EngineError):
 
 
 class MissingDependencyError(WorkbenchError, ImportError):
-    """An optional library is not installed; the message holds the line that installs it."""
+    """An optional library is not installed; the message holds the line that installs it.
 
-    def __init__(self, library: str, *, needed_for: str, extra: str | None = None) -> None:
+    For a program that is no Python package, `fact` says what was found instead and `install` how to get it.
+    """
+
+    def __init__(
+        self, library: str, *, needed_for: str, extra: str | None = None, fact: str = "", install: str | None = None
+    ) -> None:
+        self.library = library
+        self.extra = extra
+        if install is not None:
+            message = (
+                f"{needed_for} needs {library}, which was not found: {fact}. Install it ({install}) and try again."
+            )
+            super().__init__(message, name=library)
+            return
         if extra is None:  # installed by default, but this environment was made without dependencies
             source, command = "It is one of the workbench's dependencies", f"pip install {library}"
         else:
@@ -119,8 +132,6 @@ class MissingDependencyError(WorkbenchError, ImportError):
             "restart the kernel.",
             name=library,
         )
-        self.library = library
-        self.extra = extra
 
 
 @contextlib.contextmanager

@@ -172,6 +172,15 @@ def test_engines_are_listed_with_the_command_that_installs_them(monkeypatch, cap
     assert rows["engines.Beam"]["install"] == 'pip install "mapreduce-workbench[beam]"'
 
 
+def test_engines_that_are_here_are_listed_with_the_line_that_starts_them(monkeypatch, capsys):
+    monkeypatch.setattr("workbench.cli._engines._is_installed", lambda module: True)
+    monkeypatch.setattr("workbench.cli._engines._is_on_the_path", lambda program: False)
+    assert main(["engines"]) == 0
+    printed = capsys.readouterr().out
+    assert "engines.Beam: Apache Beam runners  [ready]\n    wb.engines.Beam().run(fn, *args)\n    tried: " in printed
+    assert "engines.Spark: Apache Spark  [not installed]\n    apt install openjdk-17-jre-headless\n" in printed
+
+
 def test_listed_engines_exist():
     import workbench
 

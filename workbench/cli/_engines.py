@@ -1,52 +1,145 @@
-"""`workbench engines`: where a program can run, and what each engine needs."""
+"""`workbench engines`: where a program can run, what each engine needs, how it starts, and what was tried."""
 
 import importlib.util
 import json
+import os
+import shutil
+import textwrap
+from pathlib import Path
 from typing import NamedTuple
 
 
 class EngineEntry(NamedTuple):
-    """An engine: what it runs on, the module that it needs and the extra that brings it."""
+    """An engine: what it runs on, the line that starts it, what was tried, and what it needs."""
 
     name: str
     runs_on: str
+    start: str
+    tried: str
     module: str = ""
     extra: str = ""
+    program: str = ""  # that pip cannot bring
 
 
 ENGINES = (
-    EngineEntry("wb.jit", "the devices of `jax.set_mesh`"),
-    EngineEntry("engines.Mesh", "a mesh of devices, with a record of the run"),
-    EngineEntry("engines.Sequential", "this process, one client after another: the reference, and the debugger"),
-    EngineEntry("engines.Executor", "any `concurrent.futures` executor: threads, processes"),
-    EngineEntry("engines.Executor(loky)", "processes that survive crashes", "loky", "loky"),
-    EngineEntry("engines.Executor(Client)", "a Dask cluster", "distributed", "dask"),
-    EngineEntry("engines.Beam", "Apache Beam runners", "apache_beam", "beam"),
-    EngineEntry("engines.Flower", "Flower simulations and deployments", "flwr", "flower"),
-    EngineEntry("distributed.start_hosts", "several hosts from one notebook", "ipyparallel", "hosts"),
-    EngineEntry("launch.RayEngine", "services on Ray", "ray", "ray"),
+    EngineEntry(
+        "wb.jit",
+        "the devices of `jax.set_mesh`",
+        "wb.jit(fn)(*args)",
+        "CPU devices, simulated meshes, two processes; compiled for TPUs and GPUs that are not attached",
+    ),
+    EngineEntry(
+        "engines.Mesh",
+        "a mesh of devices, with a record of the run",
+        "wb.engines.Mesh(mesh).run(fn, *args)",
+        "as wb.jit",
+    ),
+    EngineEntry(
+        "engines.Sequential",
+        "this process, one client after another: the reference, and the debugger",
+        "wb.engines.Sequential(debug=True).run(fn, *args)",
+        "everywhere",
+    ),
+    EngineEntry(
+        "engines.Executor",
+        "any `concurrent.futures` executor: threads, processes",
+        "wb.engines.Executor(concurrent.futures.ThreadPoolExecutor(2)).run(fn, *args)",
+        "threads",
+    ),
+    EngineEntry(
+        "engines.Executor(loky)",
+        "processes that survive crashes",
+        "wb.engines.Executor(loky.get_reusable_executor(2)).run(fn, *args)",
+        "processes of this machine, also killed ones",
+        "loky",
+        "loky",
+    ),
+    EngineEntry(
+        "engines.Executor(Client)",
+        "a Dask cluster",
+        "wb.engines.Executor(distributed.Client().get_executor()).run(fn, *args)",
+        "a local cluster; not several machines",
+        "distributed",
+        "dask",
+    ),
+    EngineEntry(
+        "engines.Spark",
+        "Apache Spark",
+        'wb.engines.Spark("local[2]").run(fn, *args)',
+        "local and local-cluster, also with killed executors; not YARN, Kubernetes, Databricks",
+        "pyspark",
+        "spark",
+        "java",
+    ),
+    EngineEntry(
+        "engines.Beam",
+        "Apache Beam runners",
+        "wb.engines.Beam().run(fn, *args)",
+        "the FnApiRunner, with several processes, behind the embedded job server; not Flink, Dataflow",
+        "apache_beam",
+        "beam",
+    ),
+    EngineEntry(
+        "engines.Flower",
+        "Flower simulations and deployments",
+        "wb.engines.Flower().run(fn, *args)",
+        "a simulation, and a deployment on the loopback interface; not several machines",
+        "flwr",
+        "flower",
+    ),
+    EngineEntry(
+        "distributed.start_hosts",
+        "several hosts from one notebook",
+        "wb.distributed.start_hosts(2, devices=4)",
+        "processes of this machine; not TPU pods",
+        "ipyparallel",
+        "hosts",
+    ),
+    EngineEntry(
+        "launch.RayEngine",
+        "services on Ray",
+        "ray.init(); wb.launch.launch(program, wb.launch.RayEngine())",
+        "a local cluster",
+        "ray",
+        "ray",
+    ),
 )
 
 
 def list_engines(*, as_json: bool = False) -> int:
-    """Prints one line per engine: whether its library is here, and else the line that installs it."""
+    """Prints of each engine whether what it needs is here, the line that starts or installs it, and what was tried."""
     rows = [_row(engine) for engine in ENGINES]
     if as_json:
         print(json.dumps(rows, indent=1))
         return 0
-    width = max(len(str(row["engine"])) for row in rows)
     for row in rows:
-        state = "ready" if row["installed"] else row["install"]
-        print(f"{row['engine']:{width}}  {row['runs_on']}  [{state}]")
+        print(f"{row['engine']}: {row['runs_on']}  [{'ready' if row['installed'] else 'not installed'}]")
+        print(f"    {row['start']}" if row["installed"] else f"    {row['install']}")
+        print(textwrap.indent(f"tried: {row['tried']}", "    "))
     return 0
 
 
 def _row(engine: EngineEntry) -> dict[str, str | bool]:
-    installed = not engine.module or _is_installed(engine.module)
-    install = "" if installed else f'pip install "mapreduce-workbench[{engine.extra}]"'
-    return {"engine": engine.name, "runs_on": engine.runs_on, "installed": installed, "install": install}
+    install = ""
+    if engine.module and not _is_installed(engine.module):
+        install = f'pip install "mapreduce-workbench[{engine.extra}]"'
+    elif engine.program and not _is_on_the_path(engine.program):
+        install = "apt install openjdk-17-jre-headless"
+    return {
+        "engine": engine.name,
+        "runs_on": engine.runs_on,
+        "installed": not install,
+        "install": install,
+        "start": engine.start,
+        "tried": engine.tried,
+    }
 
 
 def _is_installed(module: str) -> bool:
     found = importlib.util.find_spec(module)
     return found is not None and found.origin is not None  # a folder of that name in the current one has no origin
+
+
+def _is_on_the_path(program: str) -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(program, path=str(Path(home) / "bin") if home else None) is not None

@@ -1,4 +1,4 @@
-"""Runs a plan somewhere and returns what happened: here client by client, on executors, on Beam, or on the mesh."""
+"""Runs a plan somewhere and returns what happened: client by client here, on executors, Beam, Spark, or the mesh."""
 
 from workbench.engines._artifact import pack as pack, read_header as read_header, unpack as unpack
 from workbench.engines._clients import ClientReader as ClientReader
@@ -16,3 +16,4 @@ from workbench.engines._sequential import Sequential as Sequential
 from workbench.engines._tap import tap as tap
 from workbench.engines.beam import Beam as Beam
 from workbench.engines.flower import Flower as Flower
+from workbench.engines.spark import Spark as Spark

@@ -99,8 +99,9 @@ class Pass:
         for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
             self.ledger.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
         if sent is not None:  # of each batch a partial result left as well, and was merged elsewhere
-            for i, (name, aval) in enumerate(zip(self._names[count:], partial_avals(self.phase), strict=True)):
-                self.ledger.left(self.stage, name, aval, row=False, clients=clients, index=count + i)
+            partial = self._names[len(self.phase.kept) :]
+            for i, (name, aval) in enumerate(zip(partial, partial_avals(self.phase), strict=True), count):
+                self.ledger.left(self.stage, name, aval, row=False, clients=clients, index=i)
         sent = sum(x.nbytes for x in outputs) if sent is None else sent
         self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
         self._done += clients

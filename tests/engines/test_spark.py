@@ -1,0 +1,319 @@
+import contextlib
+import dataclasses
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import faults
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+import pytest
+from engine_contract import CLIENTS, EngineContract, by_key, client_data, fedavg, rounds, start
+
+import workbench as wb
+from workbench.engines import Engine, Spark
+from workbench.engines.spark import _engine, _session
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
+
+try:
+    import pyarrow as pa
+    import pyspark
+except ImportError:
+    pyspark = None
+_MISSING = "the extra `spark` is not installed" if pyspark is None else "no Java" if not shutil.which("java") else ""
+needs_spark = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
+# Short jobs: a JVM that compiles little starts in half the time.
+CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.driver.memory": "512m"}
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+def processes(words: str) -> list[psutil.Process]:
+    """The processes below this one with some words in their command lines."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if words in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Spark]:
+    with Spark("local[2]", conf=CONF, clients_per_batch=2, check_nan=True) as engine:
+        yield engine
+
+
+@needs_spark
+class TestSpark(EngineContract):
+    @pytest.fixture
+    def engine(self, local: Spark) -> Engine:
+        return local
+
+    def test_only_the_loopback_interface_is_listened_on(self, local: Spark) -> None:
+        local.run(fedavg, start(), client_data())
+        kinds = [c for p in processes("") for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        assert {c.laddr.ip.removeprefix("::ffff:") for c in kinds} == {"127.0.0.1"}
+
+    def test_no_secret_stands_on_a_command_line(self, local: Spark) -> None:
+        local.run(fedavg, start(), client_data())
+        assert not processes("authenticate.secret")
+
+    def test_stage_is_compiled_once_per_python_worker(self, local: Spark) -> None:
+        @wb.program(clients=8)
+        def total(x: Any) -> Any:
+            return wb.reduce_sum(wb.map_fn(lambda row: row**3, x))
+
+        first = local.run(total, np.ones(8, np.float32))
+        assert 1 <= sum("was compiled" in note for note in first.notes) <= 2
+        assert not local.run(total, np.ones(8, np.float32)).notes
+
+    def test_failure_names_the_clients_of_the_batch(self, local: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+        def cut(batch: Any) -> Any:
+            short = batch.index == 1
+            return whole(dataclasses.replace(batch, rows=[x[:1] if short else x for x in batch.rows]))
+
+        whole = _engine._record
+        monkeypatch.setattr(_engine, "_record", cut)
+        with pytest.raises(
+            EngineError, match=r"one of the clients 2, 3 on spark \(local\[2\]\): RuntimeError: Value"
+        ) as e:
+            local.run(fedavg, start(), client_data())
+        assert e.value.client == "2, 3"
+
+    def test_nan_is_traced_to_its_batch(self, local: Spark) -> None:
+        @wb.program(clients=5)
+        def logarithms(x: Any) -> Any:
+            return wb.reduce_sum(wb.map_fn(jnp.log, x))
+
+        with pytest.raises(EngineError, match=r"made a NaN for one of the clients 2, 3, in the sum"):
+            local.run(logarithms, np.array([1, 2, 3, -1, 5], np.float32))
+
+    def test_state_of_clients_stays_in_spark_between_rounds(self, local: Spark) -> None:
+        @wb.program(clients=CLIENTS)
+        def stateful(state: Any, x: Any) -> Any:
+            return wb.map_fn(lambda s, row: 0.5 * s + row, (state, x))
+
+        def many(state: Any, x: Any) -> Any:
+            return wb.reduce_sum(jax.lax.fori_loop(0, 3, lambda _, s: stateful(s, x), state))
+
+        many = wb.program(clients=CLIENTS)(many)
+        state, x = np.ones((CLIENTS, 4), np.float32), np.arange(CLIENTS * 4, dtype=np.float32).reshape(CLIENTS, 4)
+        run = local.run(many, state, x)
+        np.testing.assert_allclose(run.results, wb.jit(many)(state, x), rtol=1e-6)
+        assert {what.kind for what in run.disclosed} == {"partial result"}
+
+    def test_sums_are_in_the_dtype_that_the_reduction_states(self, local: Spark) -> None:
+        @wb.program(clients=6)
+        def total(x: Any) -> Any:
+            return wb.reduce_sum(wb.map_fn(lambda row: row * 1, x))
+
+        # In bfloat16, 256 + 1 is 256; in float32 the sum of 256 and five ones is 261, which rounds to 260 or 262.
+        assert float(local.run(total, jnp.array([256, 1, 1, 1, 1, 1], jnp.bfloat16)).results) in (260.0, 262.0)
+
+    def test_clients_are_read_from_a_table_and_results_written_to_one(self, local: Spark, tmp_path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        x, y = client_data()
+        order = [3, 0, 4, 2, 1]
+        rows = {
+            "client": [f"c{i}" for i in order],
+            "x": [x[i].tolist() for i in order],
+            "y": [y[i].tobytes() for i in order],
+        }
+        pq.write_table(pa.table(rows), tmp_path / "clients.parquet")
+
+        @wb.program(clients=CLIENTS)
+        def errors(w: Any, data: Any) -> Any:
+            return wb.map_fn(lambda w, d: d["x"] @ w - d["y"], (wb.broadcast(w), data))
+
+        engine = Spark(
+            local._opened(), clients_per_batch=2, read_from=tmp_path / "clients.parquet", write_to=tmp_path / "out"
+        )
+        told = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype), "y": jax.ShapeDtypeStruct(y.shape, y.dtype)}
+        run = engine.run(errors, start(), told)
+        expected = x @ start() - y
+        np.testing.assert_allclose(run.results, expected, rtol=1e-5, atol=1e-6)
+        written = pq.read_table(tmp_path / "out").to_pydict()
+        assert sorted(written["client"]) == [f"c{i}" for i in range(CLIENTS)]
+        np.testing.assert_allclose(written["out"][written["client"].index("c3")], expected[3], rtol=1e-5, atol=1e-6)
+
+    def test_table_without_the_column_says_which(self, local: Spark, tmp_path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"client": [0], "z": [1.0]}), tmp_path / "clients.parquet")
+        engine = Spark(local._opened(), read_from=tmp_path / "clients.parquet")
+        with pytest.raises(EngineError, match=r"no column 'c0', 'c1' among \['client', 'z'\]"):
+            engine.run(fedavg, start(), (jax.ShapeDtypeStruct((1,), "float32"),) * 2)
+
+    def test_second_session_is_refused_and_the_same_one_shared(self, local: Spark) -> None:
+        local.run(fedavg, start(), client_data())
+        with pytest.raises(EngineError, match=r"start a session of 'local\[1\]', and one of 'local\[2\]' runs"):
+            Spark("local[1]").run(fedavg, start(), client_data())
+        with Spark("local[2]", conf=CONF) as second:
+            second.run(fedavg, start(), client_data())
+        local.run(fedavg, start(), client_data())  # the session of the first goes on
+
+
+@needs_spark
+@pytest.mark.slow
+def test_executors_in_processes_of_their_own_survive_and_leave_nothing_behind(local: Spark):
+    """One cluster for all of it, since its start takes longest: the same numbers, a killed executor, the end."""
+    local.close()  # a process has one Spark context
+
+    @wb.program(clients=8)
+    def sines(steps: Any, x: Any) -> Any:
+        def one(steps: Any, row: Any) -> Any:
+            return jax.lax.fori_loop(0, steps, lambda _, v: jnp.sin(v) + row, row)
+
+        return wb.reduce_sum(wb.map_fn(one, (wb.broadcast(steps), x)))
+
+    x = np.arange(8, dtype=np.float32)
+    with Spark(CLUSTER, conf=CONF, clients_per_batch=1) as engine:
+        keyed = engine.run(by_key, start(), client_data()).results
+        np.testing.assert_allclose(keyed, by_key(start(), client_data()), rtol=1e-5, atol=1e-6)
+        calm = engine.run(sines, jnp.int32(10_000_000), x).results
+        workers = processes("pyspark.daemon")
+        work = _session._work_folder(engine._started)
+        spent = {worker.pid: worker.cpu_times().user for worker in workers}
+
+        def kill() -> None:
+            while all(worker.cpu_times().user < spent[worker.pid] + 0.3 for worker in workers):
+                time.sleep(0.02)
+            killed.append(processes("CoarseGrainedExecutorBackend")[0])
+            killed[0].kill()
+
+        killed: list[psutil.Process] = []
+        thread = threading.Thread(target=kill, daemon=True)
+        thread.start()
+        again = engine.run(sines, jnp.int32(10_000_000), x).results
+        thread.join(60)
+        assert len(killed) == 1
+        assert not killed[0].is_running()
+        assert again.tobytes() == calm.tobytes()
+    assert not processes("java")
+    assert not processes("pyspark")
+    assert not work.exists()
+
+
+_RUNS = f"""
+import jax, jax.numpy as jnp, numpy as np, workbench as wb
+from workbench.engines import Spark
+@wb.program(clients=2)
+def endless(x):
+    return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 10**9, lambda _, v: jnp.sin(v) + row, row), x))
+Spark({CLUSTER!r}, conf={CONF!r}, clients_per_batch=1).run(endless, np.ones(2, np.float32))
+"""
+
+
+@needs_spark
+@pytest.mark.slow
+def test_killed_process_takes_its_jvm_and_executors_with_it(tmp_path: Path):
+    process = faults.python(_RUNS, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seen: list[psutil.Process] = []
+
+    def working() -> bool:
+        seen[:] = psutil.Process(process.pid).children(recursive=True)
+        with contextlib.suppress(psutil.Error):
+            return any("pyspark.daemon" in " ".join(child.cmdline()) for child in seen)
+        return False
+
+    faults.kill_when(process, working, seconds=300)
+    _, left = psutil.wait_procs(seen, timeout=60)
+    assert left == []
+
+
+@needs_spark
+@pytest.mark.slow
+def test_killed_jvm_is_an_error_and_the_next_run_starts_another(local: Spark):
+    local.run(fedavg, start(), client_data())
+
+    def progress(stage: str, done: float) -> None:
+        if done == 1.0:
+            for java in processes("java"):
+                java.kill()
+
+    with pytest.raises(EngineError, match="ended with its Spark job") as caught:
+        local.run(rounds, start(), client_data(), progress=progress)
+    assert caught.value.run.rounds == 1
+    run = local.run(fedavg, start(), client_data())
+    np.testing.assert_allclose(run.results[0], fedavg(start(), client_data())[0], rtol=1e-5, atol=1e-6)
+
+
+@needs_spark
+def test_a_task_that_is_computed_twice_gives_the_same_bytes():
+    from workbench.engines.spark._worker import Compute
+
+    class Caught(Engine):
+        def _compute(self, work: Any) -> None:
+            made.append(work)
+            raise InterruptedError
+
+    made: list[Any] = []
+    with pytest.raises(InterruptedError):
+        Caught().run(fedavg, start(), client_data())
+    (work,) = made
+    jobs = object.__new__(_engine._Jobs)  # of which only the settings are asked
+    jobs.engine, jobs.tasks = SimpleNamespace(check_nan=False), 2
+    digest, stage = work.exported(2, None)
+    server = _engine._encoded(work.shared)
+    spec = jobs._spec(work, 2, digest, ["a0", "a1"], [])
+    compute = Compute(spec, SimpleNamespace(value=stage), SimpleNamespace(value=server))
+    records = [_engine._record(batch) for batch in work.batches(2)]
+    results = [[row.column("payload")[0].as_py() for row in compute(iter(records))] for _ in range(2)]
+    assert any(results[0])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "groups"), [(1, 0), (2, 0), (4, 0), (9, 3), (100, 10), (1000, 32)], ids=lambda n: str(n)
+)
+def test_second_level_has_the_square_root_of_the_partitions(partitions: int, groups: int):
+    assert _engine._second_level(partitions) == groups
+
+
+def test_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "mapreduce-workbench\[spark\]"'):
+        Spark()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (None, "needs Java 17, which was not found: no `java` is in JAVA_HOME.*cannot bring. Install it .`apt"),
+        ("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n", "is Java 8. Spark 4 runs on Java 17 or later"),
+    ],
+    ids=["none", "old"],
+)
+def test_java_that_cannot_run_spark_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, expected: str
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "bin").mkdir()
+    if script is not None:
+        (tmp_path / "bin" / "java").write_text(script)
+        (tmp_path / "bin" / "java").chmod(0o755)
+    with pytest.raises(MissingDependencyError, match=expected):
+        Spark()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"session": 3}, "was given 3 as its session.*pass one, or the master"),
+        ({"clients_per_batch": 0}, "clients_per_batch=0.*positive int"),
+    ],
+    ids=["session", "batch"],
+)
+def test_impossible_settings_are_refused(monkeypatch: pytest.MonkeyPatch, arguments: Any, expected: str):
+    monkeypatch.setattr(_session, "check_libraries", lambda: None)
+    with pytest.raises(ProgramError, match=expected):
+        Spark(**arguments)

@@ -1,0 +1,3 @@
+"""Plans as coarse-grained Apache Spark jobs."""
+
+from workbench.engines.spark._engine import Spark as Spark

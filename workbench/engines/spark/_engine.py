@@ -1,0 +1,746 @@
+"""Apache Spark as an engine: every pass over the clients is a few coarse-grained jobs, the rounds are driven here."""
+
+# pyright: reportMissingImports=false
+
+import contextlib
+import dataclasses
+import json
+import math
+import re
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.engines._client_loop import Pass, partial_avals
+from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
+from workbench.engines._engine import Engine
+from workbench.engines._remote_rows import HeldRows, at_hand
+from workbench.engines._run_recorder import Ledger, Progress, tell
+from workbench.engines._stage import edge_aval, from_edge, to_host
+from workbench.engines.spark import _session
+from workbench.errors import EngineError, ProgramError
+from workbench.plan import REDUCTION_OF, Plan
+from workbench.primitives import by_key_p
+from workbench.records import RunRecord
+
+_MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
+_MOST_MADE_BYTES = 8 * 2**20  # rows that the server made travel with its values up to here
+_MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows: an array of the JVM
+
+
+class Spark(Engine):
+    """Computes each pass over the clients as coarse-grained Apache Spark jobs (extra `spark`, and Java 17 or later).
+
+    Clients are the rows of a DataFrame, a batch of them in each, computed by `mapInArrow`; the server's values and the
+    stage, as StableHLO, are broadcast variables; partial results are merged within each partition, then in about the
+    square root of their number of groups, then here; `reduce_by_key` shuffles by key. Rows that a pass leaves with the
+    clients, such as the state of stateful clients, are checkpointed to Parquet in `folder` and read by the next pass:
+    they reach this process only when the server or the caller reads them. Arguments are cached by the executors
+    from the second pass over them on. Executors compile a stage once per Python process. A task that is computed again,
+    because its executor was lost or because it was slow, gives the same bytes. Workers must be able to import
+    `workbench`.
+
+    A session that is started here listens on the loopback interface only, and ends with `close()`, with the `with`
+    block or with this process, however that ends.
+
+    Args (of the constructor):
+        session: A `SparkSession` of yours, or the master of one to be started at the first run: "local[2]", or
+            "local-cluster[2,1,1024]" for executors in processes of their own.
+        conf: Spark settings of a session that is started here, such as {"spark.driver.memory": "4g"}.
+        clients_per_batch: Clients that are computed together, in one row of the DataFrame.
+        check_nan: End the run at the first NaN that leaves a batch.
+        folder: Where checkpointed rows and clients of a `ClientReader` wait. Default: a temporary folder. Executors on
+            other machines must see it under the same path.
+        read_from: A Parquet path, or a DataFrame of yours, with a row for each client: a column "client" with its id
+            (str or int) and one for each leaf of its data, by the leaf's name ("x" of a dictionary, "c0" and so on of a
+            tuple, by position), as a number, as nested or flat lists, or as bytes. The argument of `run` that it stands
+            for is given as shapes, a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once per run,
+            by the executors.
+        write_to: A path, to which every client's row of each result is written as Parquet, or a function that gets them
+            as a DataFrame with columns "client", "out[0]" and so on.
+        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark works.
+
+    Raises:
+        MissingDependencyError: if PySpark, PyArrow or Java is not installed.
+        ProgramError: if an argument of the constructor is of another kind.
+        EngineError: for a session of Spark Connect, which has no broadcast variables.
+
+    References:
+        BigDL: J. Dai et al., "BigDL: A Distributed Deep Learning Framework for Big Data", SoCC 2019.
+        https://spark.apache.org/docs/latest/api/python/user_guide/sql/arrow_pandas.html
+    """
+
+    def __init__(
+        self,
+        session: Any = "local[2]",
+        *,
+        conf: Mapping[str, str] | None = None,
+        clients_per_batch: int = 32,
+        check_nan: bool = False,
+        folder: str | Path | None = None,
+        read_from: Any = None,
+        write_to: str | Path | Callable[[Any], Any] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        _session.check_libraries()
+        _check(session, conf, clients_per_batch)
+        self.session: Any = session
+        self.conf: dict[str, str] = dict(conf or {})
+        self.clients_per_batch: int = clients_per_batch
+        self.check_nan: bool = check_nan
+        self.folder: str | Path | None = folder
+        self.read_from: Any = read_from
+        self.write_to: str | Path | Callable[[Any], Any] | None = write_to
+        self.timeout_seconds: float | None = timeout_seconds
+        self.name: str = f"spark ({session if isinstance(session, str) else session.sparkContext.master})"
+        self._started: _session.Started | None = None
+        self._jobs: _Jobs | None = None
+        self._lock = threading.Lock()  # a run has the folder and the frames for itself
+
+    def __enter__(self) -> "Spark":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the session and its JVM, if they were started here; the next run starts them again."""
+        started, self._started = self._started, None
+        if started is not None:
+            _session.stop(started)
+
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+        """As every engine's `run`; with `read_from`, one argument is given as shapes."""
+        with self._lock, tempfile.TemporaryDirectory(prefix="workbench-", dir=self.folder) as folder:
+            jobs = self._jobs = _Jobs(self._opened(), Path(folder), self)
+            try:
+                if self.read_from is not None:
+                    args = tuple(jobs.read_clients(args, self.read_from))
+                record = super().run(fn, *args, progress=progress, cancel=cancel)
+                if self.write_to is not None:
+                    self._write(record, jobs)
+                return record
+            finally:
+                self._jobs = None
+                jobs.forget()
+
+    def _opened(self) -> Any:
+        """A session with settings of its own, beside that of the user."""
+        if isinstance(self.session, str):
+            if self._started is not None and not _session.alive(self._started):
+                self.close()
+            self._started = self._started or _session.start(self.session, self.conf)
+            session = self._started.session
+        else:
+            session = self.session
+        own = session.newSession()
+        tasks = max(2, session.sparkContext.defaultParallelism)
+        for name, value in {
+            "spark.sql.adaptive.enabled": "false",  # it would put batches together by bytes, not by work
+            "spark.sql.autoBroadcastJoinThreshold": "-1",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "8",  # a row is a batch of clients: megabytes
+            "spark.sql.parquet.columnarReaderBatchSize": "8",
+            "spark.sql.inMemoryColumnarStorage.batchSize": "8",
+            "spark.sql.inMemoryColumnarStorage.compressed": "false",
+            "spark.sql.shuffle.partitions": str(tasks),
+        }.items():
+            own.conf.set(name, value)
+        return own
+
+    def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:
+        assert self._jobs is not None
+        self._jobs.begin(inputs, ledger)
+
+    def _compute(self, work: Pass) -> None:
+        assert self._jobs is not None
+        self._jobs.compute(work)
+
+    def _write(self, record: RunRecord, jobs: "_Jobs") -> None:
+        _, walk = next(reversed(self._known.values()))
+        kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
+        paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
+        placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
+        rows = {
+            f"out{jax.tree_util.keystr(path)}": np.asarray(x)
+            for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
+            if is_row
+        }
+        ids = list(dict.fromkeys(client.client for client in record.clients))
+        if {len(x) for x in rows.values()} != {len(ids)}:
+            message = (
+                f"`Spark.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
+                f"each of the {len(ids)} clients. A table takes the rows of the clients of one placement: return what "
+                "`map_fn` gave, and use an engine without `write_to` for other programs."
+            )
+            raise ProgramError(message)
+        try:
+            jobs.write(ids, rows, self.write_to)
+        except Exception as error:
+            message = (
+                f"`write_to` failed for the results of `{record.name}` on {self.name}: {tell(error)}. It is a new "
+                f'path, or a function of a DataFrame with the columns "client", {", ".join(map(repr, rows))}: choose '
+                "another path, or correct the function. The results are in this error's `run`."
+            )
+            raise EngineError(message, run=record) from error
+
+
+@dataclasses.dataclass
+class _State:
+    """Rows that a pass left with the clients: a checkpointed table, and which of its columns these are."""
+
+    path: Path
+    frame: Any
+    size: int
+    names: dict[str, str]  # of held rows → column
+
+
+class _Jobs:
+    """What one run keeps in Spark, and the jobs of its passes."""
+
+    def __init__(self, session: Any, folder: Path, engine: Spark) -> None:
+        self.session, self.folder, self.engine = session, folder, engine
+        self.context = session.sparkContext
+        self.tasks = max(1, self.context.defaultParallelism)
+        self._stages: dict[str, Any] = {}
+        self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the place of their arrays, which they keep alive
+        self._states: dict[str, _State] = {}
+        self._given: set[int] = set()
+        self._ledger: Ledger | None = None
+        self._numbers = iter(range(2**62))
+        self._table: tuple[Any, tuple[Any, ...]] | None = None
+
+    def begin(self, inputs: Sequence[Any], ledger: Ledger) -> None:
+        """Learns which arrays are the caller's: those go into tables."""
+        self._given = {id(x) for x in inputs}
+        self._inputs = list(inputs)  # so that no other array gets such an id
+        self._ledger = ledger
+
+    def forget(self) -> None:
+        """Takes everything of this run out of Spark."""
+        with contextlib.suppress(Exception):  # a JVM that is gone has forgotten
+            for frame, _ in self._frames.values():
+                frame.unpersist()
+            for stage in self._stages.values():
+                stage.destroy()
+
+    def compute(self, work: Pass) -> None:
+        """One pass: its table, its jobs, and what they gave."""
+        from workbench.engines.spark._worker import Compute, Merge, schema_of
+
+        size = min(self.engine.clients_per_batch, work.clients)
+        digest, stage = work.exported(size, None)
+        started = time.perf_counter()
+        with self._told(work):
+            frame, named, sources, made = self._source(work, size)
+            spec = self._spec(work, size, digest, sources, made)
+            if digest not in self._stages:
+                self._stages[digest] = self.context.broadcast(stage)
+            server = self.context.broadcast(_encoded([*work.shared, *made]))
+        work.ledger.stage(work.stage, "sending rows", time.perf_counter() - started)
+        started = time.perf_counter()
+        path = self.folder / f"rows-{next(self._numbers)}" if spec.kept else None
+        try:
+            with self._told(work), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
+                computed = frame.mapInArrow(Compute(spec, self._stages[digest], server), schema_of(spec.kept))
+
+                def job() -> Any:
+                    rows = computed
+                    if path is not None:
+                        rows.write.parquet(str(path))
+                        rows = self.session.read.parquet(str(path))
+                    rows = rows.select("kind", "number", "key", "part", "grp", "told", "payload")
+                    if spec.groups:
+                        level = rows.repartition(spec.groups, "grp").sortWithinPartitions(
+                            "kind", "number", "key", "part"
+                        )
+                        rows = level.mapInArrow(Merge(spec), rows.schema)
+                    return rows.toArrow()
+
+                table = self._guarded(work, named, job)
+        finally:
+            with contextlib.suppress(Exception):
+                server.destroy()
+        work.ledger.stage(work.stage, "jobs", time.perf_counter() - started)
+        self._take(work, named, spec, table)
+        if path is not None:
+            self._hold(work, path, size)
+
+    def _spec(self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any]) -> Any:
+        from workbench.engines.spark._worker import Spec, shapes_of
+
+        function = work.function(size)
+        count = len(work.phase.rows)
+        equations = [step.equation for step in work.phase.reductions]
+        keyed = tuple(e.params["batch_dims"] if e.primitive is by_key_p else -1 for e in equations)
+        partitions = min(self.tasks, math.ceil(work.clients / size))
+        return Spec(
+            digest=digest,
+            size=size,
+            sources=tuple(sources),
+            rows=shapes_of(function.in_avals[1 : 1 + count]),
+            made=shapes_of(made),
+            shared=shapes_of(function.in_avals[1 + count :]),
+            partial=shapes_of(partial_avals(work.phase)),
+            kept=len(work.phase.kept),
+            merges=tuple(_MERGE_NAMES[REDUCTION_OF[e.primitive].merge] for e in equations),
+            keyed=keyed,
+            groups=max(_second_level(partitions), partitions if any(axis >= 0 for axis in keyed) else 0),
+            check_nan=self.engine.check_nan,
+        )
+
+    def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray]]:
+        """The table of a pass, its batches without their rows, each argument's column, and rows that come otherwise."""
+        sent: list[Any] = []
+        sources, made, states = [], [], {}
+        for x in work.rows:
+            if isinstance(x, HeldRows) and (state := self._states.get(x.name)) and state.size == size:
+                states[state.path] = state
+                sources.append(f"s{list(states).index(state.path)}{state.names[x.name]}")
+            elif isinstance(x, ReadRows) and isinstance(x.reader, _Clients):
+                sources.append(f"c{x.index}")
+            elif self._comes_with_the_server(x):
+                sources.append("")
+                made.append(to_host(x))
+            else:
+                sources.append(f"a{len(sent)}")
+                sent.append(to_host(at_hand([x])[0]) if isinstance(x, HeldRows) else x)
+        clients = next(
+            (x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, _Clients)), None
+        )
+        frames = [clients.frame] if clients is not None else []
+        named: list[Batch] | None = None
+        if sent or not (frames or states):
+            frame, named = self._sent(sent, work, size)
+            frames.append(frame)
+        for number, state in enumerate(states.values()):
+            columns = [f"{column} as s{number}{column}" for column in dict.fromkeys(state.names.values())]
+            frames.append(state.frame.selectExpr("number as batch", *columns))
+        whole = frames[0]
+        for other in frames[1:]:
+            whole = whole.join(other, "batch")
+        if len(frames) > 1:
+            whole = whole.sortWithinPartitions("batch")  # rounding must not depend on which executor was faster
+        ids = clients.ids if clients is not None else None
+        return whole, named if named is not None and ids is None else _named(work.clients, size, ids), sources, made
+
+    def _comes_with_the_server(self, x: Any) -> bool:
+        if not isinstance(x, np.ndarray) or x.nbytes > _MOST_MADE_BYTES:
+            return False
+        return id(x) not in self._given and id(x.base) not in self._given
+
+    def _sent(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
+        """Arrays, or what a reader reads, as a table of batches."""
+        if any(isinstance(x, ReadRows) for x in arrays):
+            return self._read_into_files(arrays, work, size)
+        key = (work.clients, size, *((x.__array_interface__["data"], x.shape, x.strides) for x in arrays))
+        named = _named(work.clients, size, None)
+        if key in self._frames:
+            frame, _ = self._frames[key]
+            if not frame.is_cached:
+                frame.persist()  # a second pass reads it: from now on it stays with the executors
+            return frame, named
+        records = [_record(batch) for batch in batches(arrays, work.clients, size, work.stage)]
+        frame = self._frame(records)
+        self._frames[key] = frame, list(arrays)
+        while len(self._frames) > 4:
+            old, _ = self._frames.pop(next(iter(self._frames)))
+            old.unpersist()
+        return frame, named
+
+    def _frame(self, records: list[Any]) -> Any:
+        import pyarrow as pa
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.session.createDataFrame(pa.Table.from_batches(records))
+
+    def _read_into_files(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
+        """Clients are read one by one, so that this process never holds them all."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.folder / f"clients-{next(self._numbers)}"
+        path.mkdir()
+        each = max(1, math.ceil(math.ceil(work.clients / size) / (4 * self.tasks)))
+        named, writer = [], None
+        try:
+            for batch in batches(arrays, work.clients, size, work.stage):
+                record = _record(batch)
+                if batch.index % each == 0:
+                    if writer is not None:
+                        writer.close()
+                    file = path / f"part-{batch.index:08d}.parquet"
+                    writer = pq.ParquetWriter(file, record.schema, compression="none", use_dictionary=False)
+                assert writer is not None
+                writer.write_table(pa.Table.from_batches([record]))
+                named.append(Batch(batch.index, batch.clients, []))
+        finally:
+            if writer is not None:
+                writer.close()
+        return self.session.read.parquet(str(path)), named
+
+    def _guarded(self, work: Pass, named: Sequence[Batch], job: Callable[[], Any]) -> Any:
+        """The job's result; looks ten times a second whether the run was cancelled, and cancels the job then."""
+        started = time.perf_counter()
+
+        def check() -> None:
+            work.ledger.check(work.stage, 0.0)
+            waited = time.perf_counter() - started
+            if self.engine.timeout_seconds is not None and waited > self.engine.timeout_seconds:
+                message = (
+                    f"stage {work.stage} (`{work.name}`) was not done on {self.engine.name} within {waited:.1f} s; "
+                    f"timeout_seconds={self.engine.timeout_seconds}. A pass ends when its last task has: raise "
+                    "`timeout_seconds`, or look at the executors. Finished rounds are in this error's `run`."
+                )
+                raise EngineError(message, stage=work.stage)
+
+        what = f"workbench: {work.ledger.name}, stage {work.stage}"
+        with self._told(work, named):
+            return _in_group(self.context, what, job, check)
+
+    @contextlib.contextmanager
+    def _told(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
+        """Whatever Spark raises, as an error that names the stage, and the clients where a worker named its batch."""
+        try:
+            yield
+        except EngineError:
+            raise
+        except Exception as error:
+            found = re.search(r"\[batch (\d+)\] ([^\n]*)", str(error))
+            if found is not None and named:
+                raise work.failed(named[int(found[1])], RuntimeError(found[2]), self.engine.name) from error
+            message = (
+                f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {tell(error)}. No "
+                "executor said which clients it was computing: look at Spark's own log, and whether the driver's JVM "
+                "still runs; finished rounds are in this error's `run`."
+            )
+            raise EngineError(message, stage=work.stage) from error
+
+    def _take(self, work: Pass, named: Sequence[Batch], spec: Any, table: Any) -> None:
+        """The replies of the batches, in order, and the merged partial results."""
+        from workbench.engines.spark._worker import KEYED, REPLY, decode, merge, merges_of
+
+        kinds, numbers, keys, parts = (table.column(n).to_pylist() for n in ("kind", "number", "key", "part"))
+        order = sorted(range(len(kinds)), key=lambda i: (kinds[i], numbers[i], keys[i], parts[i]))
+        told, payload = table.column("told"), table.column("payload")
+        whole: list[np.ndarray] | None = None
+        tables = {
+            number: np.array(REDUCTION_OF[by_key_p].start(step.equation))
+            for number, step in enumerate(work.phase.reductions)
+            if step.equation.primitive is by_key_p
+        }
+        for i in order:
+            if kinds[i] == REPLY:
+                self._reply(work, named[numbers[i]], json.loads(told[i].as_py()))
+                continue
+            names, shapes = merges_of(spec, kinds[i], numbers[i])
+            values = decode(payload[i].as_buffer(), shapes)
+            if kinds[i] == KEYED:
+                (groups,) = (np.moveaxis(tables[numbers[i]], spec.keyed[numbers[i]], 0),)
+                groups[keys[i]] = values[0]
+            else:
+                whole = values if whole is None else merge(names, whole, values)
+        merged = iter(whole or ())
+        totals = [tables[i] if i in tables else next(merged) for i in range(len(work.phase.reductions))]
+        work.reduced(totals, check_nan=self.engine.check_nan)
+        work.hold([])
+
+    def _reply(self, work: Pass, batch: Batch, told: Sequence[Any]) -> None:
+        where, seconds, compiling, sent, nan = told
+        if nan is not None:
+            raise work.nan(batch, work.function(1).out_names[int(nan)])
+        work.ledger.warmup_seconds += compiling / self.tasks
+        if compiling:
+            work.ledger.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
+        work.add(batch, [], seconds=seconds, where=where, sent=sent, held=True)
+
+    def _hold(self, work: Pass, path: Path, size: int) -> None:
+        """Leaves the rows that a pass keeps where they are, in the checkpointed table."""
+        from workbench.engines.spark._worker import REPLY
+
+        frame = self.session.read.parquet(str(path)).where(f"kind = {REPLY}")
+        state = _State(path, frame, size, {f"{path.name}-{i}": f"k{i}" for i in range(len(work.phase.kept))})
+        held = []
+        for (name, _), v, label in zip(state.names.items(), work.phase.kept, work.function(1).out_names, strict=False):
+            self._states[name] = state
+            made_by = work.stage, label
+            rows = HeldRows(
+                name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped
+            )
+            held.append(rows)
+        work.hold(held)
+
+    def _dropped(self, name: str) -> None:
+        state = self._states.pop(name, None)
+        if state is not None and not any(other is state for other in self._states.values()):
+            shutil.rmtree(state.path, ignore_errors=True)
+
+    def _bring(self, wanted: Sequence[HeldRows]) -> list[Any]:
+        """Rows that the server or the caller reads: now they leave the clients."""
+        from workbench.engines.spark._worker import decode, shapes_of
+
+        ledger = self._ledger
+        assert ledger is not None
+        tables = {}
+        brought = []
+        for rows in wanted:
+            state = self._states[rows.name]
+            if state.path not in tables:
+                columns = [state.names[x.name] for x in wanted if x.name in state.names]
+                read = state.frame.select("number", *dict.fromkeys(columns))
+                tables[state.path] = self._asked(read.toArrow, rows, ledger)
+            table, aval = tables[state.path], edge_aval(rows.aval)
+            cells = dict(zip(table.column("number").to_pylist(), table.column(state.names[rows.name]), strict=True))
+            shapes = shapes_of([jax.ShapeDtypeStruct((state.size, *aval.shape[1:]), aval.dtype)])
+            parts = [decode(cells[number].as_buffer(), shapes)[0] for number in sorted(cells)]
+            whole = np.concatenate(parts)[: aval.shape[0]]
+            ledger.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
+            brought.append(from_edge(whole, rows.aval.dtype))
+        return brought
+
+    def _asked(self, read: Callable[[], Any], rows: HeldRows, ledger: Ledger) -> Any:
+        check = lambda: ledger.check(rows.stage, 1.0)  # noqa: E731
+        try:
+            return _in_group(self.context, f"workbench: {rows.label}", read, check)
+        except EngineError:
+            raise
+        except Exception as error:
+            message = (
+                f"the rows {rows.label} of stage {rows.stage} could not be read from {self.engine.name}: "
+                f"{tell(error)}. The server, or the caller of the program, reads them from the checkpointed "
+                "table: look whether "
+                "`folder` can be read by all executors, or let the program reduce them."
+            )
+            raise EngineError(message, stage=rows.stage) from error
+
+    def read_clients(self, args: Sequence[Any], source: Any) -> list[Any]:
+        """The arguments with the one that is given as shapes read from the table, by the executors.
+
+        Raises:
+            ProgramError: unless exactly one argument is given as shapes.
+            EngineError: if the table cannot be read, or holds other clients than the program was told.
+        """
+        told = [i for i, x in enumerate(args) if _is_told(x)]
+        if len(told) != 1:
+            message = (
+                f"`Spark.run` was given {len(told)} arguments as shapes and a `read_from`. The table's clients stand "
+                "for one argument: pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` in its place, and "
+                "arrays for the others."
+            )
+            raise ProgramError(message)
+        try:
+            reader = self._packed(source, args[told[0]])
+        except EngineError:
+            raise
+        except Exception as error:
+            fact = re.search(r"\[source\] ([^\n]*)", str(error))
+            message = (
+                f"`read_from` gave {fact[1] if fact else 'an error'} on {self.engine.name}"
+                f'{"" if fact else ": " + tell(error)}. A table has a row for each client: the column "client" with '
+                "its id, and one for each leaf of its data, of the shapes that the program was told. Rename or make "
+                "the columns: `read_from` takes a DataFrame too."
+            )
+            raise EngineError(message) from error
+        return [reader if i == told[0] else x for i, x in enumerate(args)]
+
+    def _packed(self, source: Any, struct: Any) -> "_Clients":
+        import pyarrow as pa
+
+        from workbench.engines.spark._worker import Pack, shapes_of
+
+        table = self.session.read.parquet(str(source)) if isinstance(source, str | Path) else source
+        leaves = jax.tree.leaves(struct)
+        columns = leaf_names(struct)
+        (clients,) = {x.shape[0] for x in leaves}
+        if missing := [name for name in ["client", *columns] if name not in table.columns]:
+            message = f"[source] no column {', '.join(map(repr, missing))} among {table.columns}"
+            raise ValueError(message)
+        ids = sorted(table.select("client").toArrow().column("client").to_pylist())
+        if len(ids) != clients or len(set(ids)) != len(ids):
+            message = (
+                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them different, and the program was told "
+                f"{clients}. Each client stands once in the table: correct the table, or the shapes and `clients` of "
+                "the program."
+            )
+            raise EngineError(message)
+        size = min(self.engine.clients_per_batch, clients)
+        session = table.sparkSession  # of a DataFrame of the user's, for the join
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            index = session.createDataFrame(pa.table({"client": ids, "index": pa.array(range(clients), pa.int64())}))
+            each = table.select("client", *(f"`{name}`" for name in columns)).join(index, "client")
+            each = each.selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
+            each = each.repartition(self.tasks, "batch").sortWithinPartitions("index")
+            shapes = shapes_of([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves])
+            schema = ", ".join(["batch int", *(f"c{i} binary" for i in range(len(leaves)))])
+            path = self.folder / "clients"
+            each.mapInArrow(Pack(columns, shapes, size), schema).write.parquet(str(path))
+        return _Clients(self.session.read.parquet(str(path)), ids, struct, size)
+
+    def write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray], target: Any) -> None:
+        """Gives every client's rows to a table."""
+        import pyarrow as pa
+
+        columns = {"client": pa.array(ids), **{name: _listed(x) for name, x in rows.items()}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            frame = self.session.createDataFrame(pa.table(columns))
+        if callable(target):
+            target(frame)
+        else:
+            frame.write.parquet(str(target))
+
+
+class _Clients(ClientReader):
+    """Clients of a table, packed by the executors into batches; read here only if the server needs them."""
+
+    def __init__(self, frame: Any, ids: Sequence[Any], struct: Any, size: int) -> None:
+        self.frame, self.ids, self.size = frame, tuple(ids), size
+        self._leaves_of = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in jax.tree.leaves(struct)]
+        self._tree = jax.tree.structure(struct)
+        super().__init__(self._rows, clients=len(ids))
+
+    def _rows(self) -> Iterator[tuple[Any, Any]]:
+        from workbench.engines.spark._worker import decode, shapes_of
+
+        shapes = shapes_of([jax.ShapeDtypeStruct((self.size, *x.shape), x.dtype) for x in self._leaves_of])
+        for row in self.frame.sort("batch").toLocalIterator():
+            batch = [decode(bytes(row[f"c{i}"]), (shape,))[0] for i, shape in enumerate(shapes)]
+            first = row["batch"] * self.size
+            for seat, identity in enumerate(self.ids[first : first + self.size]):
+                yield identity, jax.tree.unflatten(self._tree, [x[seat] for x in batch])
+
+
+def leaf_names(struct: Any) -> list[str]:
+    """The column of each leaf: its key in a dictionary, or "c" and its number."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(struct)
+    names = []
+    for number, (path, _) in enumerate(paths):
+        keys = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        names.append("_".join(keys) if len(keys) == len(path) and keys else f"c{number}")
+    return names
+
+
+def _in_group(context: Any, what: str, job: Callable[[], Any], check: Callable[[], None]) -> Any:
+    """A job in a thread of its own; whatever ends the waiting cancels it."""
+    from pyspark import InheritableThread
+
+    group, done = f"workbench-{uuid.uuid4().hex}", threading.Event()
+    results: list[Any] = []
+    failures: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            context.setJobGroup(group, what, interruptOnCancel=True)
+            results.append(job())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    InheritableThread(target=target, daemon=True).start()
+    try:
+        while not done.wait(0.1):
+            check()
+    finally:
+        if not done.is_set():  # a JVM that does not answer must not hold this thread
+            cancelling = threading.Thread(target=_cancel, args=(context, group), daemon=True)
+            cancelling.start()
+            cancelling.join(5)
+            done.wait(5)
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def _cancel(context: Any, group: str) -> None:
+    with contextlib.suppress(Exception):
+        context.cancelJobGroup(group)
+
+
+def _second_level(partitions: int) -> int:
+    """Groups of the tree's second level: where it would not spare the driver anything there is none."""
+    scale = max(math.ceil(math.sqrt(partitions)), 2)
+    groups = math.ceil(partitions / scale)
+    return groups if partitions > scale + groups else 0
+
+
+def _named(clients: int, size: int, ids: Sequence[Any] | None) -> list[Batch]:
+    names = range(clients) if ids is None else ids
+    return [
+        Batch(number, tuple(names[start : start + size]), []) for number, start in enumerate(range(0, clients, size))
+    ]
+
+
+def _record(batch: Batch) -> Any:
+    import pyarrow as pa
+
+    for x in batch.rows:
+        if x.nbytes > _MOST_CELL_BYTES:
+            message = (
+                f"`Spark` was given rows of {x.nbytes / 2**30:.1f} GiB in one batch of {len(batch.clients)} clients. A "
+                "cell of a table holds at most 2 GiB: lower `clients_per_batch`."
+            )
+            raise EngineError(message)
+    columns: dict[str, Any] = {"batch": pa.array([batch.index], pa.int32())}
+    for i, x in enumerate(batch.rows):
+        columns[f"a{i}"] = pa.array([_encoded([x])], pa.binary())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _encoded(arrays: Sequence[Any]) -> bytes:
+    from workbench.engines.spark._worker import encode
+
+    return encode(arrays)
+
+
+def _listed(x: np.ndarray) -> Any:
+    """Rows as a column: numbers, or flat lists; what Spark has no type for is float32."""
+    import pyarrow as pa
+
+    known = x.dtype.kind in "biuf" and x.dtype.name not in ("float16", "bfloat16")
+    plain = x if known else x.astype(np.float32)
+    return pa.array(plain) if plain.ndim == 1 else pa.array(list(plain.reshape(len(plain), -1)))
+
+
+def _is_told(x: Any) -> bool:
+    leaves = jax.tree.leaves(x)
+    return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+def _check(session: Any, conf: Any, clients_per_batch: Any) -> None:
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        message = (
+            "`Spark` was given a session of Spark Connect. A pass sends the server's values as broadcast variables, "
+            "which Connect does not have: pass a classic session, made where the driver runs."
+        )
+        raise EngineError(message)
+    if not isinstance(session, str) and not hasattr(session, "sparkContext"):
+        message = (
+            f"`Spark` was given {session!r} as its session, of type {type(session).__name__}. It runs on a Spark "
+            'session: pass one, or the master of one to be started, as "local[2]".'
+        )
+        raise ProgramError(message)
+    if conf is not None and not isinstance(session, str):
+        message = (
+            f"`Spark` was given a session of yours and conf={dict(conf)!r}. Settings are those of a session that is "
+            "started here: set them where you make yours, or pass its master instead of it."
+        )
+        raise ProgramError(message)
+    if not isinstance(clients_per_batch, int) or isinstance(clients_per_batch, bool) or clients_per_batch < 1:
+        message = (
+            f"`Spark` was given clients_per_batch={clients_per_batch!r}. It is the number of clients in one row of the "
+            "DataFrame: pass a positive int."
+        )
+        raise ProgramError(message)

@@ -1,0 +1,284 @@
+"""Spark sessions that the engine starts itself: on the loopback interface, and without a JVM left behind."""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import atexit
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from workbench.errors import EngineError, MissingDependencyError
+
+_LEAST_JAVA = 17
+_NEEDED_FOR = "`workbench.engines.Spark`"
+_log = logging.getLogger("workbench.engines")
+
+
+def check_libraries() -> None:
+    """Looks for PySpark, PyArrow and a Java that runs them.
+
+    Raises:
+        MissingDependencyError: for what is missing.
+    """
+    for library in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(library) is None:
+            raise MissingDependencyError(library, extra="spark", needed_for=_NEEDED_FOR)
+    java = _java()
+    version = _java_version(java) if java is not None else None
+    if version is None or version < _LEAST_JAVA:
+        found = "no `java` is in JAVA_HOME or on the path" if java is None else f"`{java}` is Java {version}"
+        fact = f"{found}. Spark 4 runs on Java {_LEAST_JAVA} or later, which pip cannot bring"
+        install = f"`apt install openjdk-{_LEAST_JAVA}-jre-headless`, or as your system names it"
+        library = f"Java {_LEAST_JAVA}"
+        raise MissingDependencyError(library, needed_for=_NEEDED_FOR, install=install, fact=fact)
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+
+
+def _java_version(java: str) -> int | None:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(found[1]) if found else None
+
+
+@dataclasses.dataclass
+class Started:
+    """A session that was started here, and how many engines use it."""
+
+    session: Any
+    master: str
+    settings: dict[str, str]
+    log: Path
+    application: str
+    users: int = 1
+
+
+_started: Started | None = None
+_lock = threading.RLock()
+
+
+def start(master: str, conf: Mapping[str, str]) -> Started:
+    """A session of the given master; a second engine with the same settings shares it.
+
+    Raises:
+        EngineError: if another session runs in this process, or the JVM does not start.
+    """
+    global _started
+    with _lock:
+        if _started is not None and alive(_started):
+            if (_started.master, _started.settings) == (master, dict(conf)):
+                _started.users += 1
+                return _started
+            raise EngineError(_other_session(master, _started.master))
+        if _started is not None:
+            _end(_started)
+        from pyspark import SparkContext
+
+        active = SparkContext._active_spark_context
+        if active is not None:
+            raise EngineError(_other_session(master, str(active.master)))
+        _started = _start(master, conf)
+        return _started
+
+
+def stop(started: Started) -> None:
+    """Ends the session with its JVM, once no engine uses it any more."""
+    with _lock:
+        started.users -= 1
+        if started.users == 0:
+            _end(started)
+
+
+def alive(started: Started) -> bool:
+    """Whether its JVM runs."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    return gateway is not None and started.session._sc._jsc is not None and gateway.proc.poll() is None
+
+
+def _other_session(master: str, running: str) -> str:
+    return (
+        f"`Spark` was asked to start a session of {master!r}, and one of {running!r} runs in this process. A process "
+        "has one JVM with one Spark context: close that engine (`engine.close()`) or stop that session first, or pass "
+        "the session that runs: `Spark(session)`."
+    )
+
+
+def _start(master: str, conf: Mapping[str, str]) -> Started:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    here = master.startswith("local")
+    folder = Path(tempfile.mkdtemp(prefix="workbench-spark-"))
+    log = folder / "log"
+    launch = SparkConf(loadDefaults=False)
+    launch.set("spark.driver.memory", "1g")
+    for name, value in conf.items():
+        if name.startswith("spark.driver."):  # what a JVM can be told only before it runs
+            launch.set(name, value)
+    settings = {**_settings(master, folder, here=here), **conf}
+    sigint = signal.getsignal(signal.SIGINT)
+    try:
+        with _environment(here), log.open("wb") as output, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
+            gateway = launch_gateway(launch, {"stdout": output, "stderr": output})
+            spark_conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("workbench")
+            for name, value in settings.items():  # after the launch, so that no secret stands on a command line
+                spark_conf.set(name, value)
+            context = SparkContext(conf=spark_conf, gateway=gateway)
+            session = SparkSession(context)
+    except Exception as error:
+        text = log.read_text(errors="replace")[-600:] if log.exists() else ""
+        _end_jvm()
+        shutil.rmtree(folder, ignore_errors=True)
+        first = " ".join(str(error).split())[:300]
+        message = (
+            f"Spark could not start as {master!r}: {type(error).__name__}: {first}. Its log ends with: "
+            f"{' '.join(text.split())!r}. The first job needs a driver JVM and, on a cluster, executors: try "
+            '`Spark("local[2]")`, and look at the settings in `conf`.'
+        )
+        raise EngineError(message) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, sigint)  # PySpark's handler cancels all jobs of all sessions, for ever
+    atexit.register(_end_at_exit)
+    return Started(session, master, dict(conf), log, context.applicationId)
+
+
+def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
+    """What is set unless the user says something else."""
+    found = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.pyspark.python": sys.executable,
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        "spark.python.worker.reuse": "true",
+        "spark.authenticate": "true",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+    if jax.default_backend() == "cpu":
+        found["spark.executorEnv.JAX_PLATFORMS"] = "cpu"
+    if here:
+        found |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(folder),
+        }
+    if not re.fullmatch(r"local(\[[^]]*\])?", master):  # in one JVM Spark makes its own
+        found["spark.authenticate.secret"] = secrets.token_hex(32)
+    return found
+
+
+@contextlib.contextmanager
+def _environment(here: bool) -> Iterator[None]:
+    """What the JVM is started with: this Python for the workers, and nothing but the loopback interface."""
+    # Python names its path differently in Spark's scripts: an environment that is not activated is not found.
+    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if here:
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _end(started: Started) -> None:
+    global _started
+    process = _process()
+    work = _work_folder(started)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a JVM which is gone could not be stopped
+        stopping = threading.Thread(target=_stop_quietly, args=(started.session,), daemon=True)
+        if process is None or process.poll() is None:
+            stopping.start()
+            stopping.join(20)
+        else:
+            _stop_quietly(started.session)
+    _end_jvm()
+    for folder in (started.log.parent, work):
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if _started is started:
+        _started = None
+
+
+def _work_folder(started: Started) -> Path | None:
+    """Where the workers of a local cluster keep their logs: in Spark's own folder, and nobody removes it."""
+    from pyspark import find_spark_home
+
+    if not started.master.startswith("local-cluster"):
+        return None
+    return Path(find_spark_home._find_spark_home()) / "work" / started.application
+
+
+def _stop_quietly(session: Any) -> None:
+    with contextlib.suppress(Exception):  # a JVM that is gone has nothing to stop
+        session.stop()
+
+
+def _process() -> Any:
+    from pyspark import SparkContext
+
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def _end_jvm() -> None:
+    """Ends the JVM: `SparkSession.stop` leaves it until this process ends."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway, process = SparkContext._gateway, _process()
+    context = SparkContext._active_spark_context
+    if context is not None and getattr(context, "_accumulatorServer", None) is not None:
+        context._accumulatorServer.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+    if process is None:
+        return
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # the JVM ends when its input does
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        _log.warning("the JVM of Spark, process %d, did not end in 20 s and was killed", process.pid)
+        process.kill()
+        process.wait(timeout=20)
+
+
+def _end_at_exit() -> None:
+    if _started is not None:
+        _end(_started)
