@@ -153,6 +153,26 @@ def test_history_leaves_out_what_other_hosts_hold(seen: list[dict[str, Any]]) ->
     assert rows.value.tolist() == [4.0, 5.0, 6.0, 7.0]
 
 
+def _connections(process):
+    try:
+        return process.net_connections(kind="tcp")
+    except (psutil.Error, FileNotFoundError):  # it ended since it was listed
+        return []
+
+
+def test_coordinator_listens_on_the_loopback_alone(hosts: Hosts):
+    listening = [
+        connection.laddr.ip
+        for process in [*hosts.processes, *hosts._children()]
+        for connection in _connections(process)
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert {
+        address for address in listening if not ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
+    } == set()
+
+
 def test_host_that_raises_is_named_and_the_hosts_go_on(hosts: Hosts, seen: Any) -> None:
     def fail() -> None:
         import jax
@@ -227,26 +247,6 @@ def test_missing_ipyparallel_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
     with pytest.raises(MissingDependencyError, match=r"mapreduce-workbench\[hosts\]"):
         start_hosts()
-
-
-def _connections(process):
-    try:
-        return process.net_connections(kind="tcp")
-    except (psutil.Error, FileNotFoundError):  # it ended since it was listed
-        return []
-
-
-def test_coordinator_listens_on_the_loopback_alone(hosts: Hosts):
-    listening = [
-        connection.laddr.ip
-        for process in [*hosts.processes, *hosts._children()]
-        for connection in _connections(process)
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert listening
-    assert {
-        address for address in listening if not ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
-    } == set()
 
 
 def test_host_that_ended_while_nothing_ran_is_an_error_of_the_next_call():
