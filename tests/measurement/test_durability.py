@@ -69,6 +69,25 @@ def test_checkpoint_is_not_cast_into_another_state(tmp_path: Path, like: Any, sa
         load_checkpoint(tmp_path, jax.tree.map(jnp.asarray, like))
 
 
+def test_state_of_numpy_scalars_is_resumed_as_what_it_is(tmp_path: Path):
+    state = {
+        "count": np.int64(3),
+        "rate": np.float32(0.1),
+        "wide": np.float64(0.1),
+        "on": np.bool_(True),
+        "x": np.ones(2),
+    }
+
+    def step(state: Any, round: int) -> Any:
+        return {**state, "count": state["count"] + 1}, {}
+
+    run_rounds(step, state, 2, checkpoint_dir=tmp_path, progress=False)
+    finished, found, _ = load_checkpoint(tmp_path, state)
+    assert (finished, found["count"]) == (2, 5)
+    assert {name: type(value) for name, value in found.items()} == {name: type(value) for name, value in state.items()}
+    assert run_rounds(step, state, 3, checkpoint_dir=tmp_path, progress=False).state["count"] == 6
+
+
 def test_history_is_appended_and_earlier_rounds_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written: list[int] = []
     line_of = _history_file.line_of

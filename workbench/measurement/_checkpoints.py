@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
@@ -78,7 +79,9 @@ class Checkpoints:
         manager = self._open()
         about = {"leaves": describe_state(_rooted(state)), "program": program}
         about["history"] = self._history.append(rounds, finished)
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(_rooted(state)), history=ocp.args.JsonSave(about))
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardSave(_without_scalars(_rooted(state))), history=ocp.args.JsonSave(about)
+        )
         try:
             if finished in manager.all_steps():  # it could not be read, or it would have been resumed from
                 manager.delete(finished)
@@ -149,13 +152,13 @@ class Checkpoints:
         if len(history) != finished:
             msg = f"it holds the history of {len(history)} rounds"
             raise DataError(msg)
-        template = ocp.args.StandardRestore(jax.tree.map(_template, _rooted(like)))
+        template = ocp.args.StandardRestore(jax.tree.map(_template, _without_scalars(_rooted(like))))
         state = manager.restore(finished, args=ocp.args.Composite(state=template))["state"]
         if changed := changed_leaves(state, about.get("leaves", {})):
             msg = f"the bits of {', '.join(changed[:5])} are not those that were written"
             raise DataError(msg)
         self.program = about.get("program", "")
-        return state["state"], history
+        return jax.tree.map(_as_it_was, _rooted(like), state)["state"], history
 
     def _open(self) -> Any:
         if self._manager is None:
@@ -180,6 +183,15 @@ def _orbax() -> Any:
 def _rooted(state: Any) -> Mapping[str, Any]:
     """Orbax wants a container at the root, a state may be a single array."""
     return {"state": state}
+
+
+def _without_scalars(state: Any) -> Any:
+    """NumPy's scalars as arrays: orbax writes the former, and cannot read them again."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, state)
+
+
+def _as_it_was(like: Any, leaf: Any) -> Any:
+    return leaf[()] if isinstance(like, np.generic) and isinstance(leaf, np.ndarray) else leaf
 
 
 def _template(leaf: Any) -> Any:

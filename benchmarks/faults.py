@@ -1,0 +1,203 @@
+"""Kills processes at moments drawn by chance, and looks what is lost: `python benchmarks/faults.py --kills 102`.
+
+Three parts share the kills: a checkpointed run that is taken up again after each kill, files that are overwritten again
+and again, and entries of the cache of compilations. `--signal INT` sends Ctrl-C instead. A line per part says how many
+processes were killed, and what was lost; the exit status is the number of losses.
+"""
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.aot import CompilationCache
+from workbench.federated.data import ClientData, load_npz, save_npz
+from workbench.measurement import History, Run, load_checkpoint
+from workbench.records import RoundRecord
+
+_ROUNDS = 10**6
+_CONTEXT = multiprocessing.get_context("forkserver")  # a process that has imported all this starts in milliseconds
+_LIBRARIES = ["jax", "orbax.checkpoint", "workbench.measurement", "workbench.aot"]
+
+
+def _step(state: Any, round: int) -> tuple[Any, dict[str, float]]:
+    """A round whose result depends on every round before it, to the last bit."""
+    after = {"w": np.sin(state["w"] * 1.7 + round), "count": state["count"] + 1}
+    return after, {"sum": float(after["w"].sum())}
+
+
+def _start() -> Any:
+    return {"w": np.linspace(0.0, 1.0, 1000), "count": np.int64(0)}
+
+
+def run_on(folder: str) -> None:
+    """A run that is taken up where its folder says."""
+    Run(_step, _start(), _ROUNDS, checkpoint_dir=folder, progress=False).start()
+
+
+def _history(rounds: int, scale: float) -> History:
+    records = [RoundRecord(round=i, seconds=0.5, metrics={"loss": scale * i}) for i in range(rounds)]
+    return History(tuple(records))
+
+
+def _clients(turn: int) -> ClientData:
+    return ClientData(arrays={f"client {i}": {"x": np.full((100, 10 * turn + 1), i, np.float32)} for i in range(5)})
+
+
+def _writers(folder: Path) -> dict[str, Callable[[int], object]]:
+    """What overwrites a file with one of two contents."""
+    two = (_history(40, 1.0), _history(400, 2.0))
+    return {
+        "history.json": lambda turn: two[turn].to_json(folder / "history.json"),
+        "clients.npz": lambda turn: save_npz(_clients(turn), folder / "clients.npz"),
+    }
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds; archives also hold when they were written."""
+    if path.suffix != ".npz":
+        return path.read_bytes()
+    return repr([(name, arrays["x"].tobytes()) for name, arrays in load_npz(path).arrays.items()]).encode()
+
+
+def write_in(folder: str) -> None:
+    """Overwrites files without end."""
+    writers = _writers(Path(folder))
+    for turn in range(_ROUNDS):
+        for write in writers.values():
+            write(turn % 2)
+
+
+def store_in(folder: str) -> None:
+    """Stores entries of a cache, every one under the digest of its content, without end."""
+    cache = CompilationCache(folder, limit_bytes=4 << 20)
+    for turn in range(_ROUNDS):
+        hlo = f"HloModule m{turn % 50}\n" * 2000
+        cache.store(hashlib.sha256(hlo.encode()).hexdigest(), {"hlo": hlo})
+
+
+def _begin(target: Callable[[str], None], folder: str, ready: Any) -> None:
+    ready.send(True)
+    target(folder)
+
+
+def _killed(target: Callable[[str], None], folder: Path, seconds: float, signal_number: int) -> None:
+    """A process that works in a folder and is killed so many seconds after it began."""
+    receive, send = _CONTEXT.Pipe(duplex=False)
+    process = _CONTEXT.Process(target=_begin, args=(target, str(folder), send), daemon=True)
+    process.start()
+    assert receive.poll(300), f"{target.__name__} did not begin"
+    time.sleep(seconds)
+    assert process.is_alive(), f"{target.__name__} ended by itself with {process.exitcode}"
+    assert process.pid is not None
+    os.kill(process.pid, signal_number)
+    process.join(300)
+    assert not process.is_alive(), f"{target.__name__} goes on after signal {signal_number}"
+
+
+def rounds(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
+    """One run, killed again and again: no round is lost or differs, and none is done twice."""
+    lost, before = [], -1
+    for _ in range(kills):
+        _killed(run_on, folder, draw.uniform(0.3, 1.5), number)
+        try:
+            finished = load_checkpoint(folder, _start())[0]
+        except Exception as error:
+            finished = 0
+            if before > 0:
+                lost.append(f"{type(error).__name__}: {error}")
+        if finished < before:
+            lost.append(f"round {before} was on disk, and after the next kill {finished}")
+        before = finished
+    if before <= 0:
+        return [*lost, "no round was ever finished: nothing was tried"]
+    finished, state, history = load_checkpoint(folder, _start())
+    expected, sums = _start(), []
+    for index in range(finished):
+        expected, metrics = _step(expected, index)
+        sums.append(metrics["sum"])
+    if any(np.asarray(state[name]).tobytes() != np.asarray(expected[name]).tobytes() for name in expected):
+        lost.append(f"the state after {finished} rounds differs from that of a run without kills")
+    if [record.metrics["sum"] for record in history] != sums:
+        lost.append("the history differs from that of a run without kills")
+    print(f"  {finished} rounds were finished between the kills")
+    return lost
+
+
+def files(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
+    """Files that are overwritten: each is one of its contents, whole."""
+    allowed: dict[str, set[bytes]] = {}
+    for name, write in _writers(folder).items():
+        allowed[name] = set()
+        for turn in (0, 1):
+            write(turn)
+            allowed[name].add(_content(folder / name))
+    lost = []
+    for _ in range(kills):
+        _killed(write_in, folder, draw.uniform(0.1, 0.5), number)
+        for name, contents in allowed.items():
+            try:
+                whole = _content(folder / name) in contents
+            except Exception as error:
+                lost.append(f"{name}: {type(error).__name__}: {error}")
+            else:
+                lost += [] if whole else [f"{name} is neither of its contents"]
+    return lost
+
+
+def cache(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
+    """Entries of the cache: each is there as it was stored, or not at all."""
+    lost, found = [], 0
+    for _ in range(kills):
+        _killed(store_in, folder, draw.uniform(0.1, 0.5), number)
+        known = CompilationCache(folder)
+        for turn in range(50):
+            hlo = f"HloModule m{turn}\n" * 2000
+            entry = known.load(hashlib.sha256(hlo.encode()).hexdigest())
+            found += entry is not None
+            if entry is not None and entry["hlo"] != hlo:
+                lost.append(f"entry {turn} is another one")
+    return lost if found else [*lost, "no entry was ever stored: nothing was tried"]
+
+
+def main() -> int:
+    """The number of losses."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=9, help="of all parts together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signal", choices=("KILL", "INT", "TERM"), default="KILL")
+    given = parser.parse_args()
+    _CONTEXT.set_forkserver_preload(_LIBRARIES)
+    number, draw, losses = signal.Signals[f"SIG{given.signal}"], random.Random(given.seed), 0
+    for part, share in (
+        (rounds, given.kills // 3),
+        (files, given.kills // 3),
+        (cache, given.kills - 2 * (given.kills // 3)),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.monotonic()
+            lost = part(share, draw, number, Path(folder))
+            litter = sum(1 for path in Path(folder).rglob("*") if path.is_file())
+        print(
+            f"{part.__name__}: {share} kills, {len(lost)} losses, {litter} files left, "
+            f"{time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+        for line in lost:
+            print(f"  {line}")
+        losses += len(lost)
+    return min(losses, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
