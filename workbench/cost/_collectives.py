@@ -21,7 +21,13 @@ def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
 
 
 def collective_seconds(
-    kind: str, payload_bytes: float, group_size: int, chip: ChipRecord, *, closed: bool | None = None
+    kind: str,
+    payload_bytes: float,
+    group_size: int,
+    chip: ChipRecord,
+    *,
+    closed: bool | None = None,
+    across_slices: bool = False,
 ) -> float | None:
     """The time of one collective along one axis.
 
@@ -36,6 +42,7 @@ def collective_seconds(
         group_size: Devices in a group.
         chip: Gives the links.
         closed: Whether the axis wraps around; None decides by `is_closed_ring`.
+        across_slices: Whether members of one group lie in different slices of a TPU.
 
     Returns:
         Seconds; None where the chip's links, or its network beyond their reach, have no published bandwidth.
@@ -50,7 +57,7 @@ def collective_seconds(
     """
     if group_size < 2 or payload_bytes == 0 or kind == "recv":
         return 0.0
-    beyond = chip.domain is not None and group_size > chip.domain * chip.devices_per_chip
+    beyond = across_slices or (chip.domain is not None and group_size > chip.domain * chip.devices_per_chip)
     link = chip.dcn_bytes_per_second if beyond else chip.link_bytes_per_second
     if not link:
         return None

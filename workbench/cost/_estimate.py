@@ -246,7 +246,8 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
     if collective.executions is None or collective.wire_bytes is None:
         return None
-    once = collective_seconds(collective.kind, collective.payload_bytes, collective.group_size, chip)
+    payload, size, across = collective.payload_bytes, collective.group_size, collective.across_slices
+    once = collective_seconds(collective.kind, payload, size, chip, across_slices=across)
     return None if once is None else once * share * collective.executions
 
 

@@ -50,9 +50,7 @@ class PredictionError(NamedTuple):
 
 
 ERRORS: dict[str, PredictionError] = {
-    "TPU v6e": PredictionError(
-        2, 0.28, 0.56, "one recording of v6e, with one collective"
-    ),
+    "TPU v6e": PredictionError(2, 0.28, 0.56, "one recording of v6e, with one collective"),
     "AMD MI300X": PredictionError(6, 0.11, 0.67, "two recordings of MI300X"),
     "AMD MI355X": PredictionError(11, 0.18, 0.48, "one recording of MI355X"),
 }

@@ -59,6 +59,7 @@ class CollectiveRecord(Record):
     asynchronous: bool = False
     reduction: str | None = None  # add, maximum, ...
     channel: int | None = None
+    across_slices: bool = False  # members of one group lie in different slices of a TPU
     notes: tuple[str, ...] = ()
 
 

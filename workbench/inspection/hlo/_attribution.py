@@ -24,6 +24,7 @@ _MASKED = re.compile(rf"\bwb=({_PATH})=([a-z]+)")
 _COMBINED = re.compile(r"(?:^|/)\((.*)\)$")
 _PRIMITIVE = re.compile(r"\bwb\.(\w+)\[([^\]]*)\]")
 _WHOLE = re.compile(r"^p?jit\(")
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="[^"]+"')
 _HOPS = 6
 _COMMUNICATING = ("reduce", "broadcast")
 _COLLECTIVE = re.compile(r"^(all-|reduce-scatter|collective-|ragged-all|send|recv)")
@@ -173,7 +174,7 @@ class StageFinder:
 
     def _spread(self) -> None:
         neighbours = Neighbours(self._hlo, self._runs)
-        for instruction in self._hlo.instructions():
+        for instruction in reversed(list(self._hlo.instructions())):  # later ones first: they tell those that feed them
             if _COLLECTIVE.match(instruction.opcode) and self._open(instruction):
                 self._look_ahead(instruction, neighbours)
         pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]
@@ -197,10 +198,11 @@ class StageFinder:
             reached = [user for node in reached for user in neighbours.users(node) if user not in seen]
             seen.update(reached)
             for node in reached:
-                stages = [stage for stage in self._own.get(node, ()) if stage.kind in _COMMUNICATING]
+                known = self._own.get(node) or self._combined.get(node, ())
+                stages = [stage for stage in known if stage.kind in _COMMUNICATING]
                 found += stages
-                witnesses += [node] if stages else []
-            reached = [node for node in dict.fromkeys(reached) if node not in self._own]
+                witnesses += self._witnesses.get(node, [node]) if stages else []
+            reached = [node for node in dict.fromkeys(reached) if node not in self._own and node not in self._combined]
         if found:
             self._inferred[collective] = found[0]
             self._combined[collective] = tuple(dict.fromkeys(found))
@@ -235,7 +237,7 @@ class Neighbours:
     def users(self, instruction: Instruction) -> list[Instruction]:
         """Who reads a value; for a fusion or loop, what inside it reads it first."""
         computation = self._hlo.computations[instruction.computation]
-        found = []
+        found = [] if instruction.opcode != "send" else _meeting(computation, instruction, "recv")
         for user, position in computation.users[instruction.name]:
             found += [user, *self._entered(user, position)]
             if user.opcode == "tuple":
@@ -256,6 +258,8 @@ class Neighbours:
             outer = self._hlo.computations[caller.computation]
             return [outer.by_name[caller.operands[int(instruction.arguments)]]]
         found = [computation.by_name[operand] for operand in instruction.operands]
+        if instruction.opcode == "recv":
+            found += _meeting(computation, instruction, "send")
         if instruction.opcode == "get-tuple-element":
             found += self._packed(computation, found[0], int(instruction.attribute("index") or 0))
         return found
@@ -290,6 +294,12 @@ class Neighbours:
         outer = self._hlo.computations[caller.computation]
         start = outer.by_name[caller.operands[0]]
         return [outer.by_name[start.operands[index]]] if start.opcode == "tuple" else []
+
+
+def _meeting(computation: Computation, transfer: Instruction, opcode: str) -> list[Instruction]:
+    """The other end of an exchange with other slices: what is sent comes back as what is received."""
+    named = _RENDEZVOUS.search(transfer.attributes)
+    return [i for i in computation.instructions if i.opcode == opcode and named and named[0] in i.attributes]
 
 
 def _elements(computation: Computation, packed: Instruction, index: int) -> list[Instruction]:

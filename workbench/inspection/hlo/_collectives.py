@@ -29,6 +29,7 @@ _EMITTER = re.compile(r'"emitter":"([^"]+)"')
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
 _KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
 _SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: started and waited for in one go
+_MEGASCALE = "_xla_megascale_transfer_type"  # TPU: an exchange with the same devices of the other slices
 _OFFLOAD = re.compile(r'"phase_rings":\[')
 
 
@@ -39,11 +40,25 @@ class MeshAxes:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     order: tuple[int, ...] | None = None
+    slices: tuple[int, ...] | None = None  # of every position, where the devices lie in several slices
 
     @property
     def devices(self) -> int:
         """The number of devices."""
         return math.prod(self.sizes)
+
+    def members(self, devices: int) -> list[tuple[int, ...]]:
+        """The positions of each slice, where every slice runs a module for so many devices; empty elsewhere."""
+        found: dict[int, list[int]] = {}
+        for position, index in enumerate(self.slices or ()):
+            found.setdefault(index, []).append(position)
+        alike = len(found) > 1 and all(len(positions) == devices for positions in found.values())
+        return [tuple(positions) for positions in found.values()] if alike else []
+
+    def crosses(self, groups: Groups) -> bool:
+        """Whether members of one group lie in different slices."""
+        slices = self.slices
+        return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
 
 
 class CollectiveReader:
@@ -54,6 +69,7 @@ class CollectiveReader:
         partitions, replicas = (_header_count(hlo, word) for word in ("num_partitions", "replica_count"))
         self._devices = partitions * replicas
         self._both = partitions > 1 and replicas > 1
+        self._members = [] if mesh is None or mesh.devices == self._devices else mesh.members(self._devices)
         self._axes: dict[str, tuple[Groups, Axes]] = {}
 
     def records(self) -> Iterator[CollectiveRecord]:
@@ -98,6 +114,7 @@ class CollectiveReader:
             and (instruction.opcode.endswith("-start") or self._is_called_asynchronously(computation)),
             reduction=self._reduction(instruction),
             channel=int(instruction.attribute("channel_id") or 0) or None,
+            across_slices=not axes.note and self._mesh is not None and self._mesh.crosses(groups),
             notes=tuple(notes),
         )
 
@@ -106,6 +123,9 @@ class CollectiveReader:
         text = pairs[0] if pairs else ""
         if pairs is None:
             match = _REPLICA_GROUPS.search(instruction.attributes)
+            if match is None and _MEGASCALE in instruction.attributes and self._members and self._mesh is not None:
+                groups = tuple(zip(*self._members, strict=True))
+                return groups, group_axes(groups, self._mesh.names, self._mesh.sizes)
             if match is None:
                 return (), Axes((), "who takes part is not written in a known syntax")
             text = match[1]
@@ -127,7 +147,9 @@ class CollectiveReader:
             return groups, Axes(
                 (), "the module has replicas and partitions: its ids do not map to positions of the mesh"
             )
-        if self._mesh.devices != self._devices:
+        if self._members:  # a module per slice, each with positions of its own
+            groups = tuple(tuple(part[i] for i in group) for part in self._members for group in groups)
+        elif self._mesh.devices != self._devices:
             note = f"the module was compiled for {self._devices} devices and the mesh has {self._mesh.devices}"
             return groups, Axes((), note)
         order = self._mesh.order

@@ -135,6 +135,12 @@ def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | Non
     return tuple(place[device] for device in devices)
 
 
+def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
+    """The slice of every device of the mesh; None where they are not in several."""
+    found = tuple(device.slice_index for device in mesh.devices if device.slice_index is not None)
+    return found if len(found) == len(mesh.devices) and len(set(found)) > 1 else None
+
+
 class _Inspection:
     """Everything that is computed once per module."""
 
@@ -146,7 +152,9 @@ class _Inspection:
         self._callers = {callee: i for i in hlo.instructions() for callee in i.calls()}
         self._runs: Runs = count_runs(hlo, self._weight)
         self._stages, self._frames = StageFinder(hlo, self._runs), Frames(hlo)
-        axes = mesh and MeshAxes(names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order)
+        axes = mesh and MeshAxes(
+            names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order, slices=_slices(mesh)
+        )
         self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
 
     def record(
