@@ -87,6 +87,7 @@ def store_in(folder: str) -> None:
 
 
 def _begin(target: Callable[[str], None], folder: str, ready: Any) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     ready.send(True)
     target(folder)
 

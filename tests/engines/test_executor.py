@@ -207,6 +207,19 @@ def test_killed_worker_is_an_error_that_names_stage_and_clients():
     np.testing.assert_allclose(caught.value.run.results[0], fedavg(start(), (x, y))[0], rtol=1e-5, atol=1e-6)
 
 
+def test_work_that_is_called_off_blames_no_clients_data():
+    class Closed(concurrent.futures.Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            future.cancel()
+            return future
+
+    x, y = client_data()
+    with pytest.raises(EngineError, match="called off") as caught:
+        Executor(Closed()).run(fedavg, start(), (x, y))
+    assert "data" not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_worker_killed_in_the_middle_of_a_stage_is_an_error_that_names_it():
     loky = pytest.importorskip("loky")

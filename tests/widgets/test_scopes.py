@@ -69,3 +69,20 @@ def test_groups_of_the_call_tree_hold_the_instructions_of_their_operations():
     # dot.2 belongs to add by its larger share, and the tuple to what it is made of.
     assert homes == ["loss", "add", "add", "add"]
     assert made_tree.groups[names.index("loss")].key == "a.py:3"
+
+
+def test_scopes_and_fusions_that_nest_without_end_are_groups_and_no_recursion():
+    deep = "/".join(["jit(f)", *(f"s{i}" for i in range(3000)), "add"])
+    by_scope = read_scopes([made("a", deep), made("b", deep.replace("s7/", "s7/other/"))])
+    assert by_scope.parent[len(by_scope.groups)] >= 0
+    inside = [made("x0", opcode="fusion", calls=("c0",))]
+    inside += [
+        made(f"x{i}", opcode="fusion", fused=True, computation=f"c{i - 1}", calls=(f"c{i}",)) for i in range(1, 3000)
+    ]
+    nested = read_scopes([*inside, made("y", fused=True, computation="c2999")])
+    assert len(nested.groups) == 3001  # the fusions, and what is outside of all stages
+
+
+def test_a_fusion_that_holds_itself_is_in_no_group():
+    itself = made("x", opcode="fusion", fused=True, computation="c", calls=("c",))
+    assert read_scopes([itself]).parent.tolist() == [LEFT_OUT]

@@ -75,14 +75,17 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
 
     def group_of(scope: Scope, kind: str) -> int:
         """The group of a scope; a scope that holds nothing but one other is joined with that one."""
-        if scope not in place:
+        missing: list[tuple[Scope, int]] = []  # the innermost first; text made to nest without end ends no recursion
+        while scope not in place:
             start = len(scope) - 1
             while start and below[scope[:start]] == 1 and scope[:start] not in known:
                 start -= 1
-            parent = group_of(scope[:start], kind)
-            groups.append(Group(" / ".join(scope[start:]), kind, parent))
-            place[scope] = len(groups) - 1
-        return place[scope]
+            missing.append((scope, start))
+            scope = scope[:start]
+        for inner, start in reversed(missing):
+            groups.append(Group(" / ".join(inner[start:]), kind, place[inner[:start]]))
+            place[inner] = len(groups) - 1
+        return place[missing[0][0]] if missing else place[scope]
 
     return _grow(found, groups, lambda i: group_of(scopes[i], kind_of(found[i])))
 
@@ -144,16 +147,24 @@ def _grow(found: Sequence[InstructionRecord], groups: list[Group], unfused_home:
     homes = [LEFT_OUT] * len(found)
 
     def fused_home(index: int) -> int:
+        missing: dict[int, None] = {}  # fusions that have no group yet, the innermost first
         caller = owner.get(found[index].computation)
-        if caller is None or found[caller].opcode != "fusion":
-            return LEFT_OUT
-        if caller not in place:
-            parent = homes[caller] if not found[caller].fused else fused_home(caller)
-            if parent == LEFT_OUT:
+        while caller is not None and caller not in place:
+            if found[caller].opcode != "fusion" or caller in missing:  # one that holds itself is in none
                 return LEFT_OUT
-            groups.append(Group(found[caller].name, kind_of(found[caller]), parent, caller))
-            place[caller] = len(groups) - 1
-        return place[caller]
+            missing[caller] = None
+            if not found[caller].fused:
+                break
+            caller = owner.get(found[caller].computation)
+        if caller is None:
+            return LEFT_OUT
+        parent = place[caller] if caller in place else homes[caller]
+        if parent == LEFT_OUT:
+            return LEFT_OUT
+        for fusion in reversed(missing):
+            groups.append(Group(found[fusion].name, kind_of(found[fusion]), parent, fusion))
+            parent = place[fusion] = len(groups) - 1
+        return parent
 
     for index in order:
         homes[index] = fused_home(index) if found[index].fused else unfused_home(index)

@@ -1,8 +1,10 @@
 """One pass over the clients: its batches, and what comes back from them."""
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import jax
@@ -130,9 +132,7 @@ class Pass:
         """The error that names stage and clients; raise it from `error`."""
         message = (
             f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {tell(error)}. A "
-            "round needs every client that its reductions read. Correct that client's data or the function "
-            "(`workbench.engines.Sequential(debug=True)` shows the line and the values), or leave the client out by "
-            "`where=`."
+            f"round needs every client that its reductions read. {_what_to_do(error)}"
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
@@ -145,6 +145,16 @@ class Pass:
             "the weight 0."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
+
+
+def _what_to_do(error: BaseException) -> str:
+    """Advice after a client's failure; a batch that was called off says nothing about its clients."""
+    if isinstance(error, CancelledError | asyncio.CancelledError) or "Cancelled" in type(error).__name__:
+        return "Its work was called off, as when a cluster is closed or a worker leaves: run the round again."
+    return (
+        "Correct that client's data or the function (`workbench.engines.Sequential(debug=True)` shows the line and the "
+        "values), or leave the client out by `where=`."
+    )
 
 
 def partial_avals(phase: Phase) -> list[jax.ShapeDtypeStruct]:
