@@ -93,7 +93,7 @@ def _begin(target: Callable[[str], None], folder: str, ready: Any) -> None:
 
 
 def _killed(target: Callable[[str], None], folder: Path, seconds: float, signal_number: int) -> None:
-    """A process that works in a folder and is killed so many seconds after it began."""
+    """A process that works in a folder and is killed this number of seconds after it began."""
     receive, send = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_begin, args=(target, str(folder), send), daemon=True)
     process.start()

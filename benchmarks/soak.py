@@ -1,7 +1,9 @@
 """Memory and threads over many rounds, inspections and explorers: `python benchmarks/soak.py --share 1`."""
 
 import argparse
+import ctypes
 import gc
+import sys
 import threading
 import time
 
@@ -12,7 +14,10 @@ import workbench as wb
 
 
 def _now() -> tuple[float, int]:
+    """RSS in MiB and the number of threads; what the C library has free and keeps is given back before."""
     gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss / 2**20, threading.active_count()
 
 

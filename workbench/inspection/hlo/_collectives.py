@@ -48,7 +48,7 @@ class MeshAxes:
         return math.prod(self.sizes)
 
     def members(self, devices: int) -> list[tuple[int, ...]]:
-        """The positions of each slice, where every slice runs a module for so many devices; empty elsewhere."""
+        """The positions of each slice, where every slice runs a module for this number of devices; empty elsewhere."""
         found: dict[int, list[int]] = {}
         for position, index in enumerate(self.slices or ()):
             found.setdefault(index, []).append(position)
