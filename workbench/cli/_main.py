@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from workbench.cli._name import DISTRIBUTION
 from workbench.cli._programs import add_program_commands
+from workbench.cli._runs import add_run_commands
 from workbench.errors import WorkbenchError
 
 
@@ -143,6 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
     record.set_defaults(start=_start_record)
 
     add_program_commands(commands)
+    add_run_commands(commands)
     return parser
 
 

@@ -22,5 +22,16 @@ from workbench.measurement._monitor import DeviceMonitor as DeviceMonitor, watch
 from workbench.measurement._open_profile import open_profile as open_profile
 from workbench.measurement._profile import Profile as Profile, capture_profile as capture_profile
 from workbench.measurement._rounds import Run as Run, run_rounds as run_rounds
+from workbench.measurement._run_log import RunFolder as RunFolder, Tracker as Tracker
+from workbench.measurement._run_store import (
+    StoredRun as StoredRun,
+    list_runs as list_runs,
+)
 from workbench.measurement._simulate import simulate_round as simulate_round, simulate_rounds as simulate_rounds
+from workbench.measurement._trackers import (
+    MlflowLog as MlflowLog,
+    TensorBoardLog as TensorBoardLog,
+    TrackioLog as TrackioLog,
+    WandbLog as WandbLog,
+)
 from workbench.measurement._xplane import trim_profile as trim_profile

@@ -15,13 +15,15 @@ from typing import Any, Literal, NamedTuple, Self
 import jax
 import numpy as np
 
-from workbench.errors import EngineError, MeasureError, ProgramError, RoundError
+from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
 from workbench.measurement._controls import Controls, stop_and_wait
 from workbench.measurement._emissions import hearing
 from workbench.measurement._feed import Feed
 from workbench.measurement._history import History, read_metrics, without_clients
 from workbench.measurement._progress import Progress
+from workbench.measurement._run_log import Tracker, describe_run, trackers_of
+from workbench.measurement._run_store import StoredRun, load_run
 from workbench.records import ProblemRecord, RoundRecord
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
@@ -87,6 +89,10 @@ class Run:
         nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
             the run with the state before that round.
         progress: Whether to show a progress bar.
+        log: Where rounds are written as they finish: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
+            `TrackioLog`, or your own with their three methods), or a folder, which is a registry of runs as JSON lines
+            (`Run.load`, `list_runs`, `workbench runs`).
+        name: Of the run, for trackers; default: that of the step.
 
     Raises:
         MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
@@ -112,6 +118,8 @@ class Run:
         emitted: bool = False,
         nonfinite: Literal["note", "stop"] = "note",
         progress: bool = True,
+        log: Tracker | str | Path | Sequence[Tracker | str | Path] | None = None,
+        name: str = "",
     ) -> None:
         _check(
             rounds=(rounds, 0), keep=(keep, 1), checkpoint_every=(checkpoint_every, 1), client_rounds=(client_rounds, 1)
@@ -123,6 +131,8 @@ class Run:
         self._checkpoint_every = checkpoint_every
         self._checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, keep=keep)
         self._callbacks = list(callbacks)
+        self._trackers = trackers_of(log)
+        self._about = (state, data, key, name)
         self._problems: list[ProblemRecord] = []
         self._status: Status = "ready"
         self._controls = Controls()
@@ -188,12 +198,14 @@ class Run:
         if _gone(self._last.state) and self._saved:
             self._take_up(resume=True)
         _ = self.state  # a donated state would end the process inside of JAX: refused here
-        if self._checkpoints is not None:
-            try:
+        try:
+            if self._checkpoints is not None:
                 self._lock_folder(self._checkpoints)
-            except BaseException:
+            self._start_trackers()
+        except BaseException:
+            if self._checkpoints is not None:
                 self._checkpoints.close()
-                raise
+            raise
         self.error, self._pending = None, None
         self._controls.stop.clear()
         self._controls.over.clear()
@@ -338,6 +350,8 @@ class Run:
         """The run is over, if nothing has said so yet: `start` and `wait` depend on it."""
         if self._status not in ("running", "paused"):
             return
+        for tracker in list(self._trackers):
+            self._with_tracker(tracker, lambda tracker: tracker.finish(status))
         self._status = status
         self._controls.over.set()
         if self._checkpoints is not None:
@@ -427,6 +441,45 @@ class Run:
             except Exception as error:  # a broken display must not end the run
                 self._callbacks.remove(callback)
                 self._note(f"a callback failed and was removed ({type(error).__name__}: {error})")
+
+        for tracker in list(self._trackers):
+            self._with_tracker(tracker, lambda tracker: tracker.log(record))
+
+    def _start_trackers(self) -> None:
+        if not self._trackers:
+            return
+        state, data, key, name = self._about
+        gone = _gone(state)
+        known = None if gone else state
+        about = describe_run(self._step, known, data=data, key=key, rounds=self.rounds, name=name)
+        about["earlier"] = self._records[: self._last.rounds]
+        program = {"step": self._step, "state": known, "data": data, "key": key, "rounds": self.rounds}
+        program["emitted"] = self._emitted
+        if gone:
+            program["cannot"] = "the step donates its state, and the first one is gone"
+        elif hasattr(data, "__next__"):
+            program["cannot"] = "the data are an iterator, which can be read only once"
+        for tracker in list(self._trackers):
+            self._with_tracker(tracker, lambda tracker: tracker.start(about, program))
+
+    def _with_tracker(self, tracker: Tracker, do: Callable[[Tracker], None]) -> None:
+        try:
+            do(tracker)
+        except MissingDependencyError:
+            self._trackers.remove(tracker)
+            raise
+        except Exception as error:  # a full disk or a lost connection must not end the run
+            self._trackers.remove(tracker)
+            self._note(f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})")
+
+    @staticmethod
+    def load(path: str | Path) -> StoredRun:
+        """A run that `log=` wrote into a folder: its provenance and history, and `rerun()`.
+
+        Raises:
+            DataError: there is no run.
+        """
+        return load_run(path, Run)
 
     def _note(self, what: str) -> None:
         self._problems.append(ProblemRecord(round=max(self.finished - 1, 0), what=what))

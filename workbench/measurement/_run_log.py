@@ -1,0 +1,189 @@
+"""Where the rounds of a run are written as they finish: the protocol of trackers, and the folder of a run."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import os
+import platform
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from workbench.errors import MeasureError
+from workbench.measurement._history import line_of
+from workbench.measurement._state_check import describe_state
+from workbench.records import RoundRecord, write_whole
+
+ABOUT, HISTORY, PROGRAM = "run.json", "history.jsonl", "program.pkl"
+_VERSIONS = ("jax", "jaxlib", "numpy", "optax", "flax", "equinox", "dm-haiku", "mapreduce-workbench")
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """What `run_rounds(log=[…])` takes: three methods; one that raises is removed and noted, and the run goes on."""
+
+    def start(self, about: Mapping[str, Any], program: Any) -> None:
+        """Before the first round, and when a run goes on: its provenance, and what can run it again."""
+        ...
+
+    def log(self, record: RoundRecord) -> None:
+        """After every round."""
+        ...
+
+    def finish(self, status: str) -> None:
+        """After the last round: "finished", "stopped", "interrupted" or "failed"."""
+        ...
+
+
+class RunFolder:
+    """Writes a run into a folder of its own: what it is made of, every round on one line, and the program itself.
+
+    Args:
+        folder: The registry; the run gets a folder in it, named by time and name.
+        name: Of the run.
+        program: Whether to keep the step, its first state, data and key (by cloudpickle), which `StoredRun.rerun`
+            needs.
+
+    Attributes:
+        path: The folder of this run, once it has begun.
+    """
+
+    def __init__(self, folder: str | Path, *, name: str = "", program: bool = True) -> None:
+        self.folder, self.name, self.path = Path(folder).expanduser(), name, None
+        self._keeps_program = program
+        self._about: dict[str, Any] = {}
+
+    def start(self, about: Mapping[str, Any], program: Any) -> None:
+        """Makes the folder of the run; one that goes on is gone on with."""
+        if self.path is None:
+            name = self.name or about["name"]
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(about["started_unix_seconds"]))
+            safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:60]
+            self.path = self.folder / f"{stamp}-{safe}-{uuid.uuid4().hex[:6]}"
+            self.path.mkdir(parents=True)
+            self._about = {**about, "name": name, "rerun": self._keep(program)}
+            for record in about["earlier"]:
+                self.log(record)
+        self._about |= {"status": "running"}
+        self._write()
+
+    def _keep(self, program: Any) -> str:
+        assert self.path is not None
+        if not self._keeps_program:
+            return "the program was not kept (program=False)"
+        if reason := program.get("cannot"):
+            return reason
+        try:
+            import cloudpickle
+
+            content = cloudpickle.dumps(program)
+        except Exception as error:  # closures over files, locks, sockets, …
+            return f"the program cannot be pickled ({type(error).__name__}: {str(error)[:200]})"
+        write_whole(self.path / PROGRAM, content)
+        return ""
+
+    def log(self, record: RoundRecord) -> None:
+        """Appends the round."""
+        assert self.path is not None
+        with (self.path / HISTORY).open("a", encoding="utf-8") as opened:
+            opened.write(f"{line_of(record)}\n")
+
+    def finish(self, status: str) -> None:
+        """Writes the status."""
+        self._about |= {"status": status, "ended_unix_seconds": time.time()}
+        self._write()
+
+    def _write(self) -> None:
+        assert self.path is not None
+        plain = {name: value for name, value in self._about.items() if name != "earlier"}
+        write_whole(self.path / ABOUT, json.dumps(plain, indent=1))
+
+
+def trackers_of(log: Any) -> list[Tracker]:
+    """The trackers that `log=` names; a path is a `RunFolder`."""
+    items = list(log) if isinstance(log, Sequence) and not isinstance(log, str) else [] if log is None else [log]
+    made = [RunFolder(item) if isinstance(item, str | os.PathLike) else item for item in items]
+    if wrong := [type(item).__name__ for item in made if not isinstance(item, Tracker)]:
+        message = (
+            f"`run_rounds` received log={', '.join(wrong)}. A tracker has the methods start, log and finish: pass one "
+            "of `workbench.measurement` (RunFolder, TensorBoardLog, WandbLog, MlflowLog, TrackioLog), your own, or a "
+            "folder."
+        )
+        raise MeasureError(message)
+    return made
+
+
+def describe_run(step: Any, state: Any, *, data: Any, key: Any, rounds: int, name: str) -> dict[str, Any]:
+    """The provenance of a run: code, versions, devices, seeds and hashes of data and state, as plain values."""
+    return {
+        "name": name or _name(step),
+        "rounds": rounds,
+        "started_unix_seconds": time.time(),
+        "code": _source(step),
+        "code_sha256": _code_digest(step),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "mesh": dict(jax.sharding.get_mesh().shape),
+        "key": None if key is None else np.asarray(jax.random.key_data(key)).tolist(),
+        "data_sha256": data_hash(data),
+        "state_sha256": _digest_of(describe_state(state)),
+        "command": sys.argv[:1],
+        "jax_config": {
+            "enable_x64": bool(jax.config.jax_enable_x64),
+            "default_matmul_precision": jax.config.jax_default_matmul_precision,
+        },
+    }
+
+
+def data_hash(data: Any) -> str:
+    """SHA-256 of all arrays of a pytree; of the code of a function; empty for what can be read only once."""
+    if data is None:
+        return ""
+    if callable(data):
+        return f"code {_code_digest(data)}"
+    if hasattr(data, "__next__"):
+        return ""
+    return _digest_of(describe_state(data))
+
+
+def _digest_of(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _VERSIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _inner(step: Any) -> Any:
+    inner = inspect.unwrap(step)
+    return getattr(inner, "fn", inner)  # of `wb.jit`
+
+
+def _name(step: Any) -> str:
+    return getattr(_inner(step), "__qualname__", type(step).__name__).replace(".<locals>", "")
+
+
+def _source(step: Any) -> str:
+    try:
+        return inspect.getsource(inspect.unwrap(_inner(step)))
+    except (OSError, TypeError):
+        return ""
+
+
+def _code_digest(step: Any) -> str:
+    code = getattr(inspect.unwrap(_inner(step)), "__code__", None)
+    if code is None:
+        return ""
+    return hashlib.sha256(code.co_code + repr((code.co_names, code.co_varnames)).encode()).hexdigest()

@@ -1,0 +1,144 @@
+"""Runs that were written into a folder: read back, listed, and run again."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.errors import DataError, needs_library
+from workbench.measurement._history import History, round_of
+from workbench.measurement._run_log import ABOUT, HISTORY, PROGRAM, describe_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run as its folder holds it.
+
+    Attributes:
+        path: Its folder.
+        about: Provenance: `name`, `code`, `versions`, `devices`, `key`, `data_sha256`, `state_sha256`, `status`, …
+        history: The finished rounds. A last line that was cut off by a kill is left out.
+        make_run: `Run`, which `rerun` makes.
+    """
+
+    path: Path
+    about: Mapping[str, Any]
+    history: History = field(repr=False)
+    make_run: Callable[..., Any] = field(repr=False, compare=False)
+
+    @property
+    def status(self) -> str:
+        """How it ended; "running" also for one whose process was killed."""
+        return self.about["status"]
+
+    def rerun(self, *, progress: bool = False) -> Any:
+        """Runs the kept program again: the same step, first state, data and key, in this process.
+
+        Loads a pickle, which runs code: only for folders that you trust.
+
+        Raises:
+            DataError: the program was not kept; the message holds the reason.
+        """
+        file = self.path / PROGRAM
+        if not file.exists():
+            message = (
+                f"`rerun` was asked of {self.path.name!r}, which holds no program: "
+                f"{self.about.get('rerun') or 'it was removed'}. Run the code in `about['code']` again, with the data "
+                "whose hash is `about['data_sha256']`."
+            )
+            raise DataError(message)
+        import cloudpickle
+
+        kept = cloudpickle.loads(file.read_bytes())
+        names = ("step", "state", "rounds")
+        settings = {name: value for name, value in kept.items() if name not in (*names, "cannot")}
+        run = self.make_run(*(kept[name] for name in names), progress=progress, **settings)
+        return run.start()
+
+    def differences(self, run: Any) -> list[str]:
+        """What differs between this run and another one, such as that of `rerun`: versions, devices, metrics by bit.
+
+        Returns:
+            Sentences; empty where both did the same and got the same numbers.
+        """
+        now = describe_run(run._step, None, data=None, key=None, rounds=run.rounds, name="")
+        found = [
+            f"{name} was {old} and is {now['versions'].get(name, 'not installed')}"
+            for name, old in self.about["versions"].items()
+            if old != now["versions"].get(name)
+        ]
+        if self.about["devices"] != now["devices"]:
+            found.append(f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are others")
+        if len(run.history) != len(self.history):
+            found.append(f"{len(self.history)} rounds were finished and {len(run.history)} are")
+        for old, new in zip(self.history, run.history, strict=False):
+            for name in sorted(set(old.metrics) | set(new.metrics)):
+                if not _same(old.metrics.get(name), new.metrics.get(name)):
+                    return [*found, f"{name} differs from round {old.round} on"]
+        return found
+
+
+def _same(old: Any, new: Any) -> bool:
+    if old is None or new is None:
+        return old is new
+    return np.array_equal(np.asarray(old, np.float64), np.asarray(new, np.float64), equal_nan=True)
+
+
+def load_run(path: str | Path, make_run: Callable[..., Any]) -> StoredRun:
+    """Reads a run that `log=` wrote into a folder.
+
+    Raises:
+        DataError: there is no run.
+    """
+    place = Path(path).expanduser()
+    try:
+        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+        history = place / HISTORY
+        lines = history.read_text(encoding="utf-8").split("\n") if history.exists() else []
+        rounds = [
+            round_of(json.loads(line)) for line in lines[:-1]
+        ]  # the last one ends in a line break, or was cut off
+        assert isinstance(about["status"], str)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        message = (
+            f"`Run.load` received {str(place)!r}, which holds no run ({type(error).__name__}: {str(error)[:200]}). A "
+            f"run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`: `workbench runs list` shows "
+            "those of a registry."
+        )
+        raise DataError(message) from error
+    return StoredRun(path=place, about=about, history=History(rounds), make_run=make_run)
+
+
+def stored_runs(folder: str | Path, make_run: Callable[..., Any]) -> list[StoredRun]:
+    """All runs of a registry, in the order in which they began."""
+    place = Path(folder).expanduser()
+    found = [load_run(file.parent, make_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
+    return sorted(found, key=lambda run: run.about["started_unix_seconds"])
+
+
+def _no_run(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError  # a table runs nothing
+
+
+def list_runs(folder: str | Path) -> "pd.DataFrame":
+    """One row per run of a registry: `run`, `name`, `status`, `rounds`, `seconds`, and the last value of every metric.
+
+    Example:
+        >>> len(list_runs("no-such-folder"))
+        0
+    """
+    with needs_library("pandas", needed_for="`list_runs`"):
+        import pandas as pd
+    rows = []
+    for run in stored_runs(folder, _no_run):
+        last = run.history[-1].metrics if len(run.history) else {}
+        row = {"run": run.path.name, "name": run.about["name"], "status": run.status, "rounds": len(run.history)}
+        row |= {"seconds": sum(record.seconds for record in run.history), "code": run.about["code_sha256"][:8]}
+        rows.append(row | {name: float(np.mean(np.asarray(values))) for name, values in last.items()})
+    return pd.DataFrame(rows, columns=None if rows else ["run", "name", "status", "rounds", "seconds", "code"])
