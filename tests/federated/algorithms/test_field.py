@@ -186,9 +186,10 @@ def combined(aggregator: Any, update: Any, weight: Any = None, times: int = 1) -
     weight = jnp.ones(clients) if weight is None else jnp.asarray(weight, jnp.float32)
     with wb.program(clients=clients):
         state, results = aggregator.init(jax.tree.map(lambda x: x[0], update)), []
-        for _ in range(times):
-            result, state = aggregator.combine(update, weight, state)
-            results.append(result)
+    step = jax.jit(wb.program(clients=clients)(lambda state: aggregator.combine(update, weight, state)))
+    for _ in range(times):
+        result, state = step(state)
+        results.append(result)
     return results, state
 
 
@@ -328,7 +329,7 @@ def test_the_mean_of_adapters_is_exact_where_a_is_frozen() -> None:
         lambda p, b: ((b @ p["w"] - b) ** 2).mean(), frozen, clients=2, client_optimizer=SGD, freeze_a=True
     )
     adapters = algorithms.init_adapters(frozen, 2, jax.random.key(0))
-    together, _ = algorithm.round(algorithm.init(adapters), x)
+    together, _ = jax.jit(algorithm.round)(algorithm.init(adapters), x)
     assert jnp.array_equal(together.params["w"]["a"], adapters["w"]["a"])
     alone = [
         algorithms.fedlora(
@@ -337,7 +338,7 @@ def test_the_mean_of_adapters_is_exact_where_a_is_frozen() -> None:
         for _ in range(2)
     ]
     products = [
-        algorithms.merge_adapters(frozen, one.round(one.init(adapters), x[i : i + 1])[0].params)["w"]
+        algorithms.merge_adapters(frozen, jax.jit(one.round)(one.init(adapters), x[i : i + 1])[0].params)["w"]
         for i, one in enumerate(alone)
     ]
     merged = algorithms.merge_adapters(frozen, together.params)["w"]

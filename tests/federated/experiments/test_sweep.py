@@ -17,7 +17,7 @@ import scipy.stats
 import workbench as wb
 from workbench.errors import MeasureError, ProgramError
 from workbench.federated import algorithms
-from workbench.federated.experiments import Grid, RandomSearch, SuccessiveHalving, sweep
+from workbench.federated.experiments import Grid, HypergradientSearch, RandomSearch, SuccessiveHalving, sweep
 from workbench.federated.experiments._sweep_store import SweepStore
 
 CLIENTS, ROUNDS = 3, 4
@@ -141,6 +141,22 @@ def test_stop_when_ends_a_trial_with_what_it_has() -> None:
     result = small(stop_when=lambda metrics: metrics["loss"][-1] < metrics["loss"][0], rounds_per_call=2)
     assert result.trials["status"].tolist() == ["stopped"] * 3
     assert result.trials["rounds"].tolist() == [2] * 3
+
+
+def test_hypergradient_search_finds_the_learning_rate_of_a_quadratic() -> None:
+    # One step of one client from 0 with loss (w − 1)²: lr = 0.5 lands on the minimum.
+    strategy = HypergradientSearch(metric="after", steps=40, learning_rate=0.1, rounds=1)
+    result = sweep(
+        lambda lr: algorithms.fedavg(lambda w, x: (w - x) ** 2, clients=1, client_optimizer=optax.sgd(lr)),
+        {"lr": [0.05, 0.9]},
+        params=jnp.float32(0),
+        data=jnp.array([[1.0]]),
+        evaluate=lambda w: {"after": (w - 1) ** 2},
+        rounds=1,
+        strategy=strategy,
+        progress=False,
+    )
+    assert [setting["lr"] for setting in result.settings] == pytest.approx([0.5, 0.5], abs=0.1)
 
 
 def test_random_search_draws_from_distributions_of_scipy() -> None:

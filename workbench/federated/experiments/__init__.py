@@ -7,6 +7,7 @@ from workbench.federated.experiments._experiment import (
     count_labels as count_labels,
 )
 from workbench.federated.experiments._figures import plot_comparison as plot_comparison
+from workbench.federated.experiments._hypergradient_search import HypergradientSearch as HypergradientSearch
 from workbench.federated.experiments._settings import (
     ALGORITHMS as ALGORITHMS,
     COMPRESSIONS as COMPRESSIONS,

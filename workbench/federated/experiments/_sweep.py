@@ -24,7 +24,13 @@ from workbench.federated.experiments._space import (
 )
 from workbench.federated.experiments._sweep_result import SweepGroup, SweepResult, pack_state, unpack_state
 from workbench.federated.experiments._sweep_store import Member, SweepStore
-from workbench.federated.experiments._trial_program import GroupProgram, Problem, first_state, make_algorithm
+from workbench.federated.experiments._trial_program import (
+    GroupProgram,
+    Problem,
+    first_state,
+    is_maker,
+    make_algorithm,
+)
 from workbench.mesh import make_mesh
 from workbench.plan import ChunkSize
 
@@ -295,7 +301,7 @@ class _Driver:
 
     def _example_data(self) -> Any:
         if self.problem.batches is None:
-            return None if callable(self.problem.data) else self.problem.data
+            return None if is_maker(self.problem.data) else self.problem.data
         one = self.problem.batches(0, self.seeds[0])
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.length, *np.shape(x)), jnp.asarray(x).dtype), one)
 
@@ -370,7 +376,7 @@ class _Driver:
         else:
             rows = [unpack_state(self.store.state(member) or [], made.form) for member in members]
             states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
-        data = None if callable(self.problem.data) else self.problem.data
+        data = None if is_maker(self.problem.data) else self.problem.data
         if self.problem.batches is not None:
             data = self._host_data(members, first)
         if not group.most:

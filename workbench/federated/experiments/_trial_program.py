@@ -25,6 +25,11 @@ class Problem(NamedTuple):
     evaluate: Callable[..., Any] | None
 
 
+def is_maker(given: Any) -> bool:
+    """Whether this is a function that makes parameters or data; an Equinox module can be called too."""
+    return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
+
+
 def keys_of(seed: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The keys of a seed: for the initial parameters, and for the data of all rounds."""
     key = jax.random.key(seed)
@@ -68,7 +73,7 @@ class _Rounds(NamedTuple):
 def first_state(problem: Problem, setting: Setting, seed: Any) -> Any:
     """The state before the first round."""
     params = problem.params
-    if callable(params):
+    if is_maker(params):
         params = call_with(params, keys_of(seed)[0], setting)
     state = make_algorithm(problem, setting, seed).init(params)
     return jax.tree.map(_strong, state)  # a scan refuses a state that is weakly typed at first only
@@ -86,7 +91,7 @@ def rounds_of(problem: Problem, setting: Setting, seed: Any, state: Any, data: A
 
     def body(state: Any, item: Any) -> tuple[Any, dict[str, jax.Array]]:
         number, batch = item
-        if callable(problem.data):
+        if is_maker(problem.data):
             batch = call_with(problem.data, jax.random.fold_in(keys_of(seed)[1], number), setting)
         elif problem.batches is None:
             batch = data
