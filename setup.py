@@ -1,4 +1,4 @@
-"""Puts the course into the wheel; everything else is in pyproject.toml."""
+"""Puts the course and the labextension into the wheel; everything else is in pyproject.toml."""
 
 import shutil
 from pathlib import Path
@@ -20,4 +20,20 @@ class BuildWithCourse(build_py):
                 shutil.copyfile(notebook, course / notebook.name)
 
 
-setup(cmdclass={"build_py": BuildWithCourse})
+WIDGETS = Path("widgets/workbench_widgets")
+LABEXTENSION = "share/jupyter/labextensions/mapreduce-workbench"
+# What JupyterLab serves: the extension, and the views' code and style for notebooks that are read without a kernel.
+SERVED = [
+    *WIDGETS.glob("labextension/static/*"),
+    *(WIDGETS / "static" / "built" / f"{name}.js" for name in ("workbench", "editor", "runs", "player", "graph")),
+    WIDGETS / "static" / "built" / "styles.css",
+    WIDGETS / "static" / "workbench.css",
+]
+
+setup(
+    cmdclass={"build_py": BuildWithCourse},
+    data_files=[
+        (LABEXTENSION, [str(WIDGETS / "labextension" / "package.json")]),
+        (f"{LABEXTENSION}/static", sorted(map(str, SERVED))),
+    ],
+)

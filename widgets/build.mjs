@@ -1,7 +1,7 @@
 // Builds the bundles that the Python package ships: `node build.mjs`, `--watch` to rebuild on change, `--check` to say
 // whether the committed bundles are what the sources build to.
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build, context } from "esbuild";
@@ -17,6 +17,8 @@ const options = {
     player: "src/player/index.ts",
     graph: "src/graph/index.ts",
     styles: "src/styles/index.css",
+    offline: "src/offline.ts",
+    saved: "src/saved.ts",
   },
   bundle: true,
   format: "esm",
@@ -28,20 +30,30 @@ const options = {
   write: false,
 };
 
+// The labextension: a script, since that is how JupyterLab loads it.
+const labextension = {
+  ...options,
+  entryPoints: { lab: "src/lab/index.ts" },
+  format: "iife",
+  loader: { ".css": "text" },
+  outdir: join(here, "workbench_widgets", "labextension", "static"),
+};
+
 /** Only files that differ are written, so that a rebuild of the same sources touches nothing. */
 function write(files) {
-  mkdirSync(target, { recursive: true });
   for (const { path, contents } of files) {
+    mkdirSync(dirname(path), { recursive: true });
     if (!existsSync(path) || !readFileSync(path).equals(contents)) writeFileSync(path, contents);
-    console.log(`${path.slice(target.length + 1)}: ${contents.length} bytes, ${gzipSync(contents).length} gzipped`);
+    console.log(`${basename(path)}: ${contents.length} bytes, ${gzipSync(contents).length} gzipped`);
   }
 }
 
 if (process.argv.includes("--watch")) {
   const watcher = { name: "write", setup: (made) => made.onEnd((result) => write(result.outputFiles ?? [])) };
-  await (await context({ ...options, plugins: [watcher] })).watch();
+  for (const each of [options, labextension]) await (await context({ ...each, plugins: [watcher] })).watch();
 } else {
-  const { outputFiles } = await build(options);
+  const built = await Promise.all([build(options), build(labextension)]);
+  const outputFiles = built.flatMap((each) => each.outputFiles);
   if (process.argv.includes("--check")) {
     const stale = outputFiles.filter(({ path, contents }) => !existsSync(path) || !readFileSync(path).equals(contents));
     if (stale.length) {

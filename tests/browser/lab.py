@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from playwright.sync_api import Error, Page
+from workbench_widgets._bundle import LABEXTENSION, labextension_files
 
 TOKEN = "test"
 READY = """async () => {
@@ -61,6 +63,7 @@ def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[s
         "--ip=127.0.0.1", "--allow-root", "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}",
         f"--ServerApp.root_dir={root}",
     ]  # fmt: skip
+    install_labextension(home / "data" / "labextensions")
     command = [sys.executable, "-m", front_end, "--no-browser", f"--port={port}", *own, *options]
     search = os.pathsep.join(
         [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "widgets"), str(Path(__file__).parents[1])]
@@ -68,6 +71,15 @@ def run_lab(root: Path, home: Path, front_end: str = "jupyterlab") -> Iterator[s
     environment = os.environ | {"PYTHONPATH": search} | {name: str(place) for name, place in places.items()}
     with serve(command, environment, home / "lab.log", f"http://127.0.0.1:{port}{up}?token={TOKEN}"):
         yield f"http://127.0.0.1:{port}"
+
+
+def install_labextension(folder: Path) -> None:
+    """This tree's labextension, laid out as the wheel installs it."""
+    place = folder / "mapreduce-workbench"
+    (place / "static").mkdir(parents=True)
+    shutil.copy(LABEXTENSION / "package.json", place)
+    for file in labextension_files():
+        shutil.copy(file, place / "static")
 
 
 @contextlib.contextmanager

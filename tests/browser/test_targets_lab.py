@@ -74,7 +74,6 @@ def stop(page: Page, view: Locator) -> None:
     assert ask_kernel(page, "shared_worker('tpu').pid") == "None"
 
 
-@pytest.mark.xfail(reason="not run again since programs are retargeted from meshes of other sizes")
 def test_stop_button_ends_a_compilation_while_the_kernel_stays_free(lab_page: Page, lab: str, lab_root: Path):
     cells = (PROGRAM, WITH_FAKE.format(path=str(FAKE_WORKER)), EXPLORE)
     view = opened(lab_page, lab, notebook(lab_root, "stop.ipynb", *cells))

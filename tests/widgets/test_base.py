@@ -83,7 +83,9 @@ def test_request_for_something_unknown_is_answered_with_an_error(monkeypatch):
     monkeypatch.setattr(view, "send", sent.append)
     view._receive(view, {"kind": "request", "id": 7, "name": "__class__"}, [])
     assert sent[0]["id"] == 7
-    assert "the view asked for '__class__', but ProgramView answers only nothing" in sent[0]["error"]["message"]
+    assert (
+        "the view asked for '__class__', but ProgramView answers only name_in_notebook" in sent[0]["error"]["message"]
+    )
 
 
 def test_exported_page_is_self_contained_and_cannot_be_broken_out_of():

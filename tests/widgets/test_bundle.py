@@ -49,9 +49,9 @@ def test_exported_page_holds_the_bundle_once(tmp_path: Path):
     widget.close()
 
 
-def test_exported_page_has_a_title_and_a_date():
+def test_exported_page_has_a_title_an_author_and_a_date():
     widget = workbench_widgets.Explorer(examples.fedavg_record())
-    page = workbench_widgets.to_html([widget], title="A round <of> averaging")
+    page = workbench_widgets.to_html([widget], title="A round <of> averaging", author="Ada <L>")
     assert "<h1>A round &lt;of&gt; averaging</h1>" in page
-    assert re.search(r"Made on \d\d \w+ 20\d\d", page)
+    assert re.search(r"Ada &lt;L&gt;, \d\d \w+ 20\d\d", page)
     widget.close()

@@ -2,6 +2,7 @@
 import { onReport } from "./lib/badges";
 import { button, type Child, h, replace } from "./lib/dom";
 import { createContext, type Requests, type Shared } from "./lib/model";
+import { askNotebook, hasLabextension, placeOf } from "./lib/notebook";
 import { describeChosen, entries } from "./lib/selection";
 import type { Shell } from "./lib/shell";
 import { createTabs, type Tab } from "./lib/tabs";
@@ -31,6 +32,31 @@ function headline(context: ViewContext): Child {
   });
 }
 
+/** Scrolls the notebook to the chosen line, where the page can do that. */
+function jumpButton(context: ViewContext): Child {
+  const place = placeOf(context.selection.line ?? "");
+  if (!place || !hasLabextension()) return null;
+  const jump = () => {
+    if (!context.jumpToLine(place)) context.say("Its cell is no longer in the notebook.");
+  };
+  return button("Show in notebook", jump, {
+    class: "wb-jump",
+    "data-tip": "Scrolls to the line's cell, or opens its file, and marks the line.",
+  });
+}
+
+/** Moves the explorer beside the notebook, where the page can do that. */
+function dockButton(context: ViewContext, title: string, host: HTMLElement): Child {
+  if (!context.hasKernel || !hasLabextension()) return null;
+  const dock = () => {
+    if (!askNotebook(host, { kind: "dock", title })) context.say("This page cannot show it elsewhere.");
+  };
+  return button("Beside the notebook", dock, {
+    class: "wb-dockbutton",
+    "data-tip": "Shows this in a panel of its own, so that cell and explorer are on the screen together.",
+  });
+}
+
 /** What is chosen, each with a way to let go of it. */
 function chosenBar(context: ViewContext): HTMLElement {
   const bar = h("div", { class: "wb-chosen", role: "group", "aria-label": "Selected" });
@@ -40,7 +66,7 @@ function chosenBar(context: ViewContext): HTMLElement {
       const text = kind === "node" ? (names?.[Number(value)] ?? `node ${value}`) : describeChosen(kind, value);
       return button(`${text} ×`, () => context.select({ [kind]: null }), { "aria-label": `Clear ${text}` });
     });
-    replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing selected"));
+    replace(bar, all.length ? all : h("span", { class: "wb-note" }, "Nothing selected"), jumpButton(context));
   };
   context.onSelection(follow);
   follow();
@@ -76,10 +102,11 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
   const figures = h("div", { class: "wb-headline", role: "group", "aria-label": "In short" });
   replace(figures, headline(context));
   shell.head.append(
-    h("div", { class: "wb-titlebar" }, name, figures),
-    h("div", { class: "wb-tabbar" }, made.bar, chosenBar(context)),
+    h("div", { class: "wb-titlebar" }, name, figures, dockButton(context, context.state<string>("title"), shell.head)),
+    h("div", { class: "wb-tabbar" }, made.bar),
   );
   shell.body.append(made.panes);
+  shell.body.after(h("div", { class: "wb-foot" }, chosenBar(context)));
   context.onSettings(() => {
     const wanted = context.setting("view", made.present);
     if (wanted === made.present) return;

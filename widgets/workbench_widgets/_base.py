@@ -1,13 +1,15 @@
 """What every live view has: a static picture for where nothing runs, requests with answers, errors that are seen."""
 
 import contextvars
+import html
+import sys
 import threading
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import anywidget
 import traitlets
@@ -20,6 +22,7 @@ from workbench_widgets._export import to_html
 from workbench_widgets._lessons import find_lessons
 from workbench_widgets._module import module
 from workbench_widgets._outbox import Outbox
+from workbench_widgets._saved import SAVED, runs_unseen, saved_page, saved_view
 
 Selection = dict[str, Any]
 SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf", "node")
@@ -39,7 +42,9 @@ class WorkbenchWidget(anywidget.AnyWidget):
 
     view_name: ClassVar[str] = ""  # of the bundle's views
     module_name: ClassVar[str] = ""  # an ES module of its own, for views that are not in the bundle
+    dock: Literal["right"] | None = None  # beside the notebook instead of below its cell, where JupyterLab can
     _outbox: Outbox | None = None
+    _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
     requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
     background: ClassVar[frozenset[str]] = frozenset()  # requests that take long: they run in a thread of their own
 
@@ -72,6 +77,7 @@ class WorkbenchWidget(anywidget.AnyWidget):
         if "glossary" in values.get("data", {}):
             values["data"] = {**values["data"], "lessons": find_lessons()}
         self._stops: dict[str, threading.Event] = {}
+        self._own_layout = "layout" not in values
         super().__init__(**values, **({"chunks": chunk_models()} if self.view_name else {}))
         self.on_msg(self._receive)
 
@@ -113,6 +119,14 @@ class WorkbenchWidget(anywidget.AnyWidget):
         """Shows an error in the view, with a traceback to copy; the kernel goes on."""
         self.problem = problem(error)
 
+    def name_in_notebook(self) -> str | None:
+        """What the notebook calls this view, for code that is put into a cell: a variable, or `Out[n]`."""
+        ipython = sys.modules.get("IPython")
+        names = getattr(ipython.get_ipython() if ipython is not None else None, "user_ns", {})
+        own = (name for name, value in names.items() if value is self and not name.startswith("_"))
+        shown = (f"Out[{number}]" for number, value in dict(names.get("Out", {})).items() if value is self)
+        return next(own, None) or next(shown, None)
+
     def guarded(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """`callback`, with its errors shown in the view instead of lost."""
 
@@ -125,17 +139,18 @@ class WorkbenchWidget(anywidget.AnyWidget):
 
         return call
 
-    def to_html(self, file: str | Path | None = None, *, title: str | None = None) -> str:
+    def to_html(self, file: str | Path | None = None, *, title: str | None = None, author: str | None = None) -> str:
         """The view as one page that stays interactive without a kernel and without a network.
 
         Args:
             file: Where to write the page; nowhere by default.
             title: The page's title; by default, what the view describes.
+            author: Who made it; by default the user's name as the system has it, "" for nobody.
 
         Returns:
             The page.
         """
-        made = to_html([self], title=title or self.describe())
+        made = to_html([self], title=title or self.describe(), author=author)
         if file is not None:
             write_whole(file, made)
         return made
@@ -144,15 +159,24 @@ class WorkbenchWidget(anywidget.AnyWidget):
         """Ends the view; it can then be garbage-collected."""
         if self._outbox is not None:  # absent where __init__ failed: ipywidgets closes what it collects
             self._outbox.close()
+        layout = self.layout if getattr(self, "_own_layout", False) and self.comm is not None else None
         super().close()
+        if layout is not None:  # a widget of its own, which ipywidgets would keep for ever
+            layout.close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         made = super()._repr_mimebundle_(**kwargs)
         data, metadata = made if made is not None else ({}, {})
-        extra = {"text/plain": self.text()}
         picture = self.static_svg()
-        if picture is not None:
-            extra["text/html"] = str(figure(picture, self.describe()))
+        shown = str(figure(picture, self.describe())) if picture is not None else ""
+        if runs_unseen():  # a page made of the notebook could only load the widget's manager from a network
+            page = saved_page(self, shown or html.escape(self.describe()))
+            return {"text/plain": self.text(), "text/html": page}, metadata
+        extra: dict[str, Any] = {"text/plain": self.text()}
+        if shown:
+            extra["text/html"] = shown
+        if (saved := saved_view(self, dock=self.dock)) is not None:
+            extra[SAVED] = saved
         return {**data, **extra}, metadata
 
     def _receive(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
@@ -176,14 +200,15 @@ class WorkbenchWidget(anywidget.AnyWidget):
         reply: dict[str, Any] = {"kind": "response", "id": content.get("id")}
         try:
             name = str(content.get("name"))
-            if name not in self.requests:
-                known = ", ".join(sorted(self.requests)) or "nothing"
+            known_requests = self._asked_of_all | self.requests
+            if name not in known_requests:
+                known = ", ".join(sorted(known_requests))
                 message = f"the view asked for {name!r}, but {type(self).__name__} answers only {known}"
                 raise ValueError(message)
             arguments = dict(content.get("args") or {})
             if name in self.background:
                 arguments["report"] = self._reporter(str(content.get("id")))
-            reply["value"] = getattr(self, self.requests[name])(**arguments)
+            reply["value"] = getattr(self, known_requests[name])(**arguments)
         except Exception as error:
             reply["error"] = problem(error)
         finally:
@@ -203,6 +228,20 @@ class WorkbenchWidget(anywidget.AnyWidget):
             self.send({"kind": "progress", "id": request, "progress": progress})
 
         return report
+
+
+def require_dock(dock: str | None) -> None:
+    """Refuses places that no front end has.
+
+    Raises:
+        ValueError: `dock` is neither "right" nor None.
+    """
+    if dock not in (None, "right"):
+        message = (
+            f'a view was given dock={dock!r}, but it stands below its cell (None) or beside the notebook ("right"). '
+            'Pass dock="right", or leave it out.'
+        )
+        raise ValueError(message)
 
 
 def _in_background(work: Callable[[], None]) -> None:

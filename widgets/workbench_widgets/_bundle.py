@@ -22,6 +22,7 @@ CHUNKS = (
     "player",
     "graph",
 )  # what every page needs first; the others when they are first needed
+LABEXTENSION = STATIC.parent / "labextension"
 
 
 class Chunk(anywidget.AnyWidget):
@@ -76,3 +77,16 @@ def stylesheet() -> str:
 
 def _hash(parts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def labextension_files() -> list[Path]:
+    """What JupyterLab serves of the labextension below `static`, from where this tree has it."""
+    own = [*(LABEXTENSION / "static").iterdir(), STATIC / "workbench.css", BUILT / "styles.css"]
+    return sorted([*own, *(BUILT / f"{name}.js" for name in CHUNKS)])
+
+
+def write_theme() -> None:
+    """Writes the colours of pages as the labextension's own file, which draws saved views where no kernel is."""
+    from workbench.render import css_variables
+
+    (LABEXTENSION / "static" / "theme.css").write_text(f"{css_variables()}\n", encoding="utf-8")

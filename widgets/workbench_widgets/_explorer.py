@@ -2,11 +2,13 @@
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from workbench.records import PlayRecord, ProgramRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
 from workbench_widgets._advice_desk import AdviceDesk, Advises
+from workbench_widgets._base import require_dock
+from workbench_widgets._cells import cells_of, code_of, files_of
 from workbench_widgets._clients import clients_view_state
 from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
 from workbench_widgets._clients_state import Arrays
@@ -68,6 +70,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
         play: Evaluates the program and returns what every stage made; the round can then be played.
         advise: Finds advice about the program, once somebody asks for it.
+        dock: "right" shows the explorer beside the notebook, where JupyterLab has the package's extension.
     """
 
     view_name = "explorer"
@@ -99,8 +102,11 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         what_if: TriesSpecs | None = None,
         play: Callable[[], PlayRecord] | None = None,
         advise: Advises | None = None,
+        dock: Literal["right"] | None = None,
     ) -> None:
-        self.record, self.gradient, self.monitor, self._play = record, gradient, monitor, play
+        require_dock(dock)
+        self.record, self.gradient, self.monitor, self._play, self.dock = record, gradient, monitor, play, dock
+        files = files_of(record)
         parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
         if "clients" in parts or rounds is not None:
             made, columns = clients_view_state(record, run, timeline)
@@ -130,7 +136,15 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in _order(record, parts)]
         settings = {} if view is None else {"view": view}
         figures = headline(record, [each["key"] for each in views])
-        data = {**parts, "views": views, "title": record.name, "headline": figures, "glossary": GLOSSARY}
+        data = {
+            **parts,
+            "cells": cells_of(files),
+            "code": code_of(files),
+            "views": views,
+            "title": record.name,
+            "headline": figures,
+            "glossary": GLOSSARY,
+        }
         label = describe_program(record)
         super().__init__(
             advise=advise if record.module is not None else None,

@@ -1,13 +1,14 @@
 """Views as one page that needs neither a kernel nor a network."""
 
 import base64
+import getpass
 import html
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from workbench_widgets._bundle import CHUNKS, STATIC, chunk, stylesheet
+from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
 
 if TYPE_CHECKING:
     from workbench_widgets._base import WorkbenchWidget
@@ -17,26 +18,59 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>{css}body{{margin:0}}.wb-page{{background:var(--wb-bg);min-height:100vh;padding:16px;box-sizing:border-box}}</style>
 </head><body class="wb-exported"><main class="wb wb-page"><header class="wb-pagehead"><h1>{title}</h1>
-<p class="wb-note">Made on {date}. This page needs neither a kernel nor a network.</p></header></main>
+<p class="wb-note">{by}{date}. This page needs neither a kernel nor a network.</p>{code}</header></main>
 <script type="application/json" id="wb-chunks">{chunks}</script>
 <script type="application/json" id="wb-state">{state}</script>
 <script type="module">{script}</script></body></html>
 """
 
 
-def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench") -> str:
-    """The widgets below one another in one self-contained page; choosing, sorting and searching work in it."""
-    state = [
-        {"esm": widget._esm, "state": _plain({name: getattr(widget, name) for name in SHARED})} for widget in widgets
-    ]
+def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench", author: str | None = None) -> str:
+    """The widgets below one another in one self-contained page; choosing, sorting and searching work in it.
+
+    Args:
+        widgets: The views.
+        title: The page's title.
+        author: Who made it; by default the user's name as the system has it, "" for nobody.
+
+    Returns:
+        The page, with its date and the code that the views' programs were made of.
+    """
+    by = _user() if author is None else author
+    state = [{"esm": widget._esm, "state": plain_state(widget)} for widget in widgets]
     return _PAGE.format(
         title=html.escape(title),
+        by=f"{html.escape(by)}, " if by else "",
+        code=_code_of(widgets),
         date=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
         css=stylesheet(),
         chunks=_inert({name: chunk(name) for name in CHUNKS} if any(each.view_name for each in widgets) else {}),
         state=_inert(state),
-        script=(STATIC / "offline.js").read_text(encoding="utf-8"),
+        script=(BUILT / "offline.js").read_text(encoding="utf-8"),
     )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return ""
+
+
+def _code_of(widgets: Sequence["WorkbenchWidget"]) -> str:
+    """The user's code, folded; each cell and file once."""
+    found: dict[str, str] = {}
+    for widget in widgets:
+        found.update(dict(widget.data.get("code") or ()))
+    if not found:
+        return ""
+    blocks = [f"<h2>{html.escape(title)}</h2><pre>{html.escape(text)}</pre>" for title, text in found.items()]
+    return f'<details class="wb-pagecode"><summary>The code</summary>{"".join(blocks)}</details>'
+
+
+def plain_state(widget: "WorkbenchWidget") -> dict[str, Any]:
+    """What a page needs of a widget to draw it, as JSON: bytes in base64."""
+    return _plain({name: getattr(widget, name) for name in SHARED})
 
 
 def _inert(value: Any) -> str:

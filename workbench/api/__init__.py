@@ -1,6 +1,7 @@
 """What users call first: one trace of a program, and everything that can be asked of it."""
 
 from workbench.api._export import ExportedProgram as ExportedProgram, LoadedProgram as LoadedProgram, load as load
+from workbench.api._lab import device_panel as device_panel, explore_cell as explore_cell
 from workbench.api._show import in_notebook as in_notebook, playground as playground
 from workbench.api._things import compare as compare
 from workbench.api._traced import (

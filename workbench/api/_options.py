@@ -58,6 +58,7 @@ class ExploreOptions(InspectOptions, total=False):
     monitor: DeviceMonitor | None
     run: RunRecord | None
     timeline: TimelineRecord | None
+    dock: Literal["right"] | None
 
 
 class MeasureOptions(TypedDict, total=False):

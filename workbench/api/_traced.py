@@ -183,6 +183,7 @@ class Traced:
         monitor: DeviceMonitor | None = None,
         run: RunRecord | None = None,
         timeline: TimelineRecord | None = None,
+        dock: Literal["right"] | None = None,
         **options: Unpack[InspectOptions],
     ) -> Any:
         """All views of the program in one widget, with linked selection.
@@ -193,13 +194,21 @@ class Traced:
             monitor: What `watch_devices` returned, for a view of the devices.
             run: What `measure` returned: measured seconds per client and a time line per device.
             timeline: A simulated round: who is late in it.
+            dock: "right" shows it beside the notebook (JupyterLab, with the extension that this package installs).
             **options: Options of `inspect`.
 
         Returns:
             The widget; the last line of a cell displays it.
         """
         return _show.explorer_of(
-            self, gradient=gradient, rounds=rounds, monitor=monitor, run=run, timeline=timeline, options=dict(options)
+            self,
+            gradient=gradient,
+            rounds=rounds,
+            monitor=monitor,
+            run=run,
+            timeline=timeline,
+            dock=dock,
+            options=dict(options),
         )
 
     def measure(

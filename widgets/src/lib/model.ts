@@ -1,5 +1,6 @@
 // The widget's model as the host offers it (anywidget, an exported page, marimo), and the context made from it.
-import { insertCell } from "./notebook";
+import { askNotebook, type CellSource, insertCell } from "./notebook";
+import { NO_KERNEL } from "./offline-model";
 import { merge } from "./selection";
 import { token, watchTheme } from "./theme";
 import type { Progress, RequestOptions, Selection, SelectionPatch, ViewContext } from "./view";
@@ -44,7 +45,6 @@ export class KernelError extends Error {
   }
 }
 
-const NO_KERNEL = "This page has no kernel. Open the notebook and run its cells to ask for new numbers.";
 const PATIENCE_MILLISECONDS = 3000;
 
 interface Reply {
@@ -197,7 +197,11 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
       }
     },
     chunk: shared.chunk,
-    insertCell: (source) => insertCell(model, source),
+    insertCell: (source) => insertCell(model, source, root),
+    jumpToLine: ({ file, line }) => {
+      const cell = (part("data").cells as Record<string, CellSource> | undefined)?.[file];
+      return askNotebook(root, { kind: "jump-to-cell", file, line, cell });
+    },
     say: shared.say,
     fail: shared.fail,
   };

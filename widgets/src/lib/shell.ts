@@ -2,6 +2,7 @@
 import { button, h } from "./dom";
 import { clamp, consume } from "./keyboard";
 import { KernelError } from "./model";
+import { copyText } from "./take-along";
 import { installTips } from "./tooltip";
 
 const LEAST_HEIGHT = 260;
@@ -23,17 +24,13 @@ interface Problem {
   traceback?: string;
 }
 
-function copyText(node: HTMLElement, copied: () => void): void {
-  const select = () => getSelection()?.selectAllChildren(node);
-  if (navigator.clipboard) navigator.clipboard.writeText(node.textContent ?? "").then(copied, select);
-  else select();
-}
-
 /** An error with its traceback to copy; hidden until there is one. */
 function failure() {
   const text = h("span", { class: "wb-message" });
   const trace = h("pre", { tabindex: 0, role: "region", "aria-label": "traceback" });
-  const copy = button("Copy traceback", () => copyText(trace, () => (copy.textContent = "Copied")));
+  const copy = button("Copy traceback", () =>
+    copyText(trace.textContent ?? "", trace, () => (copy.textContent = "Copied")),
+  );
   const more = h("details", {}, h("summary", {}, "Traceback"), trace);
   const dismiss = button("×", () => (node.hidden = true), { "aria-label": "Dismiss the error" });
   const row = h("div", { class: "wb-row" }, text, copy, dismiss);

@@ -43,6 +43,7 @@ export function installTips(root: HTMLElement, signal: AbortSignal): void {
   // What was clicked is known: its tip would cover what the click opened, so it stays away until the pointer has left.
   root.addEventListener("click", () => tip.hidePopover?.(), { signal });
   root.addEventListener("pointerleave", hide, { signal });
+  root.addEventListener("pointerdown", hide, { signal }); // what a click opens is not to be covered
   root.addEventListener("focusout", hide, { signal });
   root.addEventListener("keydown", (event) => event.key === "Escape" && hide(), { signal });
   window.addEventListener("scroll", hide, { signal, capture: true });

@@ -73,6 +73,8 @@ export interface ViewContext {
   chunk<T>(name: string): Promise<T>;
   /** Puts a code cell below this view; false where the host has no notebook to write in. */
   insertCell(source: string): boolean;
+  /** Scrolls to a line of a cell (`In [2]`) or of a file and marks it; false where nothing can. */
+  jumpToLine(place: { file: string; line: number }): boolean;
   say(text: string): void;
   fail(error: unknown): void;
 }

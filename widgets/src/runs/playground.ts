@@ -1,6 +1,7 @@
 // The playground: five knobs, the run, runs before it, who holds what, and the code that does the same.
 import { button, h, replace, uniqueId } from "../lib/dom";
 import { formatBytes, formatShare } from "../lib/format";
+import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
 import { acrossSeeds } from "./curves";
@@ -71,7 +72,6 @@ class Playground {
     role: "region",
     "aria-label": "The notebook cell that does the same",
   });
-  private readonly copied = h("span", { class: "wb-note", role: "status" });
   private readonly chart: Chart;
   private readonly chartBox: HTMLElement;
   private readonly holdings: Holdings;
@@ -148,27 +148,13 @@ class Playground {
   }
 
   private cell(): HTMLElement {
-    const copy = button("Copy", () => {
-      const mine = () => getSelection()?.selectAllChildren(this.code);
-      if (navigator.clipboard)
-        navigator.clipboard.writeText(this.code.textContent ?? "").then(() => this.say("Copied"), mine);
-      else mine();
-    });
-    const insert = button("Insert as cell", () => {
-      const done = this.context.insertCell(this.code.textContent ?? "");
-      this.say(done ? "Inserted below" : "This host has no notebook to write in: copy it instead.");
-    });
     const head = h(
       "div",
       { class: "wb-row wb-loghead" },
       h("h4", {}, "One notebook cell that does the same"),
-      h("span", { class: "wb-row" }, this.copied, copy, insert),
+      takeAlong(this.context, () => this.code.textContent ?? "", this.code),
     );
     return h("div", { class: "wb-tile wb-cell" }, head, this.code);
-  }
-
-  private say(text: string): void {
-    this.copied.textContent = text;
   }
 
   private chosen(): Chosen {
@@ -177,7 +163,6 @@ class Playground {
 
   private changed(): void {
     this.context.set("chosen", this.chosen());
-    this.say("");
     if (!this.context.hasKernel) return;
     this.askHoldings();
     this.askCode();

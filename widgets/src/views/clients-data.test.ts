@@ -36,6 +36,20 @@ it("noise is not explained by work that does not go with time", () => {
   expect(text).toContain("measure several rounds");
 });
 
+it("a time that is the sum of its parts is explained by the part that holds the delay", () => {
+  const simulated = (key: string) => ({ key, label: key, unit: "seconds", kind: "simulated" });
+  const columns = [simulated("round"), simulated("computing"), simulated("uploading"), examples];
+  const rounds = [
+    [2, 2, 2, 14],
+    [1, 1, 1, 13],
+    [1, 1, 1, 1],
+    [5, 6, 7, 5],
+  ];
+  expect(explainTime(columns, rounds, 3)).toContain(
+    "100% of what it is above the mean is computing: 13 s, 3.25 × the mean",
+  );
+});
+
 it("equal work is said to be equal", () => {
   expect(
     explainTime(

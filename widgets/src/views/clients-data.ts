@@ -64,6 +64,20 @@ function companions(columns: readonly ClientColumn[], values: Values, times: num
     .filter(({ column }) => column.unit !== "seconds" && column.unit !== "times");
 }
 
+/** Where the time is the sum of other columns of its kind (down, compute, up): the part that most of the delay is in. */
+export function latePart(columns: readonly ClientColumn[], values: Values, times: number, client: number): string {
+  const own = values[times][client];
+  const over = own - mean(values[times]);
+  const parts = columns
+    .map((column, i) => ({ column, i, value: values[i][client], over: values[i][client] - mean(values[i]) }))
+    .filter(({ column, i }) => i !== times && column.unit === "seconds" && column.kind === columns[times].kind);
+  const sum = parts.reduce((total, { value }) => total + value, 0);
+  if (parts.length < 2 || !(Math.abs(sum - own) < 0.01 * own)) return "";
+  const largest = parts.reduce((one, other) => (other.over > one.over ? other : one));
+  const ratio = largest.value / (largest.value - largest.over);
+  return `${Math.round((100 * largest.over) / over)}% of what it is above the mean is ${largest.column.label}: ${formatAs("seconds", largest.value)}, ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean.`;
+}
+
 /** Whether a client is late, and whether anything that was counted goes with time over all clients. */
 export function explainTime(columns: readonly ClientColumn[], values: Values, client: number): string | null {
   const times = timeColumn(columns);
@@ -79,6 +93,8 @@ export function explainTime(columns: readonly ClientColumn[], values: Values, cl
       : `${plural(slower, "client")} of ${formatCount(known.length)} ${slower === 1 ? "is" : "are"} slower`;
   const first = `${place}: ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean time (${kind || "predicted"}).`;
   if (ratio <= FAST_ENOUGH) return first;
+  const part = latePart(columns, values, times, client);
+  if (part) return `${first} ${part}`;
   const all = companions(columns, values, times, client);
   const clear = all.filter((each) => each.correlation >= CLEAR && each.ratio > FAST_ENOUGH);
   if (clear.length) {

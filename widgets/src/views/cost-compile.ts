@@ -1,6 +1,7 @@
 // Chooses hardware that is not here, compiles for it in the background, shows how far that is, and stops it.
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatFlops, formatSeconds } from "../lib/format";
+import { copyText } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
 import { axesOf, type Target } from "./cost-data";
 
@@ -159,12 +160,29 @@ export function sideBySide(
     ),
     ...strategies.map((axis): Row => [`strategy over ${axis}`, (each) => each.strategies[axis] ?? "not told"]),
   ];
+  const insert = (name: string) => {
+    const into = (place: string | null) => {
+      const found = place ? `${place}.compiled[${JSON.stringify(name)}]` : null;
+      if (!found) return context.say("Give the explorer a name first: explorer = wb.explore(…)(…)");
+      const code = `import workbench as wb\n\nelsewhere = ${found}  # compiled for ${name}, nothing ran\nwb.show(elsewhere)`;
+      if (!context.insertCell(code)) copyText(code, null, () => context.say("Copied: paste it into a cell"));
+    };
+    context.request<string | null>("name_in_notebook").then(into, () => {});
+  };
+  const take = (name: string) =>
+    button("Insert as cell", () => insert(name), { "aria-label": `Insert ${name} as a cell`, class: "wb-link" });
   const forget = (name: string) =>
     button("×", () => context.request("forget", { target: name }).catch(() => {}), {
       "aria-label": `Take ${name} out`,
     });
   const head = targets.map((each) =>
-    h("th", { scope: "col" }, each.target, " ", compiled.has(each.target) ? forget(each.target) : null),
+    h(
+      "th",
+      { scope: "col" },
+      each.target,
+      " ",
+      compiled.has(each.target) ? [take(each.target), " ", forget(each.target)] : null,
+    ),
   );
   const body = rows.map(([name, value]) =>
     h(

@@ -1,4 +1,5 @@
 // What a program costs on one target, as Python sends it.
+import { formatFlops } from "../lib/format";
 
 export interface StageCost {
   stage: string;
@@ -58,4 +59,11 @@ export function timeParts(stage: StageCost): [string, number][] {
   const [compute, memory] = [stage.compute ?? 0, stage.memory ?? 0];
   const long: [string, number] = compute >= memory ? ["compute", compute] : ["memory", memory];
   return [long, ...Object.entries(stage.wire_seconds)];
+}
+
+/** FLOPs of one call in words: a loop whose turns nobody knows makes them a lower bound, or unknown. */
+export function totalFlops(stages: readonly Pick<StageCost, "flops">[]): string {
+  const known = stages.reduce((sum, { flops }) => sum + (flops ?? 0), 0);
+  if (!stages.length || stages.every(({ flops }) => flops !== null)) return formatFlops(known);
+  return known > 0 ? `at least ${formatFlops(known)}` : "unknown";
 }

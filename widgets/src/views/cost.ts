@@ -5,7 +5,7 @@ import { term } from "../lib/glossary";
 import { rove } from "../lib/keyboard";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
-import { axesOf, costsSomething, type StageCost, type Target, timeParts } from "./cost-data";
+import { axesOf, costsSomething, type StageCost, type Target, timeParts, totalFlops } from "./cost-data";
 import { whatIf } from "./cost-scaling";
 
 const LOOKS: Record<string, string> = { compute: "wb-part-clients", memory: "wb-part-broadcast" };
@@ -116,7 +116,7 @@ class Cost {
 
   private total(target: Target): HTMLElement {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
-    const flops = target.stages.reduce((sum, stage) => sum + (stage.flops ?? 0), 0);
+    const work = totalFlops(target.stages);
     const note = time
       ? target.chip
       : 'Seconds need the published figures of a chip: inspect with target="v5e:4x4" or another, or choose one under What if.';
@@ -124,7 +124,7 @@ class Cost {
       "div",
       { class: "wb-tile" },
       h("h4", {}, time ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
-      h("div", { class: "wb-big" }, time || formatFlops(flops)),
+      h("div", { class: "wb-big" }, time || work),
       h("div", { class: "wb-note" }, note),
     );
   }

@@ -8,6 +8,7 @@ import {
   type Leaf,
   pathParts,
   pathTree,
+  placementCode,
   shardShape,
   written,
 } from "./sharding-data";
@@ -73,4 +74,10 @@ it("a spec is written as Python reads it", () => {
 
 it("one dimension can be cut by several axes, in either order", () => {
   expect(axisChoices(["a", "b"])).toEqual([[], ["a"], ["b"], ["a", "b"], ["b", "a"]]);
+});
+
+it("what was tried is written as a cell", () => {
+  const code = placementCode([{ path: "params['in']", spec: [[], ["model"]] }], { clients: 4, model: 2 });
+  expect(code).toContain(`params['in'] = jax.device_put(params['in'], NamedSharding(mesh, P(None, "model")))`);
+  expect(code).toContain("(clients=4, model=2)");
 });

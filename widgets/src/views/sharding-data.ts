@@ -137,3 +137,18 @@ export function axisChoices(axes: readonly string[], most = 60): string[][] {
   grow([]);
   return found.sort((a, b) => a.length - b.length).slice(0, most);
 }
+
+/** A cell that places the arrays as they were tried; arrays and mesh are named as the program names them. */
+export function placementCode(changed: readonly { path: string; spec: Spec }[], sizes: Sizes): string {
+  const mesh = Object.entries(sizes).map(([axis, size]) => `${axis}=${size}`);
+  const lines = changed.map(
+    ({ path, spec }) => `${path} = jax.device_put(${path}, NamedSharding(mesh, ${written(spec)}))`,
+  );
+  return [
+    "import jax",
+    "from jax.sharding import NamedSharding, PartitionSpec as P",
+    "",
+    `# as tried in the explorer; put your own names of the arrays and of the mesh (${mesh.join(", ")})`,
+    ...lines,
+  ].join("\n");
+}

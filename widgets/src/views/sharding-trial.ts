@@ -4,6 +4,7 @@ import { facts } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
+import { takeAlong } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
 import {
   axisChoices,
@@ -12,6 +13,7 @@ import {
   copies,
   faults,
   type Leaf,
+  placementCode,
   type Sizes,
   type Spec,
   sameSpec,
@@ -225,6 +227,12 @@ export class Trial {
     return [
       h("ul", { class: "wb-basket" }, changed.map(item)),
       h("p", { class: "wb-note" }, `All arguments: ${change(formatBytes(before), formatBytes(after))} on a device.`),
+      takeAlong(this.context, () =>
+        placementCode(
+          changed.map(({ path }) => ({ path, spec: this.specs[path] })),
+          this.sizes,
+        ),
+      ),
     ];
   }
 

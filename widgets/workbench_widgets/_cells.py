@@ -1,0 +1,61 @@
+"""The user's code that a program was made of: the notebook's cells and files, whole, to find and to show them again."""
+
+import linecache
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from workbench.records import ProgramRecord, read_source_lines
+from workbench.render import cell_name
+
+MOST_BYTES = 200_000  # of one file
+
+
+def files_of(record: ProgramRecord) -> list[str]:
+    """The files and cells that a program's stages, instructions and calls are from, most often named first."""
+    counts: dict[str, int] = {}
+    places = [stage.source for stage in record.plan.walk()]
+    if record.module is not None:
+        places += [each.source for each in record.module.instructions]
+    named = [place.file for place in places if place is not None]
+    if record.call_tree is not None:
+        named += [node.file for node in record.call_tree.nodes if node.file]
+    for file in named:
+        counts[file] = counts.get(file, 0) + 1
+    return sorted(counts, key=lambda file: -counts[file])
+
+
+def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """For each file that is a notebook's cell: its number, and its text as the user wrote it."""
+    found = {}
+    for file in files:
+        name = file if file.startswith("In [") else cell_name(file)
+        number = re.fullmatch(r"In \[(\d+)\]", name or "")
+        text = _written(int(number[1])) if number else None
+        if text is None and "ipykernel_" in file:
+            text = "".join(linecache.getlines(file)) or None
+        if text is not None:
+            found[file] = {"number": int(number[1]) if number else None, "source": text.rstrip("\n")}
+    return found
+
+
+def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
+    """The code of a program with its title, each cell and file once; libraries and what cannot be read are left out."""
+    files = list(files)
+    cells = cells_of(files)
+    found: dict[str, str] = {}
+    for file in files:
+        if file in cells:
+            found.setdefault(f"In [{cells[file]['number'] or ' '}]", cells[file]["source"])
+        elif "site-packages" not in file and (lines := read_source_lines(file)):
+            found.setdefault(file.replace("\\", "/").rsplit("/", 1)[-1], "\n".join(lines))
+    return [(title, text) for title, text in found.items() if len(text) <= MOST_BYTES]
+
+
+def _written(number: int) -> str | None:
+    """The text of a cell by its number, with its magics as they were typed."""
+    ipython = sys.modules.get("IPython")
+    history = getattr(ipython.get_ipython() if ipython is not None else None, "history_manager", None)
+    cells = getattr(history, "input_hist_raw", ())
+    return cells[number] if 0 < number < len(cells) else None

@@ -1,0 +1,70 @@
+"""What an output holds besides the live view: its state for readers without a kernel, its page where none will come."""
+
+import base64
+import gzip
+import html
+import json
+import os
+import re
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
+from workbench_widgets._export import plain_state
+
+if TYPE_CHECKING:
+    from workbench_widgets._base import WorkbenchWidget
+
+SAVED = "application/vnd.workbench.view+json"
+MOST_BYTES = 3 * 2**20  # of one output in the notebook's file; a larger state is left out
+_PYTHON_SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}(_|$)")  # how jupyter_client names its own sessions
+_HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
+
+
+def saved_view(widget: "WorkbenchWidget", *, dock: str | None = None) -> dict[str, Any] | None:
+    """The view as the labextension draws it when nobody answers; None where it is too large for a notebook."""
+    code = {"view": widget.view_name} if widget.view_name else {"esm": widget._esm}
+    packed = _pack(code | {"state": plain_state(widget)})
+    if len(packed) > MOST_BYTES:
+        return None
+    made = {"model": widget.model_id, "title": widget.data.get("title") or widget.label.split(":")[0], "state": packed}
+    return made if dock is None else {**made, "dock": dock}
+
+
+def saved_page(widget: "WorkbenchWidget", picture: str) -> str:
+    """The view as HTML that stays interactive in a page made of the notebook; `picture` stands in without scripts.
+
+    The front end's code is inside, packed: about 340 kB. Every output holds it, so that each can be kept alone.
+    """
+    place = f"wb-{uuid.uuid4().hex[:12]}"
+    chunks = {name: chunk(name) for name in CHUNKS} if widget.view_name else {}
+    css = "" if chunks else stylesheet()  # a part of the front end brings it
+    packed = _pack({"esm": widget._esm, "state": plain_state(widget), "chunks": chunks, "css": css})
+    script = (BUILT / "saved.js").read_text(encoding="utf-8")
+    return (
+        f'<div id="{place}" class="wb-savedview"><div>{picture}</div>'
+        f'<script type="text/plain">{html.escape(packed)}</script></div>'
+        f'<script type="module">{script.replace("%PLACE%", place)}</script>'
+    )
+
+
+def runs_unseen() -> bool:
+    """Whether a program sent the present cell, as `jupyter nbconvert --execute` does: no page will see it live.
+
+    A page has a session of its own, and names the cell that it runs; a kernel that Python drives has neither.
+    """
+    ipython = sys.modules.get("IPython")
+    kernel = getattr(ipython.get_ipython() if ipython is not None else None, "kernel", None)
+    if kernel is None or any(name in os.environ for name in _HOSTS) or "google.colab" in sys.modules:
+        return False
+    if os.environ.get("SERVER_SOFTWARE", "").startswith("voila"):
+        return False
+    asked = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    header, metadata = asked.get("header") or {}, asked.get("metadata") or {}
+    return "cellId" not in metadata and _PYTHON_SESSION.match(str(header.get("session", ""))) is not None
+
+
+def _pack(value: dict[str, Any]) -> str:
+    text = json.dumps(value).encode()
+    return base64.b64encode(gzip.compress(text, 6 if len(text) < 2**21 else 2, mtime=0)).decode()
