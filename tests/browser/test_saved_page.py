@@ -1,0 +1,42 @@
+"""A page that `jupyter nbconvert --to html --execute` makes with its default options, opened without a network."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.notebook]
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+import records_examples as examples, workbench_widgets
+workbench_widgets.Explorer(examples.fedavg_record())"""
+
+
+def test_page_of_an_executed_notebook_is_interactive_offline(browser: Browser, tmp_path: Path) -> None:
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)])
+    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(made, tmp_path / "lecture.ipynb")
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "widgets", ROOT / "tests")))
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", "lecture.ipynb"]
+    subprocess.run(command, cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": paths}, capture_output=True)
+
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.context.set_offline(True)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    # nbconvert's own template asks networks for require.js and MathJax; none of it is ours, and nothing may wait for it
+    page.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())
+    page.goto((tmp_path / "lecture.html").as_uri(), wait_until="domcontentloaded")
+    view = page.locator("section.wb")
+    expect(view).to_be_visible()
+    view.get_by_role("tab", name="Mesh").click()
+    expect(view.locator("[data-device]").first).to_be_visible()
+    if folder := os.environ.get("WORKBENCH_PICTURES"):
+        page.screenshot(path=f"{folder}/nbconvert.png")
+    page.close()
+    assert [each for each in wrong if "require" not in each and "MathJax" not in each] == []
