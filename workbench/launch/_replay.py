@@ -123,6 +123,11 @@ class Replay:
                     updated += 1
         return updated
 
+    def ready(self, count: int) -> bool:
+        """Whether `sample(count)` would return at once."""
+        with self._changed:
+            return self._allowed(count)
+
     def size(self) -> int:
         """How many items are in the table."""
         return self._size

@@ -1,0 +1,57 @@
+"""One agent learns the same wherever it runs."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from workbench.errors import MissingDependencyError, ProgramError
+from workbench.launch.agents import run_agent
+from workbench.launch.deep_q import deep_q_agent
+
+OPTIONS = {"steps": 700, "batch": 64, "actors": 2, "samples_per_insert": 8.0, "evaluate_every": 100}
+
+
+@pytest.fixture
+def agent():
+    pytest.importorskip("gymnasium", reason="needs the extra `rl`")
+    return deep_q_agent(
+        "FrozenLake-v1", is_slippery=False, exploration=0.5, discount=0.95, learning_rate=3e-3, episodes=1, longest=30
+    )
+
+
+@pytest.mark.parametrize("on", ["here", "threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_agent_finds_the_way_over_the_lake(agent, on):
+    run = run_agent(agent, on, **OPTIONS)
+    assert [step for step, _ in run.curve] == list(range(0, 701, 100))
+    assert (run.curve[0][1], run.curve[-1][1]) == (0.0, 1.0)
+    assert run.counts["sampled"] == 700 * 64 <= 8 * run.counts["inserted"]
+
+
+def test_runs_here_are_the_same_with_the_same_seed(agent):
+    short = {**OPTIONS, "steps": 20, "evaluate_every": 10}
+    first, second, other = (run_agent(agent, **short, seed=seed) for seed in (0, 0, 5))
+    np.testing.assert_array_equal(first.params["in"], second.params["in"])
+    assert (first.params["in"] != other.params["in"]).any()
+
+
+def test_actors_here_insert_no_more_than_the_learner_needs(agent):
+    run = run_agent(agent, **{**OPTIONS, "steps": 20})
+    assert run.counts["inserted"] <= 20 * 64 / 8 + 100 + 16
+
+
+def test_impossible_runs_are_refused(agent):
+    with pytest.raises(ProgramError, match="actors=0"):
+        run_agent(agent, steps=1, actors=0)
+
+
+def test_environments_without_discrete_actions_are_refused():
+    pytest.importorskip("gymnasium", reason="needs the extra `rl`")
+    with pytest.raises(ProgramError, match="Pendulum-v1"):
+        deep_q_agent("Pendulum-v1")
+
+
+def test_missing_gymnasium_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(MissingDependencyError, match=r"mapreduce-workbench\[rl\]"):
+        deep_q_agent("FrozenLake-v1")

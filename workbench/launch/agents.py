@@ -1,0 +1,207 @@
+"""One agent at any scale: synchronously in this process, or as a program of actors, a table and a learner."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from workbench.errors import NodeTimeoutError, ProgramError
+from workbench.launch._context import current_node
+from workbench.launch._engine import Engine
+from workbench.launch._launch import launch
+from workbench.launch._nodes import PyClassNode, ServiceNode
+from workbench.launch._program import Program
+from workbench.launch._replay import Replay, ReplayNode
+
+
+class Acting(Protocol):
+    """One actor with its environment."""
+
+    def act(self, params: Any) -> Sequence[tuple[Any, float]]:
+        """Takes some steps; returns items of experience with their priorities."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Agent:
+    """What an agent is, without a word about where it runs.
+
+    Attributes:
+        name: Of the agent.
+        actor: `actor(seed)` makes one actor with an environment of its own.
+        learn: `learn(state, items, probabilities)` returns the learner's next state, and new priorities or None.
+        state: The learner's first state: parameters, the optimiser's state, target parameters.
+        params_of: `params_of(state)` is what actors act with.
+        evaluate: `evaluate(params)` is a number that learning raises, such as the mean return of some episodes.
+
+    References:
+        Hoffman et al., "Acme: A Research Framework for Distributed Reinforcement Learning", arXiv 2006.00979.
+    """
+
+    name: str
+    actor: Callable[[int], Acting]
+    learn: Callable[[Any, list[Any], list[float]], tuple[Any, Any]]
+    state: Any
+    params_of: Callable[[Any], Any]
+    evaluate: Callable[[Any], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentRun:
+    """A finished run: what was learned, and how.
+
+    Attributes:
+        params: Of the last step.
+        curve: Steps of the learner, and what `evaluate` said then.
+        counts: Items inserted and sampled, and the size of the table.
+        seconds: From the start to the last step.
+    """
+
+    params: Any = dataclasses.field(repr=False)
+    curve: tuple[tuple[int, float], ...]
+    counts: dict[str, int]
+    seconds: float
+
+
+def run_agent(
+    agent: Agent,
+    on: Literal["here", "threads", "processes"] | Engine = "here",
+    *,
+    steps: int,
+    actors: int = 1,
+    batch: int = 32,
+    table_size: int = 10_000,
+    min_size: int = 100,
+    samples_per_insert: float = 8.0,
+    sampling: Literal["uniform", "prioritized"] = "uniform",
+    evaluate_every: int = 100,
+    seed: int = 0,
+    timeout_seconds: float = 600.0,
+) -> AgentRun:
+    """Runs an agent where `on` says; the agent and the meaning of all other arguments stay as they are.
+
+    "here" alternates in one thread: the actors act in turn until the table allows a batch, then the learner takes a
+    step. Everywhere else actors act all the time and the learner learns as fast as `samples_per_insert` allows, so that
+    the table may hold more items than it would here; per step of the learner no item is used more often.
+
+    Args:
+        agent: What to run.
+        on: "here", "threads", "processes", or an engine such as `DaskEngine(client)` or `RayEngine()`.
+        steps: Of the learner.
+        actors: How many, each with an environment and a seed of its own.
+        batch: Items in a step.
+        table_size: Items that the table keeps.
+        min_size: Items before the first step.
+        samples_per_insert: How often an item is used at most, on average.
+        sampling: Of the table.
+        evaluate_every: Steps between two points of the curve.
+        seed: Of the actors and of the table.
+        timeout_seconds: When a run that is not "here" is given up.
+
+    Returns:
+        What was learned.
+
+    Raises:
+        ProgramError: if a number is out of its range.
+        NodeTimeoutError: if the run takes longer than `timeout_seconds`.
+    """
+    numbers = (steps, actors, batch, min_size, evaluate_every, samples_per_insert, timeout_seconds)
+    if min(numbers) <= 0 or table_size < max(min_size, batch):
+        message = (
+            f"`run_agent` received steps={steps}, actors={actors}, batch={batch}, table_size={table_size}, "
+            f"min_size={min_size}, samples_per_insert={samples_per_insert}, evaluate_every={evaluate_every} and "
+            f"timeout_seconds={timeout_seconds}. The learner learns from what actors insert: pass positive numbers, "
+            "and a table that holds `min_size` and `batch` items."
+        )
+        raise ProgramError(message)
+    table = {"sampling": sampling, "min_size": min_size, "samples_per_insert": samples_per_insert, "seed": seed}
+    learner = {"steps": steps, "batch": batch, "every": evaluate_every}
+    if on == "here":
+        return _alternate(agent, Replay(table_size, **table), actors, learner, seed)
+    program = Program(agent.name)
+    with program.group("replay"):
+        replay = program.add_node(ReplayNode(table_size, **table))
+    with program.group("learner"):
+        node = program.add_node(ServiceNode(_Learner, replay, agent, **learner), concurrency=actors + 2)
+    with program.group("actors"):
+        for number in range(actors):
+            program.add_node(PyClassNode(_Actor, replay, node, agent.actor, seed + number))
+    start = time.monotonic()
+    with launch(program, on) as launched:
+        try:
+            launched.wait(timeout_seconds)
+        except TimeoutError as late:
+            message = (
+                f"`run_agent` gave up {agent.name!r} after {timeout_seconds:g} s, before its learner had taken {steps} "
+                "steps. Pass a longer `timeout_seconds`, fewer steps, or more actors."
+            )
+            raise NodeTimeoutError(message) from late
+        found, counts = launched.client(node).result(), launched.client(replay).counts()
+    return AgentRun(found["params"], tuple(found["curve"]), counts, time.monotonic() - start)
+
+
+def _alternate(agent: Agent, table: Replay, actors: int, options: dict[str, int], seed: int) -> AgentRun:
+    start = time.monotonic()
+    learner = _Learner(table, agent, **options)
+    acting = [agent.actor(seed + number) for number in range(actors)]
+    turn = 0
+    while not learner.finished:
+        while not table.ready(options["batch"]):
+            for item, priority in acting[turn % actors].act(learner.params):
+                table.insert(item, priority)
+            turn += 1
+        learner.step()
+    return AgentRun(learner.params, tuple(learner.curve), table.counts(), time.monotonic() - start)
+
+
+class _Learner:
+    """Learns from the table, and hands out the newest parameters meanwhile."""
+
+    def __init__(self, replay: Any, agent: Agent, *, steps: int, batch: int, every: int) -> None:
+        self._replay, self._agent, self._steps, self._batch, self._every = replay, agent, steps, batch, every
+        self._state = agent.state
+        self.params, self.taken = agent.params_of(agent.state), 0
+        self.curve: list[tuple[int, float]] = [(0, float(agent.evaluate(self.params)))]
+
+    @property
+    def finished(self) -> bool:
+        return self.taken == self._steps
+
+    def step(self) -> None:
+        """One step, and a point of the curve where one is due."""
+        drawn = self._replay.sample(self._batch)
+        self._state, priorities = self._agent.learn(self._state, drawn["items"], drawn["probabilities"])
+        if priorities is not None:
+            self._replay.update_priorities(drawn["keys"], [float(each) for each in priorities])
+        params = self._agent.params_of(self._state)
+        if (self.taken + 1) % self._every == 0 or self.taken + 1 == self._steps:
+            self.curve.append((self.taken + 1, float(self._agent.evaluate(params))))
+        self.params, self.taken = params, self.taken + 1
+
+    def run(self) -> None:
+        """Takes all steps."""
+        context = current_node()
+        while not self.finished and not context.stop_requested:
+            self.step()
+
+    def current(self) -> dict[str, Any]:
+        """The newest parameters, and whether they are the last."""
+        return {"params": self.params, "finished": self.finished}
+
+    def result(self) -> dict[str, Any]:
+        """The newest parameters, and the curve."""
+        return {"params": self.params, "curve": list(self.curve)}
+
+
+class _Actor:
+    """Acts with the learner's newest parameters until it has finished."""
+
+    def __init__(self, replay: Any, learner: Any, make: Callable[[int], Acting], seed: int) -> None:
+        self._replay, self._learner, self._acting = replay, learner, make(seed)
+
+    def run(self) -> None:
+        """Acts, and inserts what came of it."""
+        context = current_node()
+        while not context.stop_requested and not (newest := self._learner.current())["finished"]:
+            for item, priority in self._acting.act(newest["params"]):
+                self._replay.insert(item, priority)
