@@ -39,7 +39,7 @@ def flushed(view):
 
 def test_findings_arrive_with_figures_written_out():
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises)
-    assert view.data["advice"] == {"can_advise": True}
+    assert view.data["advice"] == {"can_advise": True, "can_search": False}
     view.start_advice()
     live = flushed(view)
     assert live["advice/job"]["status"] == "done"
@@ -87,3 +87,21 @@ def test_explorer_of_a_program_finds_its_missing_donation():
     assert finding["rule"] == "missing donation"
     assert finding["verified"]
     assert finding["code"].startswith("jax.jit(fn, donate_argnums=")
+
+
+def test_search_arrives_as_rows_and_locked_specs_stay():
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    shape = jax.ShapeDtypeStruct((256, 256), "float32")
+    view = wb.explore(lambda w, batch: jnp.tanh(batch @ w), mesh=mesh)(shape, shape)
+    assert view.data["advice"]["can_search"]
+    view.start_search(lock={"batch": [["model"], []]}, compiled=False)
+    assert view.wait_for_search(120)
+    assert view.live["advice/search_job"]["status"] == "done"
+    rows = view.live["advice/search"]["rows"]
+    assert all(row["specs"]["batch"] == "P('model')" for row in rows)
+    assert "in_shardings" in rows[0]["code"]
+
+
+def test_search_without_a_mesh_is_refused():
+    with pytest.raises(RuntimeError, match="without a mesh"):
+        workbench_widgets.Explorer(examples.fedavg_record()).start_search()

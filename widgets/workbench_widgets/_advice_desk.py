@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from workbench.records import AdviceRecord, CallTreeRecord, Record
-from workbench_widgets._advice_state import advice_state
+from workbench.records import AdviceRecord, CallTreeRecord, Record, ShardingSearchRecord
+from workbench_widgets._advice_state import advice_state, search_state
 from workbench_widgets._base import WorkbenchWidget, problem
 
 
@@ -20,18 +20,50 @@ class Advises(Protocol):
         ...
 
 
+class Searches(Protocol):
+    """What searches shardings of the program that is shown."""
+
+    def __call__(
+        self,
+        *,
+        lock: Mapping[str, Any],
+        compiled: bool,
+        found: Callable[[ShardingSearchRecord], None],
+        progress: Callable[[str, float], None],
+        cancel: threading.Event,
+    ) -> ShardingSearchRecord:
+        """The choices; `found` gets what is known whenever it becomes better."""
+        ...
+
+
 class AdviceDesk(WorkbenchWidget):
     """A view that computes advice once somebody asks, while the kernel stays free.
 
     Attributes:
         advice: What came of the last request.
+        search: What the last search for shardings found.
     """
 
-    requests: ClassVar[dict[str, str]] = {"advise": "start_advice", "stop_advice": "stop_advice"}
+    requests: ClassVar[dict[str, str]] = {
+        "advise": "start_advice",
+        "stop_advice": "stop_advice",
+        "search_shardings": "start_search",
+        "stop_search": "stop_search",
+    }
     _advice_place = "advice/"
 
-    def __init__(self, *, advise: Advises | None = None, tree: CallTreeRecord | None = None, **values: Any) -> None:
+    def __init__(
+        self,
+        *,
+        advise: Advises | None = None,
+        search: Searches | None = None,
+        tree: CallTreeRecord | None = None,
+        **values: Any,
+    ) -> None:
         self.advice: AdviceRecord | None = None
+        self.search: ShardingSearchRecord | None = None
+        self._searches = search
+        self._search_job: Job | None = None
         self._advises, self._advice_tree = advise, tree
         self._advice_job: Job | None = None
         super().__init__(**values)
@@ -68,10 +100,59 @@ class AdviceDesk(WorkbenchWidget):
             self._outbox.flush()
         return over
 
+    def start_search(self, lock: Mapping[str, Any] | None = None, compiled: bool = True) -> None:
+        """Begins to search shardings, in the background; the search in progress is stopped.
+
+        Args:
+            lock: Mesh axes per dimension that stay as they are, by the pattern of the arguments.
+            compiled: Whether to compile the best few, or only to plan.
+
+        Raises:
+            RuntimeError: if the view shows a record without its program or without a mesh.
+        """
+        if self._searches is None:
+            message = (
+                "`start_search` was asked of a view that shows a record without its program, or a program without a "
+                "mesh of several devices. Open it from the program on a mesh: `workbench.explore(fn, mesh=…)(*args)`."
+            )
+            raise RuntimeError(message)
+        self.stop_search()
+        searches = self._searches
+
+        def work(job: "Job") -> Record:
+            def found(record: ShardingSearchRecord) -> None:
+                if self._search_job is job:
+                    self._searched(record)
+
+            return searches(lock=lock or {}, compiled=compiled, found=found, **job.waiting)
+
+        self._search_job = Job(self, f"{self._advice_place}search_job", work, AdviceDesk._took_search)
+        self._search_job.start()
+
+    def stop_search(self) -> None:
+        """Ends the search in progress; what was found by then is shown."""
+        if self._search_job is not None:
+            self._search_job.cancel.set()
+
+    def wait_for_search(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until nothing is being searched; False where the time was over before."""
+        over = self._search_job is None or self._search_job.wait(timeout_seconds)
+        if over and self._outbox is not None:
+            self._outbox.flush()
+        return over
+
+    def _took_search(self, record: Any) -> Mapping[str, Any]:
+        self.search = record
+        return {f"{self._advice_place}search": search_state(record)}
+
+    def _searched(self, record: ShardingSearchRecord) -> None:
+        self.update_live(**self._took_search(record))
+
     def close(self) -> None:
         """Ends the view, and with it what it started."""
-        if getattr(self, "_advice_job", None) is not None:  # ipywidgets closes also what failed to start
-            self.stop_advice()
+        for job in (getattr(self, "_advice_job", None), getattr(self, "_search_job", None)):
+            if job is not None:  # ipywidgets closes also what failed to start
+                job.cancel.set()
         super().close()
 
     def _advised(self, found: Any) -> Mapping[str, Any]:

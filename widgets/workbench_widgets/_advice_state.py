@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord
-from workbench.render import bytes_text, flops_text, gain_text, render_text, seconds_text, source_text
+from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord, ShardingSearchRecord
+from workbench.render import bytes_text, flops_text, gain_text, render_text, seconds_text, source_text, spec_code
 from workbench_widgets._operations import visible_rows
 
 
@@ -20,6 +20,33 @@ def advice_state(advice: AdviceRecord, tree: CallTreeRecord | None = None) -> di
         "findings": [_finding(number, finding, rows) for number, finding in enumerate(advice.findings)],
         "checked": list(advice.checked),
         "notes": list(advice.notes),
+    }
+
+
+def search_state(search: ShardingSearchRecord) -> dict[str, Any]:
+    """What the advice view draws of a search: a row per choice, the chosen one first."""
+    return {
+        "sentence": render_text(search).splitlines()[0],
+        "rows": [_choice(search, number) for number in range(len(search.choices))],
+        "chosen": 0,
+        "groups": [group.pattern for group in search.groups],
+        "notes": list(search.notes),
+    }
+
+
+def _choice(search: ShardingSearchRecord, number: int) -> dict[str, Any]:
+    each = search.choices[number]
+    return {
+        "name": each.name,
+        "seconds": None if each.seconds is None else seconds_text(each.seconds),
+        "peak": None if each.peak_bytes is None else bytes_text(each.peak_bytes),
+        "fits": each.fits,
+        "sent": {axis: bytes_text(amount) for axis, amount in each.sent_bytes.items()},
+        "how": each.how,
+        "pareto": each.pareto,
+        "specs": {pattern: spec_code(spec) for pattern, spec in each.specs.items()},
+        "axes": {pattern: [list(axes) for axes in spec] for pattern, spec in each.specs.items()},
+        "code": search.code(number),
     }
 
 

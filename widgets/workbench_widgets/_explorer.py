@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from workbench.records import PlayRecord, ProgramRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
-from workbench_widgets._advice_desk import AdviceDesk, Advises
+from workbench_widgets._advice_desk import AdviceDesk, Advises, Searches
 from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
 from workbench_widgets._clients import clients_view_state
@@ -71,6 +71,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         play: Evaluates the program and returns what every stage made; the round can then be played.
         advise: Finds advice about the program, once somebody asks for it.
         dock: "right" shows the explorer beside the notebook, where JupyterLab has the package's extension.
+        search: Searches shardings of the program's arguments, once somebody asks for it.
     """
 
     view_name = "explorer"
@@ -103,6 +104,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         play: Callable[[], PlayRecord] | None = None,
         advise: Advises | None = None,
         dock: Literal["right"] | None = None,
+        search: Searches | None = None,
     ) -> None:
         require_dock(dock)
         self.record, self.gradient, self.monitor, self._play, self.dock = record, gradient, monitor, play, dock
@@ -122,7 +124,10 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         player = player_state(None, record)
         if player["collectives"] or play is not None:
             parts["player"] = player | {"can_play": play is not None}
-        parts["advice"] = {"can_advise": advise is not None and record.module is not None}
+        parts["advice"] = {
+            "can_advise": advise is not None and record.module is not None,
+            "can_search": search is not None,
+        }
         live: dict[str, Any] = {}
         if monitor is not None:
             parts["devices"] = {}
@@ -148,6 +153,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         label = describe_program(record)
         super().__init__(
             advise=advise if record.module is not None else None,
+            search=search,
             tree=record.call_tree,
             programs=(record, *others),
             compile_for=compile_for,

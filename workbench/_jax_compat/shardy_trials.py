@@ -86,12 +86,21 @@ class ShardyTrials:
                     message = "the program names no mesh"
                     raise ShardyError(message)
 
-    def plan(self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec]) -> Trial:
-        """Propagates and adds up; None as a spec leaves the sharding of an argument to Shardy."""
+    def plan(
+        self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec], *, without: Sequence[int] = ()
+    ) -> Trial:
+        """Propagates and adds up; None as a spec leaves the sharding of an argument to Shardy.
+
+        Args:
+            inputs: Specs by the position of the argument.
+            outputs: Specs by the position of the result.
+            without: Positions of sharding constraints among those of the program, to be left out.
+        """
         with self._lock, _errors(), self._context, _ir.Location.unknown():
             module = self._inlined.operation.clone()
             try:
                 self._set(module, inputs, outputs)
+                _leave_out(module, without)
                 manager = _passmanager.PassManager.parse(f"builtin.module({COLLECTIVE_PASSES})")
                 manager.enable_verifier(False)
                 manager.run(module)
@@ -131,6 +140,24 @@ class ShardyTrials:
         else:
             dims = ", ".join("{" + ", ".join(f'"{axis}"' for axis in axes) + "}" for axes in spec)
         return _ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dims}]>")
+
+
+def _leave_out(module: Any, numbers: Sequence[int]) -> None:
+    """Takes sharding constraints out of the program."""
+    if not numbers:
+        return
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "sdy.sharding_constraint":
+            found.append(op)
+        return _ir.WalkResult.ADVANCE
+
+    _main(module).walk(visit)
+    for number in numbers:
+        constraint = found[number]
+        constraint.results[0].replace_all_uses_with(constraint.operands[0])
+        constraint.erase()
 
 
 def _main(module: Any) -> Any:

@@ -10,7 +10,9 @@ from workbench.advice._host import host_in_loop
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
 from workbench.advice._sharding import large_replicated, unbalanced_clients, unused_axis
+from workbench.advice._specs import costly_constraint, misplaced_spec
 from workbench.advice._verify import Recompile, verified
+from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
 
@@ -24,6 +26,8 @@ RULES: tuple[Rule, ...] = (
     missing_donation,
     one_buffer_peak,
     recomputation,
+    misplaced_spec,
+    costly_constraint,
     large_replicated,
     unused_axis,
     unbalanced_clients,
@@ -35,6 +39,7 @@ def advise_record(
     record: ProgramRecord,
     *,
     recompile: Recompile | None = None,
+    planner: SearchProgram | None = None,
     at_most: int = 20,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
@@ -45,6 +50,7 @@ def advise_record(
         record: What `inspect` returned, compiled.
         recompile: Compiles a variant of the program; with it, gains of changes that can be applied from outside
             (donation, specs) are verified by compiling them. Without it none is.
+        planner: Prices the program with other specs; the rules that try some need it.
         at_most: Findings to keep.
         progress: Called with what is done now and the seconds so far.
         cancel: Ends the verification once it is set; findings that were not verified by then are kept as estimates.
@@ -67,7 +73,7 @@ def advise_record(
             "compiled instructions: inspect it on a mesh of devices, or for a `target`."
         )
         raise InspectionError(message)
-    program = Compiled(record, record.module)
+    program = Compiled(record, record.module, planner)
     began = time.monotonic()
 
     def report(phase: str) -> None:

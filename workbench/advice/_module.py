@@ -5,8 +5,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
+
+if TYPE_CHECKING:
+    from workbench.advice.search import SearchProgram
 
 _TRANSPARENT = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple", "copy-start", "copy-done"}
 _INDEX = re.compile(r"\bindex=(\d+)")
@@ -18,6 +22,7 @@ class Compiled:
 
     record: ProgramRecord
     module: ModuleRecord
+    planner: "SearchProgram | None" = None  # prices the program with other specs, where that is possible
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:

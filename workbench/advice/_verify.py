@@ -1,5 +1,6 @@
 """Applies a finding's change from outside, compiles the changed program, and reports what it really gains."""
 
+import ast
 import re
 import warnings
 from collections.abc import Callable
@@ -7,7 +8,9 @@ from typing import Any
 
 from workbench.advice._module import Compiled
 from workbench.advice._sharding import best_spec
+from workbench.advice.search import SearchProgram
 from workbench.errors import WorkbenchError
+from workbench.inspection import Call, current_mesh, mesh_of_values
 from workbench.records import FindingRecord, GainRecord, ProgramRecord
 
 Recompile = Callable[..., ProgramRecord]
@@ -21,7 +24,8 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
         program: The program as it is.
         recompile: Compiles a variant: `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
     """
-    check = {"missing donation": _donation, "large replicated array": _specs}.get(finding.rule)
+    checks = {"missing donation": _donation, "large replicated array": _specs, "spec on another dimension": _moved}
+    check = checks.get(finding.rule)
     if check is None:
         return finding
     try:
@@ -61,6 +65,20 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     return finding.replace(gain=_gain(program, after, "compiled with this spec"), compared=compared(program, after))
 
 
+def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """Another dimension for the same axes: verified by the bytes that the compiled program sends."""
+    found = re.search(r"NamedSharding\(mesh, P\((.*)\)\)", finding.code)
+    if found is None:
+        return finding
+    spec = ast.literal_eval(f"({found[1]},)" if found[1] else "()")
+    after = recompile(specs=dict.fromkeys(finding.leaves, spec))
+    rows = compared(program, after)
+    sent = next((row for row in rows if row.quantity == "bytes sent"), None)
+    if sent is None:
+        return finding
+    return finding.replace(gain=sent.replace(how="compiled with this spec"), compared=rows)
+
+
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
     """Peak, bytes sent and FLOPs of the program before and after a change that was compiled."""
     assert after.module is not None
@@ -95,6 +113,21 @@ def _gain(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
 
 def _same_work(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and abs(after - before) <= 0.01 * max(before, 1.0)
+
+
+def planner_of(traced: Any, options: dict[str, Any]) -> SearchProgram | None:
+    """What prices a traced call with other specs; None without a mesh of several devices, or where it cannot be."""
+    call = getattr(traced, "_call", None)
+    if not isinstance(call, Call):
+        return None
+    mesh = options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
+    target = options.get("target")
+    if mesh is None or mesh.empty or mesh.size < 2:
+        return None
+    try:
+        return SearchProgram(call, mesh, options.get("chip") or (target or "v5e").partition(":")[0], compiler="cpu")
+    except Exception:  # whatever JAX or Shardy refuses, the other rules still hold
+        return None
 
 
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:

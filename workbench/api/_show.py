@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from workbench import launch, render
-from workbench.advice import advise_record, recompiler
+from workbench.advice import advise_record, planner_of, recompiler
 from workbench.api._things import record_of_thing
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError
-from workbench.inspection import current_mesh
+from workbench.inspection import LoweredCall, current_mesh, mesh_of_values
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
-from workbench.records import AdviceRecord, PlayRecord, ProgramRecord, Record, TapRecord
+from workbench.records import AdviceRecord, PlayRecord, ProgramRecord, Record, ShardingSearchRecord, TapRecord
 
 if TYPE_CHECKING:
     from workbench.api._traced import Traced
@@ -79,6 +79,7 @@ def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **v
         tap=_opener(traced),
         play=_plays(traced),
         advise=_adviser(traced, options, record),
+        search=_searcher(traced, options, record),
         **views,
     )
 
@@ -178,10 +179,32 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
     context = contextvars.copy_context()
 
     def advise(**waiting: Any) -> AdviceRecord:
-        recompile = recompiler(shapes, {k: v for k, v in remembered.items() if v is not None})
-        return context.copy().run(lambda: advise_record(record, recompile=recompile, **waiting))
+        return context.copy().run(lambda: found(**waiting))
+
+    def found(**waiting: Any) -> AdviceRecord:
+        known = {k: v for k, v in remembered.items() if v is not None}
+        planner, recompile = planner_of(shapes, known), recompiler(shapes, known)
+        return advise_record(record, recompile=recompile, planner=planner, **waiting)
 
     return advise
+
+
+def _searcher(
+    traced: "Traced", options: dict[str, Any], record: ProgramRecord
+) -> Callable[..., ShardingSearchRecord] | None:
+    """What searches shardings once it is asked, in any thread; None without a mesh of several devices."""
+    mesh = options.get("mesh") or current_mesh()
+    if mesh is None and not isinstance(traced._call, LoweredCall):
+        mesh = traced._call.mesh or mesh_of_values(traced._call.leaves)
+    if mesh is None or mesh.empty or mesh.size < 2 or isinstance(traced._call, LoweredCall):
+        return None
+    shapes, context = traced.with_shapes(), contextvars.copy_context()
+    chip = options.get("chip") or (options.get("target") or "").partition(":")[0] or None
+
+    def search(**asked: Any) -> ShardingSearchRecord:
+        return context.copy().run(lambda: shapes.suggest_shardings(mesh=mesh, chip=chip, **asked))
+
+    return search
 
 
 def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench.advice import (
     advise_record,
     fit as fit_program,
+    planner_of,
     recompiler,
     suggest_mesh as search_mesh,
     suggest_shardings as search_shardings,
@@ -327,8 +328,9 @@ class Traced:
             InspectionError: if the program can only be planned on the mesh given.
         """
         recompile = recompiler(self, dict(options)) if verify else None
-        progress, cancel = options.get("progress"), options.get("cancel")
-        return advise_record(self.inspect(**options), recompile=recompile, progress=progress, cancel=cancel)
+        waiting = {"progress": options.get("progress"), "cancel": options.get("cancel")}
+        record = self.inspect(**options)
+        return advise_record(record, recompile=recompile, planner=planner_of(self, dict(options)), **waiting)
 
     def suggest_shardings(
         self,

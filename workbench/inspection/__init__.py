@@ -5,6 +5,7 @@ from workbench.inspection._call import (
     LoweredCall as LoweredCall,
     current_mesh as current_mesh,
     function_name as function_name,
+    mesh_of_values as mesh_of_values,
     on_mesh as on_mesh,
     trace_call as trace_call,
 )

@@ -1,7 +1,8 @@
 """Searches shardings of a program's arguments, meshes and machines: planned by Shardy, decided by compilers."""
 
 from workbench.advice.search._mesh import fit as fit, suggest_mesh as suggest_mesh
-from workbench.advice.search._program import SearchProgram as SearchProgram
+from workbench.advice.search._program import Priced as Priced, SearchProgram as SearchProgram
+from workbench.advice.search._search import Search as Search
 from workbench.advice.search._suggest import suggest_shardings as suggest_shardings
 
-__all__ = ["SearchProgram", "fit", "suggest_mesh", "suggest_shardings"]
+__all__ = ["Priced", "Search", "SearchProgram", "fit", "suggest_mesh", "suggest_shardings"]

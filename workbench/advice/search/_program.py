@@ -1,6 +1,7 @@
 """A program whose arguments can be sharded in any way: planned by Shardy, compiled, priced on a chip."""
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -83,7 +84,7 @@ class SearchProgram:
             self._trials = shardy_trials.ShardyTrials(text)
         except shardy.ShardyError as error:
             raise InspectionError(_refused(self.call.name, error)) from error
-        self._planned: dict[Assignment, Priced] = {}
+        self._planned: dict[tuple[Assignment, tuple[int, ...]], Priced] = {}
         self.planned_count = self.compiled_count = 0
 
     @property
@@ -102,17 +103,21 @@ class SearchProgram:
             )
         return tuple(specs) if any(any(spec) for spec in specs) else None
 
-    def plan(self, assignment: Assignment) -> Priced:
+    def plan(self, assignment: Assignment, *, without: tuple[int, ...] = ()) -> Priced:
         """Propagated and priced by the cost model, without any compiler.
+
+        Args:
+            assignment: The specs.
+            without: Positions of sharding constraints of the program, to be left out.
 
         Raises:
             InspectionError: if jaxlib's Shardy refuses the program.
         """
-        known = self._planned.get(assignment)
+        known = self._planned.get((assignment, without))
         if known is not None:
             return known
         try:
-            trial = self._trials.plan(*self._attributes(assignment))
+            trial = self._trials.plan(*self._attributes(assignment), without=without)
         except shardy.ShardyError as error:
             raise InspectionError(_refused(self.call.name, error)) from error
         self.planned_count += 1
@@ -139,8 +144,12 @@ class SearchProgram:
             sent=sent,
             fits=trial.peak_bytes <= self.memory_bytes,
         )
-        self._planned[assignment] = priced
+        self._planned[assignment, without] = priced
         return priced
+
+    def allows(self, spec: Spec, shape: Sequence[int]) -> bool:
+        """Whether a spec shards a shape evenly over axes of the mesh."""
+        return fits(spec, shape, self.axes)
 
     def compile(
         self,
@@ -204,7 +213,8 @@ class SearchProgram:
             (call.args, call.kwargs),
         )
         platform = self.target.platform if self.target else "cpu"
-        with on_mesh(self.mesh):
+        with on_mesh(self.mesh), warnings.catch_warnings():  # which of the donated fit depends on the specs to be tried
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
             lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
@@ -228,7 +238,7 @@ def _chip(name: str) -> ChipRecord:
 
 
 def target_of(chip: str, devices: int) -> TargetRecord | None:
-    """The machine of a chip with this number of devices that is nearest to a cube, if its compiler is installed here."""
+    """The machine of a chip with this number of devices that is nearest to a cube, if its compiler is here."""
     for known in list_targets():
         if known.chip == chip and known.installed:
             machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]

@@ -121,6 +121,13 @@ class Search:
             note=priced.note,
         )
 
+    @property
+    def data_parallel(self) -> tuple[Spec, ...]:
+        """The baseline: everything replicated, and the data sharded over all axes."""
+        every = tuple(name for name, size in self.program.axes.items() if size > 1)
+        priced = self.program.plan(self._sharded_data(self._data_groups(), every))
+        return priced.specs
+
     # Seeds: what experts start from.
 
     def _seed(self) -> None:

@@ -1,0 +1,129 @@
+"""Rules that try other shardings of a program: a spec on the wrong dimension, a constraint that costs."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from workbench.advice._module import Compiled
+from workbench.advice.search import Priced, SearchProgram
+from workbench.errors import WorkbenchError
+from workbench.records import FindingRecord, GainRecord, SourceLine
+from workbench.render import bytes_text, spec_code
+
+_LESS = 0.9  # of the bytes sent: a change that saves less is no finding
+_SMALL_BYTES = 1 << 12
+_TRIED = 12  # arguments, the largest first
+
+
+def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
+    """An argument whose mesh axes would cause far less traffic on other dimensions (a transposed spec)."""
+    planner, base = _base(program)
+    if planner is None or base is None:
+        return
+    before = sum(base.sent.values())
+    for at, group in enumerate(planner.groups[:_TRIED]):
+        spec = base.specs[at]
+        if not any(spec) or before < _SMALL_BYTES:
+            continue
+        permuted = {each for each in itertools.permutations(spec) if each != spec}
+        others = sorted(each for each in permuted if _divides(each, group.shape, planner))
+        tried = [(each, _planned(planner, (*base.specs[:at], each, *base.specs[at + 1 :]))) for each in others]
+        better = [(sum(priced.sent.values()), other) for other, priced in tried if priced is not None]
+        if not better or min(better)[0] > _LESS * before:
+            continue
+        after, other = min(better)
+        leaves = tuple(planner.leaves[i].name for i in group.leaves)
+        yield FindingRecord(
+            rule="spec on another dimension",
+            what=f"`{group.pattern}` is sharded as {spec_code(spec)}; as {spec_code(other)} the program would send "
+            f"{bytes_text(after)} instead of {bytes_text(before)}.",
+            why="Its sharded dimension does not agree with the operations that read it, so that every device has to "
+            "fetch the parts of others.",
+            change=f"Shard `{group.pattern}` as {spec_code(other)}.",
+            code=f"# sharding of {group.pattern}\nNamedSharding(mesh, {spec_code(other)})",
+            evidence=(f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}",),
+            weight=_weight(before, after),
+            leaves=leaves,
+            axes=tuple(axis for axes in spec for axis in axes),
+            size_bytes=before,
+            gain=GainRecord(
+                quantity="bytes sent", before=before, after=after, verified=False, how="planned, not compiled"
+            ),
+        )
+
+
+def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
+    """A sharding constraint without which the program would send far less."""
+    planner, base = _base(program)
+    propagation = program.record.propagation
+    if planner is None or base is None or propagation is None:
+        return
+    values = [value for value in propagation.values if value.operation == "sharding_constraint"]
+    constraints: dict[Any, list[int]] = {}  # a derivative repeats the constraints of its function, at the same line
+    for number, value in enumerate(values):
+        constraints.setdefault(number if value.source is None else (value.source.file, value.source.line), []).append(
+            number
+        )
+    before = sum(base.sent.values())
+    if before < _SMALL_BYTES:
+        return
+    for numbers in list(constraints.values())[:_TRIED]:
+        value = values[numbers[0]]
+        without = _planned(planner, base.specs, without=tuple(numbers))
+        after = before if without is None else sum(without.sent.values())
+        slower = without is None or (without.seconds or 0.0) > (base.seconds or 0.0)
+        if after > _LESS * before or slower:
+            continue
+        sources: tuple[SourceLine, ...] = () if value.source is None else (value.source,)
+        yield FindingRecord(
+            rule="costly constraint",
+            what=f"The constraint {spec_code(value.spec)} on a value of shape {list(value.shape)} makes the program "
+            f"send {bytes_text(before)} instead of {bytes_text(after)}.",
+            why="The value is computed in another sharding than the constraint asks for, and has to be exchanged.",
+            change="Leave the constraint out, or ask for the sharding in which the value is computed.",
+            evidence=(
+                f"planned without it: one device sends {bytes_text(after)} per call",
+                f"{value.name}: {value.op_name}",
+            ),
+            weight=_weight(before, after),
+            sources=sources,
+            axes=tuple(axis for axes in value.spec for axis in axes),
+            size_bytes=before - after,
+            gain=GainRecord(
+                quantity="bytes sent",
+                before=before,
+                after=after,
+                verified=False,
+                how="planned without the constraint; it is inside the program",
+            ),
+        )
+
+
+def _weight(before: float, after: float) -> float:
+    """The upper half of the scale: the cause ranks before the collectives that it makes."""
+    return 0.5 + 0.5 * (1 - after / before)
+
+
+def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
+    """The program priced as it is, with the specs that its arguments have after compilation."""
+    planner, inputs = program.planner, program.record.inputs
+    if planner is None or inputs is None or len(inputs.leaves) != len(planner.leaves):
+        return None, None
+    specs = []
+    for group in planner.groups:
+        leaf = inputs.leaves[group.leaves[0]]
+        spec = tuple(tuple(axes) for axes in leaf.spec)
+        spec = (*spec, *[()] * (len(group.shape) - len(spec)))
+        specs.append(spec if _divides(spec, group.shape, planner) else ((),) * len(group.shape))
+    return planner, _planned(planner, tuple(specs))
+
+
+def _planned(planner: SearchProgram, specs: tuple, *, without: tuple[int, ...] = ()) -> Priced | None:
+    try:
+        return planner.plan(specs, without=without)
+    except WorkbenchError:  # jaxlib's Shardy refuses some programs: then nothing is known
+        return None
+
+
+def _divides(spec: tuple[tuple[str, ...], ...], shape: tuple[int, ...], planner: SearchProgram) -> bool:
+    return planner.allows(spec, shape)
