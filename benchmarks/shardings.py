@@ -213,9 +213,8 @@ def measure(case: Case, devices: int, *, chip: str, planned: bool, seconds: floa
     sizes = case.mesh(devices)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
     began, cpu = time.monotonic(), time.process_time()
-    program = SearchProgram(
-        wb.trace(fn, mesh=mesh)(*args)._call, mesh, chip, memory_bytes=case.memory_bytes, compiler=compiler
-    )
+    call: Any = wb.trace(fn, mesh=mesh)(*args)._call
+    program = SearchProgram(call, mesh, chip, memory_bytes=case.memory_bytes, compiler=compiler)
     search = Search(program, seconds=seconds, compiled=False)
     record = search.run()
     planning = time.process_time() - cpu
@@ -241,7 +240,7 @@ def measure(case: Case, devices: int, *, chip: str, planned: bool, seconds: floa
 
 def main() -> None:
     """Prints a table in Markdown; the chosen specs go to standard error."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--chip", default="v5e")
     parser.add_argument("--planned", action="store_true")

@@ -48,11 +48,10 @@ def step(w, x, constraint=None):
     return jax.tree.map(lambda w, g: w - 0.1 * g, w, gradient)
 
 
-def advice(mesh, *, specs=SPECS, donate=0, constraint=None):
+def advice(mesh, *, specs=SPECS, donated=(0,), constraint=None):
     x = jax.ShapeDtypeStruct((BATCH, LENGTH, WIDTH), "float32", sharding=NamedSharding(mesh, P("data")))
     shardings = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
-    options = {} if donate is None else {"donate_argnums": donate}
-    fn = jax.jit(lambda w, x: step(w, x, constraint), out_shardings=shardings, **options)
+    fn = jax.jit(lambda w, x: step(w, x, constraint), out_shardings=shardings, donate_argnums=donated)
     return wb.advise(fn, verify=False)(parameters(mesh, specs), x)
 
 
@@ -73,7 +72,7 @@ def test_wrong_constraint_is_the_top_finding_at_its_line(mesh):
 
 
 def test_missing_donation_is_the_top_finding(mesh):
-    assert advice(mesh, donate=None).findings[0].rule == "missing donation"
+    assert advice(mesh, donated=()).findings[0].rule == "missing donation"
 
 
 def test_gather_of_an_unchanged_value_inside_a_loop_is_the_top_finding(mesh):

@@ -1,5 +1,7 @@
 """The search for a mesh and for the smallest machine, planned and not compiled."""
 
+from typing import Any
+
 import jax
 import pytest
 
@@ -59,6 +61,6 @@ def test_unknown_family_is_refused():
 
 
 def test_unknown_chip_is_refused_with_the_known_ones():
-    call = wb.trace(predict)(weights(8, 8), shape(8, 8))._call
+    call: Any = wb.trace(predict)(weights(8, 8), shape(8, 8))._call
     with pytest.raises(wb.errors.WorkbenchError, match="v5e"):
         SearchProgram(call, jax.sharding.AbstractMesh((2,), ("data",)), "v99")
