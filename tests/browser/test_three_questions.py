@@ -47,12 +47,12 @@ def test_three_questions_are_answered_within_five_clicks_each(lab_page: Page, la
     which_line.click(view.get_by_role("tab", name="Source and HLO"))
     first = view.get_by_role("treegrid", name="Collectives, largest first").locator("[data-row]").first
     expect(first).to_contain_text("clients")
-    expect(first).to_contain_text("wb.reduce_mean(change)")
+    expect(first).to_contain_text("wb.reduce_mean(update)")
     which_line.click(first)
     details = view.get_by_role("complementary", name="Details of the chosen instruction or line")
     expect(details).to_contain_text("2 groups of 4")
     which_line.click(view.get_by_role("button", name="Source and listings"))
-    expect(view.get_by_label("Your source, In [2]").locator(".wb-cm-chosen")).to_contain_text("wb.reduce_mean(change)")
+    expect(view.get_by_label("Your source, In [3]").locator(".wb-cm-chosen")).to_contain_text("wb.reduce_mean(update)")
     assert which_line.clicks <= MOST_CLICKS
 
     straggler = Visitor()
