@@ -78,6 +78,11 @@ def test_every_exercise_has_a_check_and_a_solution_that_is_executed(path: Path):
     assert set(asked) <= course.exercises().keys()
 
 
+def test_every_check_belongs_to_an_exercise_of_a_notebook():
+    text = "".join(path.read_text() for path in NOTEBOOKS)
+    assert [name for name in course.exercises() if f'course.check(\\"{name}\\"' not in text] == []
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_committed_without_outputs(path: Path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]

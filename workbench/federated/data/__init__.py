@@ -3,6 +3,10 @@
 from workbench.federated.data._client_data import ClientData as ClientData, federate as federate
 from workbench.federated.data._cohorts import cohorts as cohorts, sample_clients as sample_clients
 from workbench.federated.data._describe import describe as describe
+from workbench.federated.data._generated import (
+    character_corpus as character_corpus,
+    rendered_glyphs as rendered_glyphs,
+)
 from workbench.federated.data._load_hdf5 import load_tff_hdf5 as load_tff_hdf5
 from workbench.federated.data._load_leaf import load_leaf as load_leaf
 from workbench.federated.data._load_npz import load_npz as load_npz, save_npz as save_npz
@@ -26,4 +30,10 @@ from workbench.federated.data._shipped import (
     python_reference as python_reference,
     shipped as shipped,
     tokenize as tokenize,
+)
+from workbench.federated.data._standard import (
+    load_cifar as load_cifar,
+    load_femnist as load_femnist,
+    load_shakespeare as load_shakespeare,
+    load_stackoverflow as load_stackoverflow,
 )

@@ -1,0 +1,164 @@
+"""What lecturers take from the notebooks: slides, versions without solutions, a cheat sheet, badges.
+
+python -m benchmarks.course_kit slides notebooks/09-client-drift.ipynb --to build/slides [--execute]
+python -m benchmarks.course_kit students --to build/students
+python -m benchmarks.course_kit cheatsheet --to build/cheatsheet.pdf
+python -m benchmarks.course_kit badges OWNER/REPOSITORY
+"""
+
+import argparse
+from pathlib import Path
+
+import nbformat
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+def write_slides(notebooks: list[Path], folder: Path, *, execute: bool = False) -> list[Path]:
+    """Writes reveal.js slides of each notebook; cells tagged as set-up or solution are left out.
+
+    Args:
+        notebooks: The `.ipynb` files.
+        folder: Where `NAME.slides.html` is written.
+        execute: Whether to run the notebook first, so that slides have its outputs.
+
+    Returns:
+        The files written. reveal.js itself is loaded by the page; with `nbconvert --reveal-prefix` from a local copy.
+    """
+    from nbconvert import SlidesExporter
+    from nbconvert.preprocessors import TagRemovePreprocessor
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in notebooks:
+        notebook = nbformat.read(path, as_version=4)
+        if execute:
+            from nbclient import NotebookClient
+
+            client = NotebookClient(
+                notebook, timeout=900, resources={"metadata": {"path": path.parent}}, store_widget_state=False
+            )
+            client.execute()
+        exporter = SlidesExporter(exclude_input_prompt=True, exclude_output_prompt=True)
+        remover = TagRemovePreprocessor(remove_cell_tags={"setup", "solution", "claims"}, enabled=True)
+        exporter.register_preprocessor(remover, enabled=True)
+        body, _ = exporter.from_notebook_node(notebook)
+        written.append(folder / f"{path.stem}.slides.html")
+        written[-1].write_text(body, encoding="utf-8")
+    return written
+
+
+def write_students(folder: Path) -> list[Path]:
+    """Writes the notebooks without solutions; the answers' cells and their checks remain."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", ())]
+        written.append(folder / path.name)
+        nbformat.write(notebook, written[-1])
+    return written
+
+
+SHEET = {
+    "Programs": [
+        "@wb.program(clients=64)            server -> clients -> server",
+        "wb.broadcast(x)                    one copy for each client",
+        "wb.map_fn(f, (a, b))               f of ONE client, at every client",
+        "wb.reduce_sum / mean / max / min   clients -> server",
+        "wb.reduce_weighted_mean(x, w)      by number of examples",
+        "wb.reduce_by_key(x, keys, n)       MapReduce's shuffle",
+        "transpose: broadcast <-> reduce_sum",
+    ],
+    "Look": [
+        "t = wb.trace(fn)(*args); t.plan    stages, what is disclosed",
+        "wb.inspect(fn)(*args)              collectives, memory, FLOPs",
+        "wb.why(fn)(*args)                  why each collective is there",
+        "wb.show / wb.explore / wb.play     click, step",
+        'wb.inspect(fn, target="v5e:4x4")   ahead of time for a TPU',
+    ],
+    "Shardings (mesh clients=4, model=2)": [
+        'P("clients", None)                 rows in 4, columns whole',
+        'P(None, "model")                   columns in 2',
+        'P(("clients", "model"))            rows in 8',
+        "x @ up @ down: columns, then rows -> one all-reduce",
+    ],
+    "Costs (n devices, S bytes)": [
+        "ring all-reduce     2 (n-1) a + 2 S (n-1)/n / B",
+        "tree                2 log2 n (a + S / B)",
+        "all-gather          (n-1) a + S (n-1)/n / B   (S: the result)",
+        "bubble              (p-1) / (m+p-1)",
+        "ridge               peak FLOP/s / bandwidth",
+        "AdamW in float32    16 bytes a parameter",
+    ],
+    "Federated learning": [
+        "FedAvg     K local steps, weighted mean of updates",
+        "FedOpt     the mean update is a pseudo-gradient",
+        "FedProx    + mu/2 |w - w_server|^2 at the client",
+        "SCAFFOLD   y <- y - r (g - c_i + c)",
+        "DiLoCo     H AdamW steps, outer Nesterov 0.7 / 0.9",
+        "DP mean    clip to C, noise z C in the sum: z C / n in the mean",
+    ],
+}
+
+
+def write_cheatsheet(path: Path) -> Path:
+    """Writes one page A4 with the primitives, views, shardings, costs and algorithms of the course."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = plt.figure(figsize=(8.27, 11.69))
+    figure.text(0.06, 0.955, "Workbench: the course on one page", fontsize=16, weight="bold")
+    height = 0.925
+    for title, lines in SHEET.items():
+        figure.text(0.06, height, title, fontsize=11.5, weight="bold", color="#0072B2")
+        for line in lines:
+            height -= 0.0215
+            figure.text(0.07, height, line, fontsize=9, family="monospace")
+        height -= 0.037
+    figure.text(0.06, 0.03, "Every exercise: wb.course.check(number, answer)", fontsize=9)
+    figure.savefig(path, format="pdf", metadata={"CreationDate": None, "Title": "Workbench cheat sheet"})
+    plt.close(figure)
+    return path
+
+
+def badges(repository: str, branch: str = "main") -> str:
+    """The lines in Markdown that open each notebook in Colab and in Binder; the first cell installs the package there."""
+    lines = []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        colab = f"https://colab.research.google.com/github/{repository}/blob/{branch}/notebooks/{path.name}"
+        binder = f"https://mybinder.org/v2/gh/{repository}/{branch}?labpath=notebooks%2F{path.name}"
+        lines.append(
+            f"* {path.stem}: [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab}) "
+            f"[![Open in Binder](https://mybinder.org/badge_logo.svg)]({binder})"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    slides = commands.add_parser("slides")
+    slides.add_argument("notebooks", type=Path, nargs="*", default=sorted(NOTEBOOKS.glob("*.ipynb")))
+    slides.add_argument("--to", type=Path, default=Path("build/slides"))
+    slides.add_argument("--execute", action="store_true")
+    commands.add_parser("students").add_argument("--to", type=Path, default=Path("build/students"))
+    commands.add_parser("cheatsheet").add_argument("--to", type=Path, default=Path("build/cheatsheet.pdf"))
+    commands.add_parser("badges").add_argument("repository")
+    asked = parser.parse_args()
+    if asked.command == "slides":
+        print(*write_slides(asked.notebooks, asked.to, execute=asked.execute), sep="\n")
+    elif asked.command == "students":
+        print(*write_students(asked.to), sep="\n")
+    elif asked.command == "cheatsheet":
+        print(write_cheatsheet(asked.to))
+    else:
+        print(badges(asked.repository))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Federated data made from what is installed: glyphs of many writers, and characters of many authors' texts."""
+
+import ast
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError, needs_library
+from workbench.federated.data._client_data import ClientData
+from workbench.federated.data._shipped import Text
+
+_SIZE = 16
+_UNKNOWN = "\x00"
+_CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
+
+
+def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
+    """Characters drawn by many writers: each writer is a font of matplotlib with a slant and a weight of its own.
+
+    A stand-in for FEMNIST where there is no network: the same classes look different at every client (feature
+    heterogeneity), and a client's id is its writer. It is generated: no person wrote these.
+
+    Args:
+        writers: How many clients.
+        characters: The classes; every writer draws each.
+        copies: How often a writer draws each character, each time a little shifted, turned and scaled.
+        seed: Of all random choices.
+
+    Returns:
+        Clients with `x`, float32 `[copies * characters, 256]`, images of 16 × 16 in row order with ink 1, and `y`,
+        int32, the index into `characters`.
+
+    Raises:
+        DataError: for fewer than one writer, copy or character.
+        MissingDependencyError: if matplotlib is not installed.
+
+    Example:
+        >>> glyphs = rendered_glyphs(writers=2, characters="01", copies=3)
+        >>> glyphs.counts.tolist(), glyphs[0]["x"].shape
+        ([6, 6], (6, 256))
+
+    References:
+        Caldas et al., arXiv 1812.01097 (FEMNIST, which this imitates).
+    """
+    if min(writers, copies, len(characters)) < 1:
+        message = (
+            f"`rendered_glyphs` received writers={writers}, copies={copies} and {len(characters)} characters. Each "
+            "writer draws at least one character once: use positive numbers and a string that is not empty."
+        )
+        raise DataError(message)
+    fonts = _fonts()
+    random = np.random.default_rng(seed)
+    arrays = {}
+    for writer in range(writers):
+        font = fonts[writer % len(fonts)]
+        slant, weight = (0.0, 1.0) if writer < len(fonts) else (random.uniform(-0.3, 0.3), random.uniform(0.7, 1.4))
+        drawn = {character: _draw(font, character) for character in set(characters)}
+        x = [_vary(drawn[character], random, slant) ** (1 / weight) for _ in range(copies) for character in characters]
+        labels = np.tile(np.arange(len(characters), dtype=np.int32), copies)
+        name = f"{Path(font).stem} {writer // len(fonts)}" if writer >= len(fonts) else Path(font).stem
+        arrays[name] = {"x": np.stack(x).reshape(-1, _SIZE * _SIZE).astype(np.float32), "y": labels}
+    return ClientData(arrays=arrays, name="rendered glyphs", label="y", classes=tuple(characters))
+
+
+def _fonts() -> list[str]:
+    """The text fonts that matplotlib brings, in order: no symbol fonts, which lack digits."""
+    with needs_library("matplotlib", needed_for="`rendered_glyphs`"):
+        import matplotlib
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    wanted = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmr10", "cmss10", "cmtt10", "cmb10")
+    found = sorted(str(path) for path in folder.glob("*.ttf") if path.stem.startswith(wanted))
+    return [path for path in found if "Display" not in path]
+
+
+def _draw(font: str, character: str) -> np.ndarray:
+    """A character in the middle of a square of twice the final size, ink 1."""
+    from matplotlib.ft2font import FT2Font
+
+    face: Any = FT2Font(font)
+    face.set_size(24, 72)
+    face.set_text(character, 0)
+    face.draw_glyphs_to_bitmap(antialiased=True)
+    ink = np.asarray(face.get_image(), np.float64) / 255
+    square = np.zeros((2 * _SIZE, 2 * _SIZE))
+    ink = ink[: 2 * _SIZE, : 2 * _SIZE]
+    top, left = (2 * _SIZE - ink.shape[0]) // 2, (2 * _SIZE - ink.shape[1]) // 2
+    square[top : top + ink.shape[0], left : left + ink.shape[1]] = ink
+    return square
+
+
+def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.ndarray:
+    """The image at half the size, turned, scaled, shifted and slanted a little; bilinear."""
+    turn, scale = random.normal(0, 0.08), random.uniform(1.75, 2.1)
+    shift = random.normal(0, 0.6, 2)
+    at = np.stack(np.meshgrid(*[np.arange(_SIZE) - (_SIZE - 1) / 2] * 2, indexing="ij"))
+    rotation = scale * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn) + slant, np.cos(turn)]])
+    source = np.tensordot(rotation, at, 1) + (len(image) - 1) / 2 + shift[:, None, None]
+    low = np.clip(np.floor(source).astype(int), 0, len(image) - 2)
+    part = np.clip(source - low, 0, 1)
+    (row, column), (down, right) = low, part
+    above = image[row, column] * (1 - right) + image[row, column + 1] * right
+    below = image[row + 1, column] * (1 - right) + image[row + 1, column + 1] * right
+    return above * (1 - down) + below * down
+
+
+def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
+    """Characters of many authors' texts: a client is a module of Python's standard library, its text its docstrings.
+
+    A stand-in for Shakespeare by roles where there is no network. The text depends on the version of Python.
+
+    Args:
+        clients: How many modules, those with the longest docstrings first.
+        length: Characters of an example.
+        examples: At most this many examples of each client; all by default.
+
+    Returns:
+        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one character later; numbers into
+        `vocabulary`, whose first entry stands for characters outside of printable ASCII.
+
+    Raises:
+        DataError: if there are fewer such modules, or for a length below 1.
+
+    Example:
+        >>> data, vocabulary = character_corpus(2, length=20, examples=3)
+        >>> data.counts.tolist(), "".join(vocabulary[i] for i in data[0]["x"][0])[1:] == "".join(
+        ...     vocabulary[i] for i in data[0]["y"][0])[:-1]
+        ([3, 3], True)
+
+    References:
+        McMahan et al., AISTATS 2017 (Shakespeare by roles, which this imitates).
+    """
+    if clients < 1 or length < 1 or (examples is not None and examples < 1):
+        message = (
+            f"`character_corpus` received clients={clients}, length={length} and examples={examples}. Each client "
+            "holds at least one example of at least one character: use positive numbers."
+        )
+        raise DataError(message)
+    texts = {path.stem: _docstrings(path) for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))}
+    longest = sorted((name for name in texts if len(texts[name]) > length), key=lambda name: (-len(texts[name]), name))
+    if clients > len(longest):
+        message = (
+            f"`character_corpus` was asked for {clients} clients, but {len(longest)} modules of this Python have "
+            f"docstrings of more than {length} characters. Ask for at most {len(longest)}, or for a smaller length."
+        )
+        raise DataError(message)
+    number = {character: i for i, character in enumerate(_CHARACTERS)}
+    arrays = {}
+    for name in longest[:clients]:
+        text = np.array([number.get(character, 0) for character in texts[name]], np.int32)
+        count = min((len(text) - 1) // length, examples or len(text))
+        arrays[name] = {
+            "x": text[: count * length].reshape(count, length),
+            "y": text[1 : count * length + 1].reshape(count, length),
+        }
+    return Text(ClientData(arrays=arrays, name="docstrings of Python's library", label=None), _CHARACTERS)
+
+
+def _docstrings(path: Path) -> str:
+    """All docstrings of a file, in order; empty where it is not readable as Python."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return ""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+    return "\n\n".join(text for text in found if text)

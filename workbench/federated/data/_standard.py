@@ -1,0 +1,197 @@
+"""The standard federated data sets, from the files that their authors publish; each loader says where these are."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from workbench.errors import DataError
+from workbench.federated.data._client_data import ClientData
+from workbench.federated.data._load_hdf5 import load_tff_hdf5
+from workbench.federated.data._load_leaf import load_leaf
+from workbench.federated.data._shipped import Examples, Text
+
+_TFF = "https://storage.googleapis.com/tff-datasets-public"
+_WHERE = {
+    "FEMNIST": f"curl -O {_TFF}/fed_emnist.tar.bz2 && tar xf fed_emnist.tar.bz2",
+    "Shakespeare": f"curl -O {_TFF}/shakespeare.tar.bz2 && tar xf shakespeare.tar.bz2",
+    "Stack Overflow": f"curl -O {_TFF}/stackoverflow.tar.bz2 && tar xf stackoverflow.tar.bz2",
+    "CIFAR": "curl -O https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz",
+}
+_CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
+
+
+def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None) -> ClientData:
+    """Handwritten characters by writer: EMNIST as TensorFlow Federated keeps it, or FEMNIST of LEAF.
+
+    Args:
+        path: `fed_emnist_train.h5`, or LEAF's folder of `.json` files.
+        clients: Only these writers, or the first this many; all by default. For `.h5` files.
+
+    Returns:
+        Clients with `x`, float32 `[examples, 784]` with ink 1, and `y`, int32.
+
+    Raises:
+        DataError: if there is no such file, with the line that downloads it.
+
+    Example:
+        >>> load_femnist("fed_emnist_train.h5", clients=10)  # doctest: +SKIP
+    """
+    found = _existing("FEMNIST", path)
+    if found.suffix == ".h5":
+        raw = load_tff_hdf5(found, clients=clients)
+        images, labels, ink = "pixels", "label", lambda x: 1 - x
+    else:
+        raw = load_leaf(found)
+        images, labels, ink = "x", "y", lambda x: 1 - x
+    arrays = {
+        client: {
+            "x": ink(np.asarray(fields[images], np.float32)).reshape(len(fields[labels]), -1),
+            "y": np.asarray(fields[labels], np.int32),
+        }
+        for client, fields in raw.arrays.items()
+    }
+    return ClientData(arrays=arrays, name="FEMNIST", label="y", metadata=raw.metadata)
+
+
+def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = None, length: int = 80) -> Text:
+    """Shakespeare's plays by role, as characters: TensorFlow Federated's file, or LEAF's folder.
+
+    Args:
+        path: `shakespeare_train.h5`, or LEAF's folder of `.json` files.
+        clients: Only these roles, or the first this many; all by default. For `.h5` files.
+        length: Characters of an example; LEAF's examples have 80.
+
+    Returns:
+        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one character later (for LEAF, int32
+        `[examples]`, the next character). Roles with less text than one example are left out.
+
+    Raises:
+        DataError: if there is no such file, with the line that downloads it.
+
+    Example:
+        >>> load_shakespeare("shakespeare_train.h5", clients=10)  # doctest: +SKIP
+    """
+    found = _existing("Shakespeare", path)
+    vocabulary = ("\x00", *_CHARACTERS)
+    number = {character: i for i, character in enumerate(vocabulary)}
+
+    def numbers(text: str) -> np.ndarray:
+        return np.array([number.get(character, 0) for character in text], np.int32)
+
+    arrays = {}
+    if found.suffix == ".h5":
+        for client, fields in load_tff_hdf5(found, clients=clients, label=None).arrays.items():
+            text = numbers("".join(_text(snippet) for snippet in fields["snippets"]))
+            if count := (len(text) - 1) // length:
+                arrays[client] = {
+                    "x": text[: count * length].reshape(count, length),
+                    "y": text[1 : count * length + 1].reshape(count, length),
+                }
+    else:
+        for client, fields in load_leaf(found, label=None).arrays.items():
+            arrays[client] = {
+                "x": np.stack([numbers(_text(row)) for row in fields["x"]]),
+                "y": np.concatenate([numbers(_text(row)) for row in fields["y"]]),
+            }
+    return Text(ClientData(arrays=arrays, name="Shakespeare"), vocabulary)
+
+
+def load_stackoverflow(
+    path: str | Path, *, clients: int | Sequence[str] | None = None, words: int = 10_000, length: int = 20
+) -> Text:
+    """Questions and answers by user, as words: TensorFlow Federated's file.
+
+    Args:
+        path: `stackoverflow_train.h5`, `stackoverflow_test.h5` or `stackoverflow_held_out.h5`.
+        clients: Only these users, or the first this many; all by default.
+        words: Size of the vocabulary: the most frequent words of what is read.
+        length: Words of an example; shorter ones are padded with 0, longer ones cut.
+
+    Returns:
+        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one word later. Entry 0 of the
+        vocabulary is padding, entry 1 any other word.
+
+    Raises:
+        DataError: if there is no such file, with the line that downloads it.
+
+    Example:
+        >>> load_stackoverflow("stackoverflow_train.h5", clients=100)  # doctest: +SKIP
+    """
+    raw = load_tff_hdf5(_existing("Stack Overflow", path), clients=clients, label=None)
+    sentences = {client: [_text(row).split() for row in fields["tokens"]] for client, fields in raw.arrays.items()}
+    counted = Counter(word for rows in sentences.values() for row in rows for word in row)
+    frequent = sorted(counted, key=lambda word: (-counted[word], word))[: words - 2]
+    vocabulary = ("", "<other>", *frequent)
+    number = {word: i for i, word in enumerate(vocabulary)}
+    arrays = {}
+    for client, rows in sentences.items():
+        table = np.zeros((len(rows), length + 1), np.int32)
+        for i, row in enumerate(rows):
+            kept = [number.get(word, 1) for word in row[: length + 1]]
+            table[i, : len(kept)] = kept
+        arrays[client] = {"x": table[:, :-1], "y": table[:, 1:]}
+    return Text(ClientData(arrays=arrays, name="Stack Overflow"), vocabulary)
+
+
+def load_cifar(path: str | Path) -> Examples:
+    """CIFAR-10 or CIFAR-100 in the binary version of their authors, in one place: `federate` hands them out.
+
+    Args:
+        path: A `.bin` file, or the folder `cifar-10-batches-bin` (training batches) or `cifar-100-binary`.
+
+    Returns:
+        Examples with `x`, float32 `[examples, 3072]` in 0 to 1 (red, green, blue planes of 32 × 32), and `y`, the class
+        (the fine one of CIFAR-100).
+
+    Raises:
+        DataError: if there is no such file, with the line that downloads it, or a file is cut off.
+
+    Example:
+        >>> load_cifar("cifar-10-batches-bin")  # doctest: +SKIP
+        Examples('CIFAR-10', 50000 examples of shape (3072,), 10 classes)
+    """
+    found = _existing("CIFAR", path)
+    files = [found] if found.is_file() else sorted(f for f in found.glob("*.bin") if not f.name.startswith("test"))
+    rows, hundred = [], False
+    for file in files:
+        flat = np.fromfile(file, np.uint8)
+        hundred = "100" in str(file.resolve().parent.name) or file.stem in ("train", "test")
+        width = 3072 + (2 if hundred else 1)
+        if not len(flat) or len(flat) % width:
+            message = (
+                f"`load_cifar` read {file.name} of {len(flat):,} bytes. A record has {width:,} bytes, so the file is "
+                f"cut off or of another kind. Download it again: {_WHERE['CIFAR']}"
+            )
+            raise DataError(message)
+        rows.append(flat.reshape(-1, width))
+    if not rows:
+        _missing("CIFAR", found)
+    table = np.concatenate(rows)
+    classes = 100 if hundred else 10
+    return Examples(
+        name=f"CIFAR-{classes}",
+        x=(table[:, -3072:] / np.float32(255)).astype(np.float32),
+        y=table[:, -3073].astype(np.int32),
+        classes=tuple(str(i) for i in range(classes)),
+    )
+
+
+def _existing(name: str, path: str | Path) -> Path:
+    found = Path(path)
+    if not found.exists():
+        _missing(name, found)
+    return found
+
+
+def _missing(name: str, path: Path) -> None:
+    message = (
+        f"The loader of {name} found nothing at {path}. The workbench downloads nothing by itself. In a terminal with "
+        f"a network: {_WHERE[name]}"
+    )
+    raise DataError(message)
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
