@@ -126,7 +126,7 @@ def write_cheatsheet(path: Path) -> Path:
 
 
 def badges(repository: str, branch: str = "main") -> str:
-    """The lines in Markdown that open each notebook in Colab and in Binder; the first cell installs the package there."""
+    """Markdown that opens each notebook in Colab and in Binder, where the first cell installs the package."""
     lines = []
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         colab = f"https://colab.research.google.com/github/{repository}/blob/{branch}/notebooks/{path.name}"
