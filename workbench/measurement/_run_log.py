@@ -110,7 +110,7 @@ class RunFolder:
 def trackers_of(log: Any) -> list[Tracker]:
     """The trackers that `log=` names; a path is a `RunFolder`."""
     items = list(log) if isinstance(log, Sequence) and not isinstance(log, str) else [] if log is None else [log]
-    made = [RunFolder(item) if isinstance(item, str | os.PathLike) else item for item in items]
+    made: list[Any] = [RunFolder(os.fspath(item)) if isinstance(item, str | os.PathLike) else item for item in items]
     if wrong := [type(item).__name__ for item in made if not isinstance(item, Tracker)]:
         message = (
             f"`run_rounds` received log={', '.join(wrong)}. A tracker has the methods start, log and finish: pass one "
@@ -123,6 +123,7 @@ def trackers_of(log: Any) -> list[Tracker]:
 
 def describe_run(step: Any, state: Any, *, data: Any, key: Any, rounds: int, name: str) -> dict[str, Any]:
     """The provenance of a run: code, versions, devices, seeds and hashes of data and state, as plain values."""
+    config: Any = jax.config  # its flags are attributes that no stub names
     return {
         "name": name or _name(step),
         "rounds": rounds,
@@ -137,8 +138,8 @@ def describe_run(step: Any, state: Any, *, data: Any, key: Any, rounds: int, nam
         "state_sha256": _digest_of(describe_state(state)),
         "command": sys.argv[:1],
         "jax_config": {
-            "enable_x64": bool(jax.config.jax_enable_x64),
-            "default_matmul_precision": jax.config.jax_default_matmul_precision,
+            "enable_x64": bool(config.jax_enable_x64),
+            "default_matmul_precision": config.jax_default_matmul_precision,
         },
     }
 

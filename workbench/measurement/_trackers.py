@@ -1,5 +1,7 @@
 """Adapters of trackers that people use; each imports its library when a run begins."""
 
+# pyright: reportMissingImports=false
+
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -91,7 +91,9 @@ class RunComparison:
     ) -> None:
         self.results, self.metric, self.minimize = results, metric, minimize
         self.confidence = confidence
-        self._last, self._resamples, self._test, self._correction = last, resamples, test, correction
+        self._last, self._resamples = last, resamples
+        self._test: Test = test
+        self._correction: Correction = correction
         longest = max(len(history) for seeds in results.values() for history in seeds.values())
         self._values: dict[str, dict[int, np.ndarray]] = {}
         self._left_out: dict[str, int] = {}

@@ -14,7 +14,7 @@ KINDS = ("curves", "finals", "profile", "fairness")
 # Okabe and Ito's colours, which most readers can tell apart; the line styles tell them apart in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINES = ("-", "--", "-.", ":")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
     "legend.fontsize": 7,
@@ -70,12 +70,12 @@ def plot_comparison(
 
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
-        axes = figure.subplots()
+        axes: Any = figure.subplots()
         table = comparison.profile(target) if kind == "profile" else None
         table = comparison.fairness(metric) if kind == "fairness" else table
         for number, name in enumerate(comparison.results):
             look = {"color": _COLOURS[number % len(_COLOURS)], "label": name}
-            line = {**look, "linestyle": _LINES[number % len(_LINES)]}
+            line: dict[str, Any] = {**look, "linestyle": _LINES[number % len(_LINES)]}
             if kind == "curves":
                 _curve(axes, comparison.curves().query("result == @name"), line)
             elif kind == "finals":

@@ -106,9 +106,13 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
         )
         return float(made.pvalue)
     if test == "wilcoxon":
-        return float(scipy.stats.wilcoxon(differences).pvalue)
+        ranked: Any = scipy.stats.wilcoxon(differences)
+        return float(ranked.pvalue)
     spread = differences.std(ddof=1)
-    return 0.0 if spread == 0 else float(scipy.stats.ttest_1samp(differences, 0).pvalue)
+    if spread == 0:
+        return 0.0
+    tested: Any = scipy.stats.ttest_1samp(differences, 0)
+    return float(tested.pvalue)
 
 
 def corrected(p_values: Sequence[float], correction: Correction) -> list[float]:

@@ -162,7 +162,7 @@ class SweepResult:
         Trials of which a seed diverged are no candidates while one finished with every seed.
         """
         table = self.final(metric)
-        table = table[table["seeds"] == table["seeds"].max()]
+        table = table.query("seeds == seeds.max()")
         means = table["mean"].to_numpy()
         at = int(means.argmin() if minimize else means.argmax())
         return self.settings[int(table["trial"].to_numpy()[at])]
