@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 import records_examples as examples
 import workbench_widgets
+from workbench_widgets._advice_state import advice_state
 
 import workbench as wb
 from workbench.records import AdviceRecord, FindingRecord, GainRecord
@@ -105,3 +106,8 @@ def test_search_arrives_as_rows_and_locked_specs_stay():
 def test_search_without_a_mesh_is_refused():
     with pytest.raises(RuntimeError, match="without a mesh"):
         workbench_widgets.Explorer(examples.fedavg_record()).start_search()
+
+
+def test_arrays_have_the_names_of_the_sharding_view():
+    state = advice_state(AdviceRecord(name="step", target="here", findings=(FINDING,)), leaves={"[0]": "model.kernel"})
+    assert state["findings"][0]["leaves"] == ["model.kernel"]

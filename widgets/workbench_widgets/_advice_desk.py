@@ -58,13 +58,14 @@ class AdviceDesk(WorkbenchWidget):
         advise: Advises | None = None,
         search: Searches | None = None,
         tree: CallTreeRecord | None = None,
+        leaf_names: Mapping[str, str] | None = None,
         **values: Any,
     ) -> None:
         self.advice: AdviceRecord | None = None
         self.search: ShardingSearchRecord | None = None
         self._searches = search
         self._search_job: Job | None = None
-        self._advises, self._advice_tree = advise, tree
+        self._advises, self._advice_tree, self._leaf_names = advise, tree, leaf_names
         self._advice_job: Job | None = None
         super().__init__(**values)
 
@@ -157,7 +158,7 @@ class AdviceDesk(WorkbenchWidget):
 
     def _advised(self, found: Any) -> Mapping[str, Any]:
         self.advice = found
-        return {f"{self._advice_place}report": advice_state(found, self._advice_tree)}
+        return {f"{self._advice_place}report": advice_state(found, self._advice_tree, self._leaf_names)}
 
 
 class Job:

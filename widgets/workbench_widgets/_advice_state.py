@@ -1,5 +1,6 @@
 """Advice as the explorer draws it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord, ShardingSearchRecord
@@ -7,17 +8,20 @@ from workbench.render import bytes_text, flops_text, gain_text, render_text, sec
 from workbench_widgets._operations import visible_rows
 
 
-def advice_state(advice: AdviceRecord, tree: CallTreeRecord | None = None) -> dict[str, Any]:
+def advice_state(
+    advice: AdviceRecord, tree: CallTreeRecord | None = None, leaves: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What the advice view draws: one card per finding, most important first, and the rules that were checked.
 
     Args:
         advice: The findings.
         tree: The call tree of the program, to name rows of the operations view.
+        leaves: Paths of arrays in the arguments -> what the sharding view calls them.
     """
     rows = {} if tree is None else visible_rows(tree)
     return {
         "sentence": render_text(advice).splitlines()[0],
-        "findings": [_finding(number, finding, rows) for number, finding in enumerate(advice.findings)],
+        "findings": [_finding(number, finding, rows, leaves or {}) for number, finding in enumerate(advice.findings)],
         "checked": list(advice.checked),
         "notes": list(advice.notes),
     }
@@ -50,7 +54,7 @@ def _choice(search: ShardingSearchRecord, number: int) -> dict[str, Any]:
     }
 
 
-def _finding(number: int, finding: FindingRecord, rows: dict[int, int]) -> dict[str, Any]:
+def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: Mapping[str, str]) -> dict[str, Any]:
     return {
         "number": number,
         "rule": finding.rule,
@@ -67,7 +71,7 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int]) -> dict[
         "compared": [_gain(each) for each in finding.compared],
         "nodes": sorted({rows[node] for node in finding.nodes if node in rows}),
         "instructions": list(finding.instructions),
-        "leaves": list(finding.leaves),
+        "leaves": [leaves.get(path, path) for path in finding.leaves],
         "axes": list(finding.axes),
         "lines": [
             {"line": f"{each.file}:{each.line}", "source": source_text(each.file, each.line), "function": each.function}

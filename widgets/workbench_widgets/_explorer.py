@@ -155,6 +155,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
             advise=advise if record.module is not None else None,
             search=search,
             tree=record.call_tree,
+            leaf_names=_leaf_names(record),
             programs=(record, *others),
             compile_for=compile_for,
             what_if=what_if,
@@ -268,6 +269,13 @@ def _parts(
     if record.cost is not None or record.module is not None:
         parts["cost"] = cost_state(record, others, can_compile=can_compile)
     return parts, arrays
+
+
+def _leaf_names(record: ProgramRecord) -> dict[str, str]:
+    """What the sharding view calls the arrays of the arguments, by their paths."""
+    leaves = record.inputs.leaves if record.inputs is not None else ()
+    names = [value.name for value in record.plan.inputs]
+    return dict(zip([leaf.path for leaf in leaves], names, strict=True)) if len(names) == len(leaves) else {}
 
 
 def _prefixed(live: dict[str, Any]) -> dict[str, Any]:

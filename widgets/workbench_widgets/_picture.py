@@ -29,7 +29,7 @@ class PictureView(WorkbenchWidget):
         record: The run or the round.
     """
 
-    module_name = "picture.js"
+    view_name = "picture"
 
     def __init__(self, record: RunRecord | TimelineRecord, **values: Any) -> None:
         self.record = record

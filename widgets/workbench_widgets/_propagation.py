@@ -27,7 +27,7 @@ class PropagationView(WorkbenchWidget):
         record: From `propagate_shardings`, or the `propagation` of a program's record.
     """
 
-    module_name = "propagation.js"
+    view_name = "propagation"
     requests: ClassVar[dict[str, str]] = {"propagation_page": "page"}
 
     def __init__(self, record: PropagationRecord, **values: Any) -> None:

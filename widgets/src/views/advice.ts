@@ -150,7 +150,8 @@ class Advice {
     blocks.push({ form: "facts", title: "", rows: figures.filter(([, text]) => text) });
     if (finding.compared.length) blocks.push(comparison(finding.compared));
     return [
-      h("header", {}, h("h3", {}, finding.title), finding.gain ? h("p", {}, gainChip(finding.gain)) : null),
+      h("header", {}, h("h3", {}, finding.title)),
+      finding.gain ? h("p", {}, gainChip(finding.gain)) : null,
       h("h4", {}, "Why"),
       h("p", {}, codeWords(finding.why)),
       h("h4", {}, "Change"),
@@ -203,12 +204,8 @@ class Advice {
 
 function gainChip(gain: Gain): HTMLElement {
   const look = gain.verified ? "good" : "plain";
-  const known = gain.verified ? "verified" : "estimated";
-  return h(
-    "span",
-    { class: `wb-figure wb-look-${look}`, "data-tip": gain.how, tabindex: 0 },
-    `${gain.text} · ${known}`,
-  );
+  const text = `${gain.quantity} ${gain.before} → ${gain.after}, ${gain.verified ? "verified" : "estimated"}`;
+  return h("span", { class: `wb-figure wb-look-${look}`, "data-tip": gain.how }, text);
 }
 
 /** The first place of a finding, and how many there are. */

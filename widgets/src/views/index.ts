@@ -10,7 +10,9 @@ import { lazy } from "./lazy";
 import { memory } from "./memory";
 import { mesh } from "./mesh";
 import { operations } from "./operations";
+import { picture } from "./picture";
 import { program } from "./program";
+import { propagation } from "./propagation";
 import { sharding } from "./sharding";
 
 export const VIEWS: Record<string, RenderView> = {
@@ -26,6 +28,8 @@ export const VIEWS: Record<string, RenderView> = {
   clients,
   mesh,
   sharding,
+  propagation,
+  picture,
   hlo,
   memory,
   compare,

@@ -1,7 +1,5 @@
 // Arrays cut over devices as a tree; one array as a picture; what another spec would cost; why values are cut as they are.
 
-import { propagation } from "../../workbench_widgets/static/propagation.js";
-import { legacyContext } from "../legacy";
 import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, s } from "../lib/dom";
@@ -9,6 +7,7 @@ import { formatBytes, formatCount, plural } from "../lib/format";
 import { split } from "../lib/split";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
+import { type Propagation, playPropagation } from "./propagation";
 import { bytesPerDevice, copies, type Leaf, type PathTree, pathTree, type Spec, written } from "./sharding-data";
 import { ShardPicture } from "./sharding-picture";
 import { Trial } from "./sharding-trial";
@@ -284,12 +283,7 @@ class Why {
       );
     this.built = true;
     replace(this.host);
-    const legacy = legacyContext(this.context, this.host);
-    const onData = (callback: () => void) => {
-      legacy.onData(callback);
-      this.again = callback;
-    };
-    propagation(Object.create(legacy, { data: { get: shown }, onData: { value: onData } }));
+    this.again = playPropagation(this.host, this.context, () => shown() as Propagation);
   }
 
   /** The propagation of what was tried last takes the place of the present one; only who looks at it asks for it. */
