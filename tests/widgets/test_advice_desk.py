@@ -109,5 +109,6 @@ def test_search_without_a_mesh_is_refused():
 
 
 def test_arrays_have_the_names_of_the_sharding_view():
-    state = advice_state(AdviceRecord(name="step", target="here", findings=(FINDING,)), leaves={"[0]": "model.kernel"})
+    advice = AdviceRecord(name="step", target="here", findings=(FINDING,), checked=("a rule",))
+    state = advice_state(advice, leaves={"[0]": "model.kernel"})
     assert state["findings"][0]["leaves"] == ["model.kernel"]
