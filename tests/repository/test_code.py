@@ -45,8 +45,8 @@ def modules_of(requirements):
     return {module for module, names in found.items() if declared & set(map(canonicalize_name, names))}
 
 
-# Never installed apart from a declared library: two with jax, the kernel's parts with JupyterLab and ipywidgets.
-COMES_WITH = {"jaxlib", "ml_dtypes", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
+# Never installed apart from a declared library: three with jax, the kernel's parts with JupyterLab and ipywidgets.
+COMES_WITH = {"jaxlib", "ml_dtypes", "scipy", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
 OURS = set(PACKAGES)
 ALLOWED = modules_of(project()["dependencies"]) | set(sys.stdlib_module_names) | OURS | COMES_WITH
 
