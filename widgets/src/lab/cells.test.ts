@@ -41,7 +41,7 @@ describe("the line in the cell", () => {
 });
 
 it("a file is opened where the server has it", () => {
-  expect(relativePath("/home/me/lab/model.py", "/home/me")).toBe("lab/model.py");
-  expect(relativePath("/usr/lib/x.py", "/home/me")).toBeNull();
-  expect(relativePath("model.py", "/home/me")).toBe("model.py");
+  expect(relativePath("/data/me/lab/model.py", "/data/me")).toBe("lab/model.py");
+  expect(relativePath("/other/x.py", "/data/me")).toBeNull();
+  expect(relativePath("model.py", "/data/me")).toBe("model.py");
 });
