@@ -58,7 +58,14 @@ def test_wheel_holds_every_file_of_a_package(wheel, package):
 
 
 def test_wheel_installs_nothing_else_at_the_top(wheel):
-    assert {top for name in wheel if not (top := name.split("/")[0]).endswith(".dist-info")} == set(PACKAGES)
+    tops = {top for name in wheel if not (top := name.split("/")[0]).endswith((".dist-info", ".data"))}
+    assert tops == set(PACKAGES)
+
+
+def test_wheel_puts_only_the_labextension_beyond_the_packages(wheel):
+    data = {name.partition(".data/")[2] for name in wheel if ".data/" in name}
+    assert data
+    assert all(name.startswith("data/share/jupyter/labextensions/mapreduce-workbench/") for name in data)
 
 
 def test_wheel_holds_the_course(wheel):

@@ -13,7 +13,9 @@ from workbench_widgets._saved import SAVED
 
 from workbench.render import css_variables
 
-NOTEBOOK = """
+NOTEBOOK = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 import records_examples as examples, workbench_widgets
 workbench_widgets.Explorer(examples.fedavg_record())"""
 

@@ -124,10 +124,9 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         player = player_state(None, record)
         if player["collectives"] or play is not None:
             parts["player"] = player | {"can_play": play is not None}
-        parts["advice"] = {
-            "can_advise": advise is not None and record.module is not None,
-            "can_search": search is not None,
-        }
+        can_advise, can_search = advise is not None and record.module is not None, search is not None
+        if can_advise or can_search:
+            parts["advice"] = {"can_advise": can_advise, "can_search": can_search}
         live: dict[str, Any] = {}
         if monitor is not None:
             parts["devices"] = {}

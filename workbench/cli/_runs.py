@@ -38,7 +38,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
     table = list_runs(_registry(arguments.folder))
     if arguments.json:
-        print(json.dumps(json.loads(table.to_json(orient="records")), indent=1))
+        print(table.to_json(orient="records", indent=1))
     else:
         print(table.to_string(index=False, float_format="{:.4g}".format) if len(table) else "no runs")
     return 0

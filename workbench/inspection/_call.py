@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
@@ -264,7 +265,7 @@ def trace_call(
 
 def _moved(x: Any, mesh: AnyMesh) -> Any:
     """What lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
-    placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, jax.core.Tracer)
+    placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, Tracer)
     sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):
         return x

@@ -100,7 +100,7 @@ export function addCommands(
     "Opens the explorer of the function that the cell defines or calls",
     () => mine.exploreCell(),
   );
-  add(DEVICES, "Show devices beside the notebook", "Memory and load of the kernel's devices, live", () =>
+  add(DEVICES, "Show devices next to the notebook", "Memory and load of the kernel's devices, live", () =>
     mine.devices(),
   );
   add(

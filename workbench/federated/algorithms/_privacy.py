@@ -89,7 +89,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
         raise ProgramError(message)
 
 
-def clip_to_norm(tree: Any, limit: float) -> Any:
+def clip_to_norm(tree: Any, limit: float | jax.Array) -> Any:
     """A pytree scaled down to norm `limit`, if it is longer."""
     # The root of 0 has no derivative; an update of 0 is not scaled at all.
     squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]
