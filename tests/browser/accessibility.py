@@ -38,7 +38,8 @@ _NAMELESS = """root => [...root.querySelectorAll(
   .filter(n => !(n.getAttribute("aria-label") || n.labels?.length || n.textContent.trim()))
   .map(n => n.outerHTML.slice(0, 120))"""
 
-_CUT = """root => [...root.querySelectorAll("svg text")]
+# The graph of a module is larger than its window and is dragged and zoomed: its edge cuts by intention.
+_CUT = """root => [...root.querySelectorAll("svg:not(.wb-graphsvg) text")]
   .filter(n => n.getClientRects().length && n.textContent.trim())
   .filter(n => {
     const box = n.getBoundingClientRect(), all = n.closest("svg").getBoundingClientRect();
