@@ -49,7 +49,7 @@ def test_three_questions_are_answered_within_five_clicks_each(lab_page: Page, la
     expect(first).to_contain_text("clients")
     expect(first).to_contain_text("wb.reduce_mean(update)")
     which_line.click(first)
-    details = view.get_by_role("complementary", name="Details of the chosen instruction or line")
+    details = view.get_by_role("complementary", name="Details of the selected instruction or line")
     expect(details).to_contain_text("2 groups of 4")
     which_line.click(view.get_by_role("button", name="Source and listings"))
     expect(view.get_by_label("Your source, In [3]").locator(".wb-cm-chosen")).to_contain_text("wb.reduce_mean(update)")
