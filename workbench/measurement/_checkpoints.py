@@ -85,7 +85,11 @@ class Checkpoints:
         try:
             if finished in manager.all_steps():  # it could not be read, or it would have been resumed from
                 manager.delete(finished)
-            manager.save(finished, args=arguments, force=True)
+            try:
+                manager.save(finished, args=arguments, force=True)
+            except FileNotFoundError:  # orbax's threads still removed what an earlier failed write of this step left
+                self._manager = None
+                self._open().save(finished, args=arguments, force=True)
         except BaseException:
             self._manager = None  # a manager that failed half-way may take the unfinished checkpoint for a finished one
             raise
