@@ -32,7 +32,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     code = f"jax.jit({name}, donate_argnums={donated})" if positions else ""
     yield FindingRecord(
         rule="missing donation",
-        what=f"{bytes_text(missing)} of arguments could be given to the results, and are kept beside them.",
+        what=f"{bytes_text(missing)} of arguments could be given to the results, and both are kept.",
         why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
         "donated, so old and new values are in memory together.",
         change=f"Donate them: `{code}`."

@@ -37,8 +37,7 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             rule="spec on another dimension",
             what=f"`{group.pattern}` is sharded as {spec_code(spec)}; as {spec_code(other)} the program would send "
             f"{bytes_text(after)} instead of {bytes_text(before)}.",
-            why="Its sharded dimension does not agree with the operations that read it, so that every device has to "
-            "fetch the parts of others.",
+            why="Planned with this spec, the collectives of the program exchange fewer bytes.",
             change=f"Shard `{group.pattern}` as {spec_code(other)}.",
             code=f"# sharding of {group.pattern}\nNamedSharding(mesh, {spec_code(other)})",
             evidence=(f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}",),

@@ -1,7 +1,7 @@
 """Shamir's secret sharing over a prime field.
 
-The libraries that share secrets do it for bytes or in GF(2¹²⁸), one bit at a time (PyCryptodome: about 0.1 ms per
-share, and a round needs clients² of them). Over a prime field Python's integers do it in a microsecond.
+The libraries that share secrets do it for bytes or in GF(2¹²⁸), one bit at a time (PyCryptodome), and a round needs
+clients² shares. Over a prime field Python's own integers compute a share.
 """
 
 import secrets
