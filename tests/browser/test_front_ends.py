@@ -93,12 +93,14 @@ def executed() -> list[nbformat.NotebookNode]:
     return [nbformat.v4.new_output("execute_result", data=bundle[0], metadata=bundle[1], execution_count=1)]
 
 
-def test_notebook_opened_without_running_shows_the_picture(page: Page, lab: str, lab_root: Path):
+def test_notebook_opened_without_running_is_interactive(page: Page, lab: str, lab_root: Path):
     name = write(lab_root, "reopened.ipynb", executed())  # unsigned, so JupyterLab does not trust it
     open_notebook(page, lab, name)
-    picture = page.locator(".jp-OutputArea-output img")
-    expect(picture).to_have_attribute("alt", examples_sentence())
-    assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") > 300
+    output = page.locator(".jp-OutputArea-output")
+    view = output.get_by_role("group", name=examples_sentence(), exact=True).first
+    expect(view).to_be_visible()
+    view.get_by_role("tab", name="Mesh", exact=True).click()
+    expect(view.locator("[data-device]")).to_have_count(8)
 
 
 def examples_sentence() -> str:
