@@ -1,5 +1,6 @@
 """The same views in Notebook 7, in Voila, in a notebook that nobody runs, and as exported pages."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +127,7 @@ def test_exported_explorer_is_interactive_from_a_file(page: Page, tmp_path: Path
     view.get_by_role("tab", name="HLO").click()
     view.locator('[data-collective="all-reduce.1"]').click()
     view.get_by_role("button", name="Graph", exact=True).click()
-    expect(view.locator("canvas.wb-graph")).to_have_attribute("data-open", "5")  # few instructions: all stages open
+    box = view.locator(".wb-graph").get_by_role("button", name=re.compile("^instruction all-reduce.1:"))
+    expect(box).to_have_class(re.compile("wb-selected"))
     view.get_by_role("tab", name="Program").click()
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")

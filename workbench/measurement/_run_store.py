@@ -105,7 +105,7 @@ def load_run(path: str | Path, make_run: Callable[..., Any]) -> StoredRun:
             round_of(json.loads(line)) for line in lines[:-1]
         ]  # the last one ends in a line break, or was cut off
         assert isinstance(about["status"], str)
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
         message = (
             f"`Run.load` received {str(place)!r}, which holds no run ({type(error).__name__}: {str(error)[:200]}). A "
             f"run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`: `workbench runs list` shows "

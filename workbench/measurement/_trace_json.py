@@ -14,6 +14,7 @@ from workbench.measurement._xplane import EventKind, PlaneEvent
 _CHUNK = 1 << 20
 _LARGEST_EVENT = 1 << 24
 MOST_EVENTS = 2_000_000  # XProf itself writes at most a million
+_DAMAGE = (EOFError, OSError, zlib.error, ValueError, ArithmeticError, TypeError, AttributeError, RecursionError)
 _DERIVED_ARGS = ("long_name", "deduplicated_name")
 
 
@@ -72,7 +73,7 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
                 if count >= MOST_EVENTS:
                     damage = f"only its first {MOST_EVENTS} events were read"
                     break
-    except (EOFError, OSError, zlib.error, ValueError, ArithmeticError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         damage = f"{type(error).__name__}: {error}"
     if not found:
         msg = (

@@ -91,7 +91,7 @@ class Record:
         """
         try:
             plain = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             message = (
                 f"`{cls.__name__}.from_json` received text that is not JSON: {error}. Pass the text that "
                 "`Record.to_json` wrote, whole."
