@@ -45,7 +45,7 @@ def test_specs_are_tried_from_menus_and_the_propagation_is_played(
     view.get_by_label("mesh axes of dimension 0").select_option(label="model")
     view.get_by_role("button", name="Compile and compare").click()
     added = view.locator('[data-change="added"]')
-    expect(view.locator(".wb-desk [role=status]")).to_contain_text("(compiled)", timeout=120_000)
+    expect(view.locator(".wb-desk p[role=status]")).to_contain_text("(compiled)", timeout=120_000)
     expect(added).to_contain_text("all-reduce")
     expect(added).to_contain_text("model")
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
