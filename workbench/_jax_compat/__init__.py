@@ -53,6 +53,12 @@ def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
 warn_of_newer_jax()
 
 
+def jit_cache_size(fn: Any) -> int | None:
+    """How many compiled versions the cache of a `jax.jit` function holds; None for what has no such cache."""
+    count = getattr(fn, "_cache_size", None)
+    return int(count()) if callable(count) else None
+
+
 def at_top_level() -> bool:
     """Whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
     return _core.trace_state_clean()

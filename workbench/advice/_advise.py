@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 
 from workbench.advice._collectives import gather_and_slice, loop_invariant_gather, reduced_then_sliced, wide_collective
 from workbench.advice._evidence import with_evidence
-from workbench.advice._host import host_in_loop
+from workbench.advice._host import host_in_loop, retraces
+from workbench.advice._links import device_order, slow_axis
+from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
-from workbench.advice._sharding import large_replicated, unbalanced_clients, unused_axis
+from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec
-from workbench.advice._verify import Recompile, verified
+from workbench.advice._verify import Recompile, count_traces, verified, wrapper_of
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
@@ -31,7 +33,14 @@ RULES: tuple[Rule, ...] = (
     large_replicated,
     unused_axis,
     unbalanced_clients,
+    empty_slots,
+    slow_axis,
+    device_order,
     host_in_loop,
+    retraces,
+    small_loop_body,
+    many_small_instructions,
+    unrolled_layers,
 )
 
 
@@ -40,6 +49,7 @@ def advise_record(
     *,
     recompile: Recompile | None = None,
     planner: SearchProgram | None = None,
+    fn: Callable | None = None,
     at_most: int = 20,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
@@ -51,6 +61,7 @@ def advise_record(
         recompile: Compiles a variant of the program; with it, gains of changes that can be applied from outside
             (donation, specs) are verified by compiling them. Without it none is.
         planner: Prices the program with other specs; the rules that try some need it.
+        fn: The function itself: what compiles it (`jax.jit`, `nnx.jit`), and how often it did so here.
         at_most: Findings to keep.
         progress: Called with what is done now and the seconds so far.
         cancel: Ends the verification once it is set; findings that were not verified by then are kept as estimates.
@@ -73,7 +84,7 @@ def advise_record(
             "compiled instructions: inspect it on a mesh of devices, or for a `target`."
         )
         raise InspectionError(message)
-    program = Compiled(record, record.module, planner)
+    program = Compiled(record, record.module, planner, traces=count_traces(fn), wrapper=wrapper_of(fn))
     began = time.monotonic()
 
     def report(phase: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from workbench.advice._module import Compiled
 from workbench.records import FindingRecord
 
+_MANY_TRACES = 4
 _TARGETS = ("callback", "CallbackTo", "MoveToHost", "MoveToDevice")
 
 
@@ -28,3 +29,18 @@ def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
             instructions=(each.name,),
             sources=() if each.source is None else (each.source,),
         )
+
+
+def retraces(program: Compiled) -> Iterator[FindingRecord]:
+    """A function that was traced and compiled again and again for other shapes or dtypes."""
+    if program.traces is None or program.traces < _MANY_TRACES:
+        return
+    yield FindingRecord(
+        rule="retraces",
+        what=f"`{program.record.name}` was compiled {program.traces} times in this kernel.",
+        why="Every new shape, dtype, weak type or static argument compiles the function again.",
+        change="Pad to a few fixed shapes, and pass numbers as arrays of one dtype. `with wb.explain():` around a few "
+        "calls says which argument changed.",
+        evidence=(f"{program.traces} entries in the cache of the compiled function",),
+        weight=min(0.5, 0.05 * program.traces),
+    )

@@ -29,7 +29,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     positions = sorted(_argument_positions(inputs, paths))
     donated = tuple(positions) if len(positions) != 1 else positions[0]
     name = program.record.name if program.record.name.isidentifier() else "fn"
-    code = f"jax.jit({name}, donate_argnums={donated})" if positions else ""
+    code = f"{program.wrapper}({name}, donate_argnums={donated})" if positions and program.wrapper else ""
     yield FindingRecord(
         rule="missing donation",
         what=f"{bytes_text(missing)} of arguments could be given to the results, and both are kept.",

@@ -23,6 +23,8 @@ class Compiled:
     record: ProgramRecord
     module: ModuleRecord
     planner: "SearchProgram | None" = None  # prices the program with other specs, where that is possible
+    traces: int | None = None  # how often the function was compiled in this process; None where nothing counts it
+    wrapper: str = "jax.jit"  # what compiles the user's function: "jax.jit", "nnx.jit"
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:

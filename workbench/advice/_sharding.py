@@ -88,6 +88,30 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
         )
 
 
+def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
+    """Clients that do not divide over the devices, so that some devices compute for empty slots."""
+    mesh = program.record.mesh
+    if mesh is None:
+        return
+    for name in dict.fromkeys(held.placement for held in mesh.clients):
+        held = [each for each in mesh.clients if each.placement == name]
+        clients, empty = sum(each.stop - each.start for each in held), sum(each.padding for each in held)
+        if not empty or empty < 0.1 * (clients + empty):
+            continue
+        most = max(each.stop - each.start + each.padding for each in held)
+        devices = (clients + empty) // most
+        yield FindingRecord(
+            rule="uneven clients",
+            what=f"{clients} `{name}` on {devices} groups of devices leave {empty} of {clients + empty} slots empty.",
+            why=f"Every device computes {most} slots, whether clients are there or not.",
+            change=f"Take {clients - clients % devices or devices} or {-(-clients // devices) * devices} `{name}`, a "
+            f"multiple of {devices}.",
+            evidence=(f"{most} slots per group of devices, {empty} empty",),
+            weight=empty / (clients + empty),
+            axes=(name,),
+        )
+
+
 def best_spec(leaf: LeafShardingRecord, sizes: dict[str, int]) -> tuple[str, tuple[tuple[str, ...], ...]] | None:
     """The largest unused axis, and the spec that shards the largest dimension which it divides."""
     used = {axis for axes in leaf.spec for axis in axes}

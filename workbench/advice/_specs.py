@@ -12,6 +12,7 @@ from workbench.render import bytes_text, spec_code
 
 _LESS = 0.9  # of the bytes sent: a change that saves less is no finding
 _SMALL_BYTES = 1 << 12
+_SAME_WORK = 1.05  # of the FLOPs of one device
 _TRIED = 12  # arguments, the largest first
 
 
@@ -21,14 +22,21 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     if planner is None or base is None:
         return
     before = sum(base.sent.values())
+    trains = any(group.outputs for group in planner.groups)
     for at, group in enumerate(planner.groups[:_TRIED]):
         spec = base.specs[at]
-        if not any(spec) or before < _SMALL_BYTES:
+        # in a training step a batch is sharded over its examples, and what may lie wrongly is the state
+        if not any(spec) or before < _SMALL_BYTES or (trains and not group.outputs):
             continue
         permuted = {each for each in itertools.permutations(spec) if each != spec}
         others = sorted(each for each in permuted if _divides(each, group.shape, planner))
         tried = [(each, _planned(planner, (*base.specs[:at], each, *base.specs[at + 1 :]))) for each in others]
-        better = [(sum(priced.sent.values()), other) for other, priced in tried if priced is not None]
+        # a spec under which devices repeat each other's work is no better, however little it sends
+        better = [
+            (sum(priced.sent.values()), other)
+            for other, priced in tried
+            if priced is not None and (priced.flops or 0.0) <= _SAME_WORK * (base.flops or 0.0)
+        ]
         if not better or min(better)[0] > _LESS * before:
             continue
         after, other = min(better)

@@ -2,10 +2,14 @@
 
 import ast
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from workbench._jax_compat import jit_cache_size
 from workbench.advice._module import Compiled
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram
@@ -130,15 +134,32 @@ def planner_of(traced: Any, options: dict[str, Any]) -> SearchProgram | None:
         return None
 
 
+def wrapper_of(fn: Callable | None) -> str:
+    """What compiles a function, as it is written; empty where its way of donating is another one."""
+    module = type(fn).__module__
+    return "nnx.jit" if module.startswith("flax.nnx") else "" if module.startswith("equinox") else "jax.jit"
+
+
+def count_traces(fn: Callable | None) -> int | None:
+    """How many compiled versions of a function its cache holds; None for a function without a cache."""
+    return jit_cache_size(getattr(fn, "jitted_fn", fn))
+
+
+def _donating(fn: Callable, positions: tuple[int, ...]) -> Callable:
+    if wrapper_of(fn) == "nnx.jit":
+        wrapped: Any = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
+        return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=positions)
+    return jax.jit(fn, donate_argnums=positions)
+
+
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
     """Compiles variants of a traced call: with donated arguments, or with other specs of its arguments."""
-    import jax
 
     def recompile(*, donate: tuple[int, ...] = (), specs: dict[str, Any] | None = None) -> ProgramRecord:
         if specs is not None:
             given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
             return traced.try_specs(specs, **given).after
-        fn = jax.jit(traced.fn, donate_argnums=donate)
+        fn = _donating(traced.fn, donate)
         with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)

@@ -184,7 +184,7 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
     def found(**waiting: Any) -> AdviceRecord:
         known = {k: v for k, v in remembered.items() if v is not None}
         planner, recompile = planner_of(shapes, known), recompiler(shapes, known)
-        return advise_record(record, recompile=recompile, planner=planner, **waiting)
+        return advise_record(record, recompile=recompile, planner=planner, fn=traced.fn, **waiting)
 
     return advise
 

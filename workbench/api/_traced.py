@@ -330,7 +330,8 @@ class Traced:
         recompile = recompiler(self, dict(options)) if verify else None
         waiting = {"progress": options.get("progress"), "cancel": options.get("cancel")}
         record = self.inspect(**options)
-        return advise_record(record, recompile=recompile, planner=planner_of(self, dict(options)), **waiting)
+        planner = planner_of(self, dict(options))
+        return advise_record(record, recompile=recompile, planner=planner, fn=self.fn, **waiting)
 
     def suggest_shardings(
         self,

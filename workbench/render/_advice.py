@@ -27,6 +27,8 @@ def render_advice_text(advice: AdviceRecord) -> str:
 def gain_text(gain: GainRecord) -> str:
     """A gain in words, with whether it was verified."""
     write = {"seconds": seconds_text, "FLOPs": flops_text}.get(gain.quantity, bytes_text)
+    if not gain.verified and gain.before == gain.after:  # nothing is known of it
+        return gain.how
     word = "verified" if gain.verified else "estimated"
     return f"{gain.quantity} {write(gain.before)} -> {write(gain.after)} ({word}: {gain.how})"
 

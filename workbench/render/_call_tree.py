@@ -112,9 +112,14 @@ def collective_lines(tree: CallTreeRecord) -> list[str]:
             each = bytes_text(payload / executions) if executions else "0 B"
             said = f"{count_text(round(executions))} × {kind} over {over}: {each} each, {bytes_text(sent)} sent"
         else:  # the compiler combined it with others
-            said = f"{count:.2g} of a combined {kind} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
+            part = f"{count:.1f} of several combined {kind}s" if count > 1 else f"{_part(count)} of a combined {kind}"
+            said = f"{part} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
         lines.append((sent, f"  {said}, {place}"))
     return [line for _, line in sorted(lines, key=lambda item: -item[0])]
+
+
+def _part(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else "less than 1 %"
 
 
 def render_call_tree_svg(

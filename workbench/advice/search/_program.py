@@ -32,6 +32,7 @@ class Priced:
     fits: bool | None = None
     how: Literal["planned", "compiled"] = "planned"
     note: str = ""
+    flops: float | None = None  # of one device; None where it was compiled
 
 
 class SearchProgram:
@@ -142,6 +143,7 @@ class SearchProgram:
             peak_bytes=trial.peak_bytes,
             argument_bytes=trial.argument_bytes,
             sent=sent,
+            flops=trial.flops,
             fits=trial.peak_bytes <= self.memory_bytes,
         )
         self._planned[assignment, without] = priced
