@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.engines import pack, read_header
-from workbench.engines._artifact import MAGIC
+from workbench.engines._artifact import MAGIC, unpack
 from workbench.errors import InspectionError
 
 
@@ -73,6 +73,14 @@ def test_shardings_are_kept():
     assert exported.header["devices"] == 4
     assert loaded.module.in_shardings_jax(mesh)[0].spec == P("clients")
     np.testing.assert_allclose(result, np.tanh(np.arange(8.0)).mean(), rtol=1e-6)
+
+
+def test_artifact_names_no_folder_of_this_machine(exported: Any):
+    text = unpack(bytes(exported))[1].mlir_module_serialized
+    assert b"test_export.py" in text or b"engine_contract.py" in text
+    assert str(Path(__file__).parents[2]).encode() not in text
+    assert str(Path(jax.__file__).parents[1]).encode() not in text
+    assert str(Path.home()).encode() + b"/" not in text
 
 
 @pytest.mark.parametrize("position", [10, 60, -1], ids=["digest", "header", "body"])

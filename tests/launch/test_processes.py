@@ -1,6 +1,7 @@
 """What only processes can do: be killed, keep apart, and leave nothing behind."""
 
 import contextlib
+import gc
 import linecache
 import os
 import signal
@@ -217,12 +218,23 @@ def test_when_the_parent_dies_by_a_signal_no_process_and_no_folder_is_left(signa
     folder = tmp_path_factory.mktemp("t")  # short: addresses of sockets have about a hundred characters
     process, found = started_script(folder, "stay")
     assert len(list(folder.glob("wb-*"))) == 1
+    shared = shared_memory(found)
     assert alive(found) == found
     process.send_signal(signal_number)
     process.wait(LONG)
     process.stdout.close()
     assert nodes.eventually(lambda: not alive(found))
-    assert nodes.eventually(lambda: not list(folder.glob("wb-*")))
+    assert nodes.eventually(lambda: {file.name for file in folder.iterdir()} == {"orphans.py"})
+    assert nodes.eventually(lambda: not any(os.path.exists(name) for name in shared))  # noqa: PTH110
+
+
+def shared_memory(pids):
+    """The files of shared memory that processes use."""
+    names = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            names |= {map.path for map in psutil.Process(pid).memory_maps() if map.path.startswith("/dev/shm/")}
+    return names
 
 
 def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(tmp_path):
@@ -230,6 +242,63 @@ def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(
     assert process.wait(LONG) == 0
     process.stdout.close()
     assert nodes.eventually(lambda: not alive(found))
+
+
+def dropped_program(engine):
+    """Starts services and workers, and returns what must not be there when nobody holds the program any more."""
+    program, counter = counter_program()
+    program.add_node(PyNode(nodes.idle))
+    launched = launch(program, engine)
+    launched.client(counter).add(1)
+    return launched, counter
+
+
+def left_of(engine, before):
+    if engine == "processes":
+        return alive({process.pid for process in psutil.Process().children(recursive=True)} - before["processes"])
+    return {thread for thread in threading.enumerate() if thread.name.startswith("processes:")} - before["threads"]
+
+
+@pytest.fixture
+def before():
+    with launch(counter_program()[0], "processes"):  # the server that forks stays
+        pass
+    processes = {process.pid for process in psutil.Process().children(recursive=True)}
+    return {"processes": processes, "threads": set(threading.enumerate())}
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+@pytest.mark.parametrize("in_a_cycle", [False, True], ids=["", "in a cycle"])
+def test_a_program_that_nobody_holds_is_stopped(engine, in_a_cycle, before, caplog):
+    launched, _ = dropped_program(engine)
+    assert left_of(engine, before)
+    if in_a_cycle:
+        launched.itself = launched
+    del launched
+    gc.collect()
+    assert nodes.eventually(lambda: not left_of(engine, before))
+    assert "nobody holds the launched program" in caplog.text
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_a_program_is_not_stopped_while_somebody_holds_a_client_of_it(engine, before):
+    launched, counter = dropped_program(engine)
+    client = launched.client(counter).within(LONG)
+    del launched
+    gc.collect()
+    assert [client.add(1) for _ in range(3)] == [2, 3, 4]
+    del client
+    gc.collect()
+    assert nodes.eventually(lambda: not left_of(engine, before))
+
+
+def test_a_call_under_way_is_answered_though_nobody_holds_the_program(before):
+    launched, counter = dropped_program("processes")
+    future = launched.client(counter).futures.add(1)
+    del launched
+    gc.collect()
+    assert future.result(LONG) == 2
+    assert nodes.eventually(lambda: not left_of("processes", before))
 
 
 def test_a_process_imports_only_what_its_node_needs():

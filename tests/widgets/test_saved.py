@@ -1,8 +1,11 @@
 import base64
 import gzip
 import json
+import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import nbformat
 import pytest
 import workbench_widgets
@@ -11,8 +14,10 @@ from records_examples import fedavg_record, gradient_record
 from workbench_widgets._bundle import LABEXTENSION, labextension_files
 from workbench_widgets._saved import SAVED
 
+import workbench as wb
 from workbench.render import css_variables
 
+BASE64 = re.compile(r'"wb-base64": "([^"]*)"')
 NOTEBOOK = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
@@ -33,6 +38,18 @@ def test_output_holds_the_state_of_the_view_for_readers_without_a_kernel() -> No
     state = json.loads(gzip.decompress(base64.b64decode(saved["state"])))
     assert state["view"] == "explorer"
     assert state["state"]["data"]["title"] == view.record.name
+
+
+def test_what_leaves_the_machine_with_a_view_names_no_folder_of_it() -> None:
+    """The page, and the state in a notebook, decoded; both hold the user's code and every line of the HLO."""
+    program = wb.program(clients=4)(lambda x: wb.reduce_mean(wb.map_fn(lambda row: row @ row, x)))
+    view = wb.explore(program)(jnp.ones((4, 8)))
+    packed = json.loads(gzip.decompress(base64.b64decode(outputs_of(view)[SAVED]["state"])))
+    texts = [view.to_html(), json.dumps(packed)]
+    texts += [base64.b64decode(found).decode(errors="replace") for found in BASE64.findall(texts[1])]
+    assert Path(__file__).name in texts[0]
+    for folder in (Path(__file__).parents[2], Path(jax.__file__).parents[1], Path.home()):
+        assert not [text for text in texts if f"{folder}/" in text]
 
 
 def test_state_that_is_too_large_for_a_notebook_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

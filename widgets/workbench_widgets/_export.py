@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from workbench.records import shorten_paths
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _code_of(widgets: Sequence["WorkbenchWidget"]) -> str:
     """The user's code, folded; each cell and file once."""
     found: dict[str, str] = {}
     for widget in widgets:
-        found.update(dict(widget.data.get("code") or ()))
+        found.update({shorten_paths(title): text for title, text in dict(widget.data.get("code") or ()).items()})
     if not found:
         return ""
     blocks = [f"<h2>{html.escape(title)}</h2><pre>{html.escape(text)}</pre>" for title, text in found.items()]
@@ -69,8 +70,8 @@ def _code_of(widgets: Sequence["WorkbenchWidget"]) -> str:
 
 
 def plain_state(widget: "WorkbenchWidget") -> dict[str, Any]:
-    """What a page needs of a widget to draw it, as JSON: bytes in base64."""
-    return _plain({name: getattr(widget, name) for name in SHARED})
+    """What a page needs of a widget to draw it, as JSON: bytes in base64, files without this machine's folders."""
+    return shorten_paths(_plain({name: getattr(widget, name) for name in SHARED}))
 
 
 def _inert(value: Any) -> str:

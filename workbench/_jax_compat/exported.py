@@ -4,9 +4,11 @@ Written against JAX 0.10 to 0.12: the list of targets is private, the checks tha
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax.export
+from jax._src import config as _config
 from jax._src.export import _export
 from jax._src.interpreters import mlir as _mlir
 from jaxlib.mlir import ir as _ir
@@ -41,3 +43,8 @@ def _targets(operation: Any) -> Iterator[str]:
         if now.name.endswith(".custom_call"):
             yield _ir.StringAttr(now.attributes["call_target_name"]).value
         waiting.extend(op.operation for region in now.regions for block in region.blocks for op in block.operations)
+
+
+def without_folders(pattern: str) -> AbstractContextManager[None]:
+    """While it lasts, what is lowered names source files without what `pattern` matches of their names."""
+    return _config.hlo_source_file_canonicalization_regex(pattern)

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax.export
 
+from workbench._jax_compat.exported import without_folders
 from workbench.engines import pack, read_header, unpack
 from workbench.errors import InspectionError
 from workbench.inspection import Call, current_mesh
 from workbench.plan import ChunkSize
-from workbench.records import write_whole
+from workbench.records import folders_pattern, write_whole
 
 
 class ExportedProgram(bytes):
@@ -46,7 +47,8 @@ def export_program(
     version = call.under(current_mesh() or call.mesh)
     jitted = version.jitted(call.chunk_size if chunk_size is None else chunk_size[0])
     try:
-        module = jax.export.export(jitted, platforms=platforms)(*call.args, **call.kwargs)
+        with without_folders(folders_pattern()):
+            module = jax.export.export(jitted, platforms=platforms)(*call.args, **call.kwargs)
         return ExportedProgram(pack(module, name=name, vjp_order=derivatives))
     except (ValueError, NotImplementedError, TypeError) as error:
         message = (

@@ -29,7 +29,7 @@ class Executor(Engine):
     "forkserver" context, and with Dask's `Client.get_executor()` (extra `dask`). To other processes a stage travels as
     StableHLO with its versions, never as pickled code, and is compiled once per worker. Where only reductions read the
     clients, a task returns the partial result of its batch and not the clients' rows. Workers must be able to import
-    `workbench`.
+    `workbench`. Worker processes of this machine that computed a task end when this process does, however it ends.
 
     Args (of the constructor):
         pool: The executor. It stays yours: it is not shut down.

@@ -1,10 +1,13 @@
 """The other end of a task: runs in a worker, which knows nothing but what arrives as bytes and arrays."""
 
 import dataclasses
+import functools
+import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import connection
 from typing import Any
 
 import jax
@@ -38,6 +41,7 @@ _LOCK = threading.Lock()
 
 def run_task(task: Task) -> Reply:
     """Runs one batch; a stage is compiled when its first batch arrives and kept."""
+    end_with_parent()
     started = time.perf_counter()
     call, compile_seconds = _LOADED.get(task.digest), 0.0
     if call is None:
@@ -50,6 +54,26 @@ def run_task(task: Task) -> Reply:
     started = time.perf_counter()
     outputs = [np.asarray(x) for x in jax.block_until_ready(call(*task.operands))]
     return Reply(outputs, _place(), time.perf_counter() - started, compile_seconds)
+
+
+@functools.cache
+def end_with_parent() -> None:
+    """Ends a worker of a pool when the process that made the pool is gone; such workers wait for it for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_for_end, args=(parent,), name="end with the kernel", daemon=True).start()
+
+
+def _wait_for_end(parent: Any) -> None:
+    sentinel = getattr(parent, "_sentinel", None)
+    if sentinel is not None:
+        connection.wait([sentinel])
+    elif os.getppid() == parent.pid:  # loky's workers have no sentinel
+        while os.getppid() == parent.pid:
+            time.sleep(0.5)
+    else:
+        return
+    os._exit(1)  # in the middle of a computation that nobody reads
 
 
 def _load(task: Task) -> Callable:

@@ -42,6 +42,7 @@ class Order:
     here: str
     authkey: bytes
     attempt: int
+    scratch: str  # Python's own folder of the parent, with the socket of the server that forks
 
 
 def main(order: Order, pipe: Any, log_path: str, environment: dict[str, str]) -> None:
@@ -114,13 +115,14 @@ class _Child:
                 _leave(self._wake.recv())
 
     def _leave_an_empty_house(self) -> None:
-        # The parent died without a chance to remove the launch's folder; the last child does.
-        here = Path(self._order.here)
-        for file in (here, here.with_suffix(".log")):
+        # The parent died without a chance to remove the launch's folder and its own; the last child does.
+        here, scratch = Path(self._order.here), Path(self._order.scratch)
+        for file in (here, here.with_suffix(".log"), *scratch.glob("listener-*")):
             with contextlib.suppress(OSError):
                 file.unlink()
-        with contextlib.suppress(OSError):
-            here.parent.rmdir()
+        for folder in (here.parent, scratch):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         _leave(1)
 
     def _obey(self, order: str, *details: str) -> None:

@@ -59,9 +59,10 @@ class Client:
     What a method raises is raised here, with the traceback of where it happened.
     """
 
-    def __init__(self, line: Line, timeout_seconds: float | None = None) -> None:
+    def __init__(self, line: Line, timeout_seconds: float | None = None, *, keeps: Any = None) -> None:
         self._line = line
         self._timeout_seconds = timeout_seconds
+        self._keeps = keeps  # the launched program, which must not end while somebody can call it
 
     @property
     def futures(self) -> "Futures":
@@ -71,21 +72,21 @@ class Client:
         also those that it will probably begin within 20 ms, at most 64); the others wait here, where `cancel` reaches
         them.
         """
-        return Futures(self._line)
+        return Futures(self._line, self._keeps)
 
     def within(self, seconds: float) -> "Client":
         """A client whose calls raise `NodeTimeoutError` when no answer came within `seconds`.
 
         A call that began is not interrupted: the service finishes it, and its result is dropped.
         """
-        return Client(self._line, seconds)
+        return Client(self._line, seconds, keeps=self._keeps)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         _check_method(self._line.endpoint, method)
         if self._timeout_seconds is None:
-            call = functools.partial(_call, self._line.endpoint.call, method)
+            call = functools.partial(_call, self._keeps, self._line.endpoint.call, method)
         else:
-            call = functools.partial(_call_within, self._line, self._timeout_seconds, method)
+            call = functools.partial(_call_within, self._keeps, self._line, self._timeout_seconds, method)
         self.__dict__[method] = call  # the next look-up does not come here
         return call
 
@@ -106,23 +107,34 @@ class Client:
 class Futures:
     """A client's methods, returning futures."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, keeps: Any = None) -> None:
         self._line = line
+        self._keeps = keeps
 
     def __getattr__(self, method: str) -> Callable[..., Future[Any]]:
         _check_method(self._line.endpoint, method)
-        line = self._line
-        return lambda *args, **kwargs: line.submit(method, args, kwargs)
+        line, keeps = self._line, self._keeps
+
+        def submit(*args: Any, **kwargs: Any) -> Future[Any]:
+            future = line.submit(method, args, kwargs)
+            if keeps is not None:
+                kept = [keeps]  # until the answer is there, also if nobody holds the client
+                future.add_done_callback(lambda _: kept.clear())
+            return future
+
+        return submit
 
     def __dir__(self) -> list[str]:
         return list(self._line.endpoint.methods)
 
 
-def _call(endpoint_call: Callable[..., Any], method: str, /, *args: Any, **kwargs: Any) -> Any:
+def _call(keeps: Any, endpoint_call: Callable[..., Any], method: str, /, *args: Any, **kwargs: Any) -> Any:
+    del keeps
     return endpoint_call(method, args, kwargs)
 
 
-def _call_within(line: Line, seconds: float, method: str, /, *args: Any, **kwargs: Any) -> Any:
+def _call_within(keeps: Any, line: Line, seconds: float, method: str, /, *args: Any, **kwargs: Any) -> Any:
+    del keeps
     future = line.submit(method, args, kwargs)
     try:
         return future.result(seconds)

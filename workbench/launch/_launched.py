@@ -19,15 +19,21 @@ from workbench.launch._life import NodeLife
 from workbench.launch._nodes import Handle
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
+from workbench.launch._runner import Emit
 from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
 
 _TICK_SECONDS = 0.25
 _LOG = logging.getLogger("workbench.launch")
 _RUNNING: "weakref.WeakSet[Launched]" = weakref.WeakSet()
+_DROPPED: "queue.SimpleQueue[Launched]" = queue.SimpleQueue()  # may be put to from a garbage collection
+_ENDING = threading.Lock()  # held from the start of the thread that ends what was dropped
 
 
 class Launched:
-    """A program that runs; made by `launch`. Stops at the end of a `with` block; `await` it to wait in a notebook."""
+    """A program that runs; made by `launch`. Stops at the end of a `with` block; `await` it to wait in a notebook.
+
+    A program that nobody can reach any more, because this object and all its clients are gone, is stopped.
+    """
 
     def __init__(self, program: Program, engine: Engine, on_failure: Literal["stop", "continue"]) -> None:
         self.program = program
@@ -42,9 +48,12 @@ class Launched:
         self._rated_at = time.monotonic()
         self._lines: dict[str, Line] = {}
         self._watching = threading.Lock()  # held from the start of the thread that watches
-        self._hosts = engine.open(program, self._tell)
+        self._found = [weakref.ref(self)]  # its threads must not keep alive what its user has dropped
+        self._hosts = engine.open(program, _teller(self._found, self._events))
         self._nodes = {spec.label: NodeLife(spec, host) for host in self._hosts for spec in host.specs}
         _RUNNING.add(self)
+        if _ENDING.acquire(blocking=False):
+            threading.Thread(target=_end_dropped, name="end dropped programs", daemon=True).start()
         for host in self._hosts:
             self._start(host, 0)
         if any(spec.hang_seconds is not None for spec in program.specs):
@@ -69,7 +78,7 @@ class Launched:
             line = self._lines.get(handle.label)
             if line is None:
                 line = self._lines[handle.label] = life.host.line(handle.label)
-        return Client(line)
+        return Client(line, keeps=self)
 
     def wait(self, timeout_seconds: float | None = None) -> dict[str, int | None]:
         """Waits until every node with work of its own has ended; passive services answer on until `stop`.
@@ -188,6 +197,11 @@ class Launched:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def __del__(self) -> None:
+        if getattr(self, "_hosts", ()) and not self._stopped:
+            self._found[0] = weakref.ref(self)  # a collected cycle has cleared it
+            _DROPPED.put(self)  # which lives again, until another thread has stopped it
+
     def __repr__(self) -> str:
         states = [life.state for life in self._nodes.values()]
         counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
@@ -211,7 +225,8 @@ class Launched:
 
     def _begin_to_watch(self) -> None:
         if self._watching.acquire(blocking=False):
-            threading.Thread(target=self._watch, name=f"watch {self.program.name}", daemon=True).start()
+            arguments = (self._found, self._events)
+            threading.Thread(target=_watch, args=arguments, name=f"watch {self.program.name}", daemon=True).start()
 
     def _start(self, host: Host, attempt: int) -> None:
         for spec in host.specs:
@@ -233,21 +248,21 @@ class Launched:
     def _restarting(self, host: Host) -> bool:
         return any(waiting is host for _, waiting in self._due)
 
-    def _watch(self) -> None:
-        while not self._stopped:
-            with contextlib.suppress(queue.Empty):
-                event = self._events.get(timeout=_TICK_SECONDS)
-                with self._changed:
-                    self._take(*event)
-                    self._changed.notify_all()
+    def _look_after(self, event: tuple[str, str, Any] | None) -> None:
+        if event is not None:
             with self._changed:
-                self._look_for_hung()
-                self._restart_due()
-                self._note_rates()
+                self._take(*event)
+                self._changed.notify_all()
+        with self._changed:
+            self._look_for_hung()
+            self._restart_due()
+            self._note_rates()
 
     def _take(self, label: str, event: str, detail: Any) -> None:
         life = self._nodes[label]
-        if event == "stop_program":
+        if event in ("running", "serving"):
+            life.state = event
+        elif event == "stop_program":
             threading.Thread(target=self.stop, name=f"stop {self.program.name}", daemon=True).start()
         elif event == "stopped" or (event == "finished" and detail == 0):
             life.state, life.exit_code = event, 0
@@ -391,6 +406,49 @@ class Launched:
                 error=life.error,
                 **found,
             )
+
+
+def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> Emit:
+    def tell(label: str, event: str, detail: Any) -> None:
+        launched = found[0]()
+        if launched is None:
+            events.put((label, event, detail))
+        else:
+            launched._tell(label, event, detail)
+
+    return tell
+
+
+def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> None:
+    while True:
+        event = None
+        with contextlib.suppress(queue.Empty):
+            event = events.get(timeout=_TICK_SECONDS)
+        launched = found[0]()
+        if launched is None:  # dropped, and about to be stopped
+            time.sleep(0.01)
+            if event is not None:
+                events.put(event)
+            continue
+        if launched._stopped:
+            return
+        launched._look_after(event)
+        del launched
+
+
+def _end_dropped() -> None:
+    while True:
+        launched = _DROPPED.get()
+        _RUNNING.add(launched)
+        if launched.alive:
+            _LOG.warning(
+                "%s: nobody holds the launched program or a client of it any more: it is stopped. Keep what `launch` "
+                "returns, or use `with launch(...)`.",
+                launched.program.name,
+            )
+        launched._stopping = False  # who was stopping it would still hold it
+        threading.Thread(target=launched.stop, name=f"stop {launched.program.name}", daemon=True).start()
+        del launched
 
 
 def _kill_all() -> None:

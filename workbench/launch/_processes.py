@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import weakref
-from multiprocessing import connection
+from multiprocessing import connection, util
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class ProcessHost:
             here=self._address,
             authkey=self._engine.authkey,
             attempt=attempt,
+            scratch=util.get_temp_dir(),
         )
         context: Any = multiprocessing.get_context(_START_METHOD)
         if _START_METHOD == "forkserver":
@@ -178,7 +179,10 @@ class ProcessHost:
                 self._snapshots = message[1]
             else:
                 _, label, event, detail = message
-                emit(label or self.specs[0].label, event, detail)
+                label = label or self.specs[0].label
+                if event in ("running", "serving"):  # from now on silence counts, also before the first report
+                    self._snapshots.setdefault(label, {"silent_seconds": 0.0, "stack": None})
+                emit(label, event, detail)
         connection.wait([process.sentinel])
         with _REAPING:
             process.join()

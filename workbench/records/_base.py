@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from workbench.errors import RecordError
+from workbench.records._short_paths import shorten_paths
 
 VERSION = 1
 """The version of the JSON form, in every text that `Record.to_json` writes. It changes when a field is renamed, removed
@@ -42,9 +43,19 @@ class Record:
         """
         return {"version": VERSION, **_plain(self)}
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """The record as JSON text; a number that JSON lacks is written as `{"float": "NaN"}` (or an infinity)."""
-        return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
+    def to_json(self, *, indent: int | None = None, short_paths: bool = False) -> str:
+        """The record as JSON text; a number that JSON lacks is written as `{"float": "NaN"}` (or an infinity).
+
+        Args:
+            indent: Spaces per level; None: one line.
+            short_paths: Name source files relative to the working folder, the libraries' or the home folder, for
+                readers who need not know the folders of this machine.
+
+        Returns:
+            The text, which `from_json` reads.
+        """
+        plain = shorten_paths(self.to_dict()) if short_paths else self.to_dict()
+        return json.dumps(_finite(plain), indent=indent, allow_nan=False)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:

@@ -1,6 +1,6 @@
 """Advice as text."""
 
-from workbench.records import AdviceRecord, FindingRecord, GainRecord
+from workbench.records import AdviceRecord, FindingRecord, GainRecord, shorten_paths
 from workbench.render._svg import bytes_text, flops_text, seconds_text
 
 
@@ -34,4 +34,4 @@ def gain_text(gain: GainRecord) -> str:
 
 
 def _lines(finding: FindingRecord) -> list[str]:
-    return [f"   At: {source.file}:{source.line} in {source.function}" for source in finding.sources[:3]]
+    return [f"   At: {shorten_paths(source.file)}:{source.line} in {source.function}" for source in finding.sources[:3]]

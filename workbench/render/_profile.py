@@ -1,6 +1,6 @@
 """A recorded profile as text: where the seconds went, by device, category, operation and line."""
 
-from workbench.records import CallNodeRecord, CallTreeRecord, ProfileRecord
+from workbench.records import CallNodeRecord, CallTreeRecord, ProfileRecord, shorten_paths
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 
 _OPERATIONS = 10
@@ -83,7 +83,7 @@ def _tree_lines(tree: CallTreeRecord) -> list[str]:
         above = depths.get(-1 if node.parent is None else node.parent, 0)
         depths[node.id] = above if passes or node.hidden else above + 1
         if share >= _TREE_SHARE and len(lines) <= _TREE_LINES and not node.hidden and not passes:
-            where = f" at {node.file}:{node.line}" if node.file and node.line else ""
+            where = f" at {shorten_paths(node.file)}:{node.line}" if node.file and node.line else ""
             lines.append(f"  {'  ' * depths[node.id]}{share:6.1%} {node.name}{where}")
     return lines
 

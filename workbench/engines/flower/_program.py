@@ -8,12 +8,14 @@ from typing import Any
 import jax
 from jax.extend.core import Literal, Var
 
+from workbench._jax_compat.exported import without_folders
 from workbench.engines._artifact import pack
 from workbench.engines._client_loop import partial_avals
 from workbench.engines._interpreter import Server, Walk
 from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import ProgramError
 from workbench.plan import Cond, ControlFlow, Phase, Scan, Step, While, bind_here, control_flow
+from workbench.records import folders_pattern
 
 
 @dataclasses.dataclass
@@ -45,7 +47,9 @@ class Stages:
             ProgramError: if it holds what StableHLO cannot.
         """
         try:
-            data = pack(jax.export.export(jax.jit(fn), platforms=self.platforms)(*avals), name=name)
+            with without_folders(folders_pattern()):
+                module = jax.export.export(jax.jit(fn), platforms=self.platforms)(*avals)
+            data = pack(module, name=name)
         except Exception as error:
             message = (
                 f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(error).__name__}: "

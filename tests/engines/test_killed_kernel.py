@@ -1,0 +1,101 @@
+"""A kernel that is killed in the middle of a run leaves no process, no file and no shared memory."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
+
+SCRIPT = """
+    import multiprocessing, sys, threading, time
+
+    if __name__ == "__main__":  # spawned processes import this script
+        import jax, numpy as np
+        import workbench as wb
+        from workbench import engines
+
+        @wb.program(clients=8)
+        def sines(x):
+            return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 10**9, lambda _, v: v * 0.5 + row, row), x))
+
+        def engine(kind):
+            if kind == "beam":
+                return engines.Beam(own_process=True, clients_per_batch=1)
+            if kind == "loky":
+                import loky
+                return engines.Executor(loky.ProcessPoolExecutor(2, timeout=600), clients_per_task=1)
+            from concurrent.futures import ProcessPoolExecutor
+            context = multiprocessing.get_context(kind)
+            return engines.Executor(ProcessPoolExecutor(2, mp_context=context), clients_per_task=1)
+
+        print("begins", flush=True)
+        engine(sys.argv[1]).run(sines, np.ones(8, np.float32))
+"""
+NEEDS = {"beam": "apache_beam", "loky": "loky"}
+
+
+def at_work(parent: psutil.Process, seconds: float) -> list[psutil.Process]:
+    """The processes below `parent`, once one of them has computed for so long."""
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        found = parent.children(recursive=True)
+        if any(sum(process.cpu_times()[:2]) > seconds for process in found if process.is_running()):
+            return found
+        assert parent.is_running(), "the kernel ended by itself"
+        time.sleep(0.1)
+    raise AssertionError("no process of the engine came to its work")
+
+
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def shared_memory(processes: list[psutil.Process]) -> set[str]:
+    """The files of shared memory that the processes use; semaphores among them."""
+    if not Path("/dev/shm").is_dir():
+        return set()
+    maps = [each for process in processes for each in process.memory_maps()]
+    return {each.path for each in maps if each.path.startswith("/dev/shm/")}
+
+
+def left_in(folder: Path) -> list[str]:
+    """Names of files; Python's own folder of a killed process, with a socket or nothing in it, is not counted."""
+    return [file.name for file in folder.iterdir() if not file.name.startswith("pymp-")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["spawn", "forkserver", "loky", "beam"])
+def test_engine_leaves_nothing_when_the_kernel_is_killed(kind: str, tmp_path: Path) -> None:
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+    folder = tmp_path / "files"
+    folder.mkdir()
+    script = tmp_path / "kernel.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder), "JAX_PLATFORMS": "cpu"}
+    kernel = psutil.Popen([sys.executable, str(script), kind], stdout=subprocess.PIPE, text=True, env=environment)
+    started: list[psutil.Process] = []
+    try:
+        assert kernel.stdout.readline() == "begins\n"
+        started = at_work(kernel, 3.0)
+        shared = shared_memory([kernel, *started])
+        kernel.send_signal(signal.SIGKILL)
+        kernel.wait(LONG)
+        until = time.monotonic() + 20.0
+        while (living(started) or left_in(folder)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert living(started) == []
+        assert left_in(folder) == []
+        assert [name for name in shared if Path(name).exists()] == []
+    finally:
+        kernel.stdout.close()
+        for process in living([kernel, *started]):
+            process.kill()
