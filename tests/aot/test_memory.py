@@ -86,6 +86,49 @@ def test_largest_buffers_come_first_with_shape_operation_and_the_users_line(hlo)
     assert (out.shape, out.source.function) == ("f32[8]{0}", "train")
 
 
+LOOP = """HloModule loop, is_scheduled=true
+
+%body (wide.param: (s32[], f32[8,8], f32[8,8])) -> (s32[], f32[8,8], f32[8,8]) {
+  %wide.param = (s32[]{:T(128)}, f32[8,8]{1,0:T(8,128)}, f32[8,8]{1,0:T(8,128)}) parameter(0)
+  %count = s32[]{:T(128)} get-tuple-element(%wide.param), index=0
+  %carried = f32[8,8]{1,0:T(8,128)} get-tuple-element(%wide.param), index=1
+  %constant_part = f32[8,8]{1,0:T(8,128)} get-tuple-element(%wide.param), index=2
+  %made = f32[8,8]{1,0:T(8,128)} add(%carried, %constant_part)
+  ROOT %tuple.2 = (s32[]{:T(128)}, f32[8,8]{1,0:T(8,128)}, f32[8,8]{1,0:T(8,128)}) tuple(%count, %made, %constant_part)
+}
+
+%condition (param.3: (s32[], f32[8,8], f32[8,8])) -> pred[] {
+  %param.3 = (s32[]{:T(128)}, f32[8,8]{1,0:T(8,128)}, f32[8,8]{1,0:T(8,128)}) parameter(0)
+  %turn = s32[]{:T(128)} get-tuple-element(%param.3), index=0
+  ROOT %less = pred[] compare(%turn, %turn), direction=LT
+}
+
+ENTRY %main (x: f32[8,8]) -> f32[8,8] {
+  %x = f32[8,8]{1,0:T(8,128)} parameter(0)
+  %zero = s32[]{:T(128)} constant(0)
+  %custom-call.3 = f32[8,8]{1,0:T(8,128)} custom-call(), custom_call_target="AllocateBuffer"
+  %tuple = (s32[]{:T(128)}, f32[8,8]{1,0:T(8,128)}, f32[8,8]{1,0:T(8,128)}) tuple(%zero, %custom-call.3, %x)
+  %while = (s32[]{:T(128)}, f32[8,8]{1,0:T(8,128)}, f32[8,8]{1,0:T(8,128)}) while(%tuple), condition=%condition, body=%body
+  ROOT %left = f32[8,8]{1,0:T(8,128)} get-tuple-element(%while), index=1
+}
+"""  # noqa: E501
+
+
+def listed(values: list[str]) -> list[str]:
+    peak = "".join(f"    {value}: 4096 bytes (cumulative: 4096 bytes)\n" for value in values)
+    return [buffer.name for buffer in largest_buffers(peak, LOOP)]
+
+
+@pytest.mark.parametrize("value", ["wide.param{1}", "carried{}", "made{}", "while{1}", "left{}", "param.3{1}"])
+def test_what_a_loop_carries_in_the_place_of_its_start_is_listed_once(value):
+    assert listed(["custom-call.3{}", value]) == ["custom-call.3"]
+
+
+@pytest.mark.parametrize("value", ["wide.param{2}", "constant_part{}", "x{}"])
+def test_other_buffers_of_the_same_size_are_listed(value):
+    assert len(listed(["custom-call.3{}", value])) == 2
+
+
 def reply(**changes):
     base = {"peak": "", "hlo": "", "error": "", "usage": "", "memory": {}}
     return base | changes

@@ -7,7 +7,7 @@ import jax
 import pytest
 from records_examples import fedavg_record
 
-from workbench.records import InspectionRecord, folders_pattern, shorten_paths
+from workbench.records import ProgramRecord, folders_pattern, shorten_paths
 
 
 def test_files_below_the_working_folder_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,9 +21,9 @@ def test_files_that_python_imports_are_relative_to_where_it_found_them() -> None
 
 
 def test_files_elsewhere_in_the_home_folder_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/Ada Lovelace")
+    monkeypatch.setenv("HOME", "/opt/Ada Lovelace")
     monkeypatch.setattr("workbench.records._short_paths._patterns", _uncached())
-    assert shorten_paths('"/home/Ada Lovelace/engine/train.py"') == '"~/engine/train.py"'
+    assert shorten_paths('"/opt/Ada Lovelace/engine/train.py"') == '"~/engine/train.py"'
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_folders_pattern_takes_away_what_shorten_paths_does(file: str) -> None:
 def test_record_for_others_names_no_folder_and_reads_back() -> None:
     here = str(Path(sys.path[0] or ".").resolve() / "deep" / "train.py")
     text = fedavg_record().to_json().replace("fedavg.py", here)
-    record = InspectionRecord.from_json(text)
+    record = ProgramRecord.from_json(text)
     assert here in record.to_json()
     short = record.to_json(short_paths=True)
     assert here not in short
     assert "train.py" in short
-    assert InspectionRecord.from_json(short).name == record.name
+    assert ProgramRecord.from_json(short).name == record.name
 
 
 def _uncached() -> object:

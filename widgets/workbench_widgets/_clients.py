@@ -8,7 +8,7 @@ import numpy as np
 from workbench.records import ProgramRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, count_text, render_clients_svg, seconds_text
 from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
-from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats
+from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means
 from workbench_widgets._run_desk import Run, RunDesk
 
 
@@ -41,7 +41,7 @@ class ClientsView(ClientsDesk, RunDesk):
         label = f"{data['placement'] or 'No clients'} of {record.name}" + (
             f"; {data['sentence']}" if data["sentence"] else ""
         )
-        data = {**data, "opens": tap is not None, "glossary": GLOSSARY}
+        data = {**data, "opens": tap is not None and data["group_size"] == 1, "glossary": GLOSSARY}
         super().__init__(tap=tap, data=data, arrays=arrays, label=label, **values)
         self.courses = ClientCourses(data["count"])
         if rounds is not None:
@@ -106,11 +106,11 @@ def _add(
 ) -> None:
     """One more column, unless nothing is known for it."""
     key, label, unit, kind = column
-    values = [by_client.get(client) for client in range(state["count"])]
-    if all(value is None for value in values):
+    values = group_means(by_client, state["count"], state["group_size"])
+    if np.isnan(values).all():
         return
     state["columns"].append({"key": key, "label": label, "unit": unit, "kind": kind})
-    arrays[f"clients.{key}"] = floats([np.nan if value is None else value for value in values])
+    arrays[f"clients.{key}"] = floats(values)
 
 
 def _telling_column(data: dict[str, Any], arrays: Arrays) -> tuple[dict[str, str], np.ndarray] | None:
@@ -133,5 +133,7 @@ def clients_text(label: str, data: dict[str, Any], arrays: Arrays) -> str:
             f"{name} {show(float(f(known)))}" for name, f in (("least", np.min), ("mean", np.mean), ("most", np.max))
         ]
         which = int(np.nanargmax(values))
-        lines.append(f"  {column['label']}{_kind(column)}: {', '.join(parts)} (client {which})")
+        size = data["group_size"]
+        who = f"client {which}" if size == 1 else f"clients {which * size:,} to {(which + 1) * size - 1:,}"
+        lines.append(f"  {column['label']}{_kind(column)}: {', '.join(parts)} ({who})")
     return "\n".join(lines)

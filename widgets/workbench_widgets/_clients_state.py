@@ -1,7 +1,7 @@
 """What the views know about clients: columns of numbers, the devices that hold them, each one's share of the data."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,33 +10,40 @@ from workbench.records import ClientCostRecord, ProgramRecord, StageRecord
 from workbench.render import bytes_text, device_groups, shape_text
 
 Arrays = dict[str, bytes]
+Numbers = Sequence[float | None] | np.ndarray
+MOST_DRAWN = 100_000  # more clients are drawn as groups of consecutive ones
 
 
 def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """The clients of the outermost placement, and their numbers as binary columns."""
+    """The clients of the outermost placement, and their numbers as binary columns.
+
+    Above `MOST_DRAWN`, a row stands for `group_size` consecutive clients and holds their mean.
+    """
     stage = client_stage(record)
     placement = stage.placement or "" if stage is not None else ""
     outer = [] if stage is None else _around(record.plan.stages, stage)
     copies = math.prod(each.clients for each in outer)
     count = stage.clients * copies if stage is not None else 0
-    columns, arrays = _columns(record, stage, count, nested=bool(outer))
+    size = max(1, math.ceil(count / MOST_DRAWN))
+    columns, arrays = _columns(record, stage, count, size, nested=bool(outer))
     around = " × ".join(f"{each.clients:,} {each.placement}" for each in outer)
     state = {
-        "count": count,
+        "count": math.ceil(count / size),
+        "group_size": size,
         "placement": f"{around} × {stage.clients:,} {placement}"
         if stage and outer
-        else f"{count:,} {placement}".strip(),
+        else f"{count:,} {placement}".strip() + (f", drawn as groups of {size:,}" if size > 1 else ""),
         "groups": {
             "outer": " × ".join(each.placement or "" for each in outer),
             "inner": placement,
             "size": stage.clients,
         }
-        if stage and outer
+        if stage and outer and size == 1
         else None,
         "columns": columns,
         "ranges": _nested_ranges(record, outer, placement, stage.clients)
-        if stage and outer
-        else _ranges(record, placement, count),
+        if stage and outer and size == 1
+        else _grouped(_ranges(record, placement, count), size),
         "neighbours": record.mesh is not None,
         "shares": _shares(stage),
         "stage": stage.path if stage is not None else None,
@@ -84,13 +91,14 @@ def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placemen
 
 
 def _columns(
-    record: ProgramRecord, stage: StageRecord | None, count: int, *, nested: bool = False
+    record: ProgramRecord, stage: StageRecord | None, count: int, size: int, *, nested: bool = False
 ) -> tuple[list[dict[str, str]], Arrays]:
-    found: list[tuple[str, str, str, str, Sequence[float | None]]] = []
+    found: list[tuple[str, str, str, str, Numbers]] = []
+    rows = math.ceil(count / size)
     costs = record.cost.clients if record.cost is not None else ()
     if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: the costs may be of the groups
         by_client = {each.client: each for each in costs}
-        held = [by_client.get(client) for client in range(count)]
+        held = [by_client.get(client) for client in range(count)] if size == 1 else []
         found = [
             ("examples", "examples", "count", "", [each.examples if each else None for each in held]),
             ("flops", "FLOPs", "flops", "predicted", [each.flops if each else None for each in held]),
@@ -100,16 +108,45 @@ def _columns(
         found.insert(1, ("padded", "examples with padding", "count", "", padded))
         found.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, held)))
     elif stage is not None and stage.flops_per_client is not None:
-        found = [("flops", "FLOPs", "flops", "predicted", [stage.flops_per_client] * count)]
+        found = [("flops", "FLOPs", "flops", "predicted", np.full(rows, stage.flops_per_client))]
         if stage.bytes_per_client is not None:
-            found.append(("bytes", "memory traffic", "bytes", "predicted", [stage.bytes_per_client] * count))
+            found.append(("bytes", "memory traffic", "bytes", "predicted", np.full(rows, stage.bytes_per_client)))
     columns, arrays = [], {}
     for key, label, unit, kind, values in found:
-        if all(value is None for value in values):
+        if not isinstance(values, np.ndarray) and all(value is None for value in values):
             continue
         columns.append({"key": key, "label": label, "unit": unit, "kind": kind})
-        arrays[f"clients.{key}"] = floats([np.nan if value is None else value for value in values])
+        arrays[f"clients.{key}"] = floats(numbers(values))
     return columns, arrays
+
+
+def numbers(values: Numbers) -> np.ndarray:
+    """NaN where nothing is known."""
+    if isinstance(values, np.ndarray):
+        return values
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> np.ndarray:
+    """The mean of what is known in each group of `size` consecutive clients; NaN where nothing is.
+
+    Args:
+        by_client: Number of a client -> its value.
+        rows: How many groups there are.
+        size: Clients of a group; 1: each for itself.
+    """
+    known = [(key, value) for key, value in by_client.items() if value is not None and 0 <= key < rows * size]
+    group = np.array([key // size for key, _ in known], np.int64)
+    total = np.bincount(group, [value for _, value in known], minlength=rows)
+    count = np.bincount(group, minlength=rows)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
+    """Ranges of clients as ranges of groups; a group that two devices share belongs to the first."""
+    if size == 1:
+        return ranges
+    return [[math.ceil(start / size), math.ceil(stop / size), *rest] for start, stop, *rest in ranges]
 
 
 def _estimated(

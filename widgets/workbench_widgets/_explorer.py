@@ -112,7 +112,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
         if "clients" in parts or rounds is not None:
             made, columns = clients_view_state(record, run, timeline)
-            parts["clients"] = {**made, "opens": tap is not None}
+            parts["clients"] = {**made, "opens": tap is not None and made["group_size"] == 1}
             arrays |= {f"clients/{name}": value for name, value in columns.items()}
         if rounds is not None or timeline is not None:
             parts["run"] = run_state(timeline)

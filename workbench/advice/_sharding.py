@@ -68,13 +68,14 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     cost = program.record.cost
     if cost is None:
         return
+    count = next((stage.clients for stage in program.record.plan.walk() if stage.kind == "clients"), 0)
     if cost.padding_waste and cost.padding_waste > 0.2:
         yield FindingRecord(
             rule="padding",
             what=f"{cost.padding_waste:.0%} of the clients' work is padding.",
             why="Every client computes as many steps as the largest one.",
             change="Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size.",
-            evidence=(f"{len(cost.clients)} clients",),
+            evidence=(f"{count} clients",),
             weight=cost.padding_waste,
         )
     if cost.lockstep_waste and cost.lockstep_waste > 0.3:
@@ -83,7 +84,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
             what=f"Clients that run together wait {cost.lockstep_waste:.0%} of the mean work for the largest of them.",
             why="Clients of one device and chunk run in lockstep; their sizes differ.",
             change="Order clients by size before placing them, so that those that run together are alike.",
-            evidence=(f"{len(cost.clients)} clients",),
+            evidence=(f"{count} clients",),
             weight=min(1.0, cost.lockstep_waste / (1 + cost.lockstep_waste)),
         )
 

@@ -18,6 +18,10 @@ _ALLOCATION = re.compile(
     r"\d+\. Size: (?P<size>[\d.]+)(?P<unit>[KMGTP]?)\s+(?:Operator: op_name=\"(?P<op_name>[^\"]*)\"[^\n]*\s+)?"
     r"Shape: (?P<shape>\S+)(?:[\s\S]*?XLA label: %?(?P<name>[^\s=]+))?"
 )
+_INSTRUCTION = re.compile(
+    r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>.*?)(?<=[\s})])(?P<opcode>[a-z][a-z\d-]*)\((?P<rest>.*)$"
+)
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) (?:\(.*->.*)?\{$")
 _LARGEST = 16
 _PACKAGE = str(Path(__file__).parent.parent)
 
@@ -62,9 +66,12 @@ def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
 
 
 def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
-    """The largest buffers alive at the peak, largest first, with the operation and the user's line that made each."""
+    """The largest buffers alive at the peak, largest first, with the operation and the user's line that made each.
+
+    The compiler lists values; those that a loop carries in the memory of its start are one buffer and listed once.
+    """
     live = [(int(match["size"]), match["name"], match["index"]) for match in _LIVE.finditer(peak)]
-    live = sorted(live, key=lambda item: -item[0])[:_LARGEST]
+    live = _once_each(sorted(live, key=lambda item: -item[0]), hlo)[:_LARGEST]
     lines = _definitions(hlo, {name for _, name, _ in live})
     sources = _Sources(hlo)
     return tuple(
@@ -77,6 +84,74 @@ def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
         )
         for size, name, index in live
     )
+
+
+def _once_each(live: list[tuple[int, str, str]], hlo: str) -> list[tuple[int, str, str]]:
+    """The first value of each buffer."""
+    same = _SameBuffer(hlo)
+    seen: set[tuple[int, tuple[str, str]]] = set()
+    found = []
+    for size, name, index in live:
+        buffer = size, same.find((name, index))
+        if buffer not in seen:
+            seen.add(buffer)
+            found.append((size, name, index))
+    return found
+
+
+class _SameBuffer:
+    """Which values a loop keeps in one place: what it starts with, carries, and leaves; each as (name, index)."""
+
+    def __init__(self, hlo: str) -> None:
+        self._above: dict[tuple[str, str], tuple[str, str]] = {}
+        parameters: dict[str, str] = {}
+        roots: dict[str, str] = {}
+        loops: list[tuple[str, int, str, str, str]] = []
+        computation = ""
+        for line in hlo.splitlines():
+            if header := _COMPUTATION.match(line):
+                computation = header[1]
+            elif match := _INSTRUCTION.match(line):
+                name, opcode, rest = match["name"], match["opcode"], match["rest"]
+                operands = re.findall(r"%([\w.\-]+)", rest.partition(")")[0])
+                if match["root"]:
+                    roots[computation] = name
+                if opcode == "parameter":
+                    parameters.setdefault(computation, name)
+                elif opcode != "while":
+                    self._name_parts(name, opcode, operands, rest)
+                elif operands:
+                    width = len(_elements(match["shape"]))
+                    condition, body = (_first(rf"\b{part}=%?([\w.\-]+)", rest) for part in ("condition", "body"))
+                    loops.append((name, width, operands[0], condition, body))
+        for name, width, start, condition, body in loops:
+            carried = [name, parameters.get(condition, ""), parameters.get(body, "")]
+            carried.append(roots.get(body, ""))
+            for place in map(str, range(width)):
+                for value in carried:
+                    if value:
+                        self._join((value, place), (start, place))
+
+    def find(self, value: tuple[str, str]) -> tuple[str, str]:
+        """One value that stands for all that are in its place."""
+        while (above := self._above.get(value)) is not None:
+            self._above[value] = self._above.get(above, above)  # half the way for the next time
+            value = above
+        return value
+
+    def _name_parts(self, name: str, opcode: str, operands: list[str], rest: str) -> None:
+        if opcode == "tuple":
+            for place, operand in enumerate(operands):
+                self._join((name, str(place)), (operand, ""))
+        elif opcode == "get-tuple-element" and operands:
+            self._join((name, ""), (operands[0], _first(r"\bindex=(\d+)", rest)))
+        elif opcode == "bitcast" and operands:
+            self._join((name, ""), (operands[0], ""))
+
+    def _join(self, one: tuple[str, str], other: tuple[str, str]) -> None:
+        one, other = self.find(one), self.find(other)
+        if one != other:
+            self._above[one] = other
 
 
 def _allocations(error: str) -> tuple[BufferRecord, ...]:
@@ -116,6 +191,15 @@ def _shape(definition: str, index: str) -> str:
     """The shape in a definition; of a tuple, that of one element."""
     if not definition.startswith("("):
         return definition.partition(" ")[0]
+    parts = _elements(definition)
+    first = index.partition(",")[0]
+    return parts[int(first)] if first and int(first) < len(parts) else f"({', '.join(parts)})"
+
+
+def _elements(definition: str) -> list[str]:
+    """The shapes in a tuple's."""
+    if not definition.startswith("("):
+        return []
     depth, start, parts = 0, 1, []
     for place, letter in enumerate(definition):
         depth += letter in "([{"
@@ -125,8 +209,7 @@ def _shape(definition: str, index: str) -> str:
             start = place + 1
         if depth == 0:
             break
-    first = index.partition(",")[0]
-    return parts[int(first)] if first and int(first) < len(parts) else definition[:start]
+    return parts
 
 
 class _Sources:

@@ -1,9 +1,12 @@
 """Reads the command line and starts the command that it names."""
 
 import argparse
+import contextlib
 import difflib
+import errno
 import importlib.metadata
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +17,8 @@ from workbench.cli._programs import add_program_commands
 from workbench.cli._runs import add_run_commands
 from workbench.errors import WorkbenchError
 
+_CLOSED_PIPE = 141  # as a shell says of a program that SIGPIPE ended
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
@@ -22,8 +27,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; `None` reads them from the process.
 
     Returns:
-        0 when all went well, 1 when the command failed and printed the reason on stderr. Wrong usage ends in status 2.
+        0 when all went well, 1 when the command failed and printed the reason on stderr, 141 when nobody reads its
+        output any more, as in `workbench doctor | head -1`. Wrong usage ends in status 2.
     """
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_output()
+        return _CLOSED_PIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _forget_output()
+        print(
+            f"workbench: {error}. What was to be written found no place on its disk; files that were there before are "
+            "unchanged. Free some space, and run the command again.",
+            file=sys.stderr,
+        )
+        return 1
+    return status
+
+
+def _forget_output() -> None:
+    """What Python still holds of the output goes nowhere: at its end it would try to write it once more."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:

@@ -3,10 +3,13 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from workbench.errors import InspectionError
 from workbench.records import ClientCostRecord, MeshRecord, PlanRecord, StageRecord
 
 Waste = float | None
+MOST_CLIENTS = 100_000  # of which each has a record of its own
 
 
 def client_costs(
@@ -24,9 +27,9 @@ def client_costs(
         examples: The true number of examples per client, or None when all are alike.
 
     Returns:
-        One record per client; the share of the computed work that is padding (of examples and of empty slots); how
-        much longer the clients of one chunk take than their true work, minus 1; and how much longer the slowest device
-        takes than the mean of all, minus 1 (both None without `examples`).
+        One record per client, none above `MOST_CLIENTS`; the share of the computed work that is padding (of examples
+        and of empty slots); how much longer the clients of one chunk take than their true work, minus 1; and how much
+        longer the slowest device takes than the mean of all, minus 1 (both None without `examples`).
 
     Raises:
         InspectionError: if `examples` does not fit the number of clients, or holds a negative or no positive number.
@@ -44,24 +47,25 @@ def client_costs(
     flops, accessed = _work(plan.stages, name, "flops_per_client"), _work(plan.stages, name, "bytes_per_client")
     if flops is None or accessed is None:
         return (), None, None, None
-    held = _held(mesh, name, count)
+    held = {client: device for device, part in _parts(mesh, name, min(count, MOST_CLIENTS)) for client in part}
     largest = None if examples is None else _capacity(plan, name, count, max(examples))
-    shares = [1.0 if examples is None or not largest else examples[client] / largest for client in range(count)]
+    shares = np.ones(count) if examples is None or not largest else np.asarray(examples) / largest
+    each = range(count) if count <= MOST_CLIENTS else ()
     clients = tuple(
         ClientCostRecord(
             client=client,
             device_id=held.get(client),
-            flops=flops * shares[client],
-            accessed_bytes=accessed * shares[client],
+            flops=flops * float(shares[client]),
+            accessed_bytes=accessed * float(shares[client]),
             examples=None if examples is None else examples[client],
             padded_examples=largest,
         )
-        for client in range(count)
+        for client in each
     )
-    padding = 1 - sum(shares) / _slots(mesh, name, count)
+    padding = 1 - float(shares.sum()) / _slots(mesh, name, count)
     if examples is None:
         return clients, padding, None, None
-    return clients, padding, *_waiting(clients, plan.chunk_size)
+    return clients, padding, *_waiting(examples, _parts(mesh, name, count), plan.chunk_size)
 
 
 def _capacity(plan: PlanRecord, name: str, count: int, largest: int) -> int:
@@ -127,14 +131,16 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
     return total
 
 
-def _held(mesh: MeshRecord | None, placement: str, count: int) -> dict[int, int]:
-    """Client -> device; where clients lie on several devices at once (a model axis), the first of them."""
-    held: dict[int, int] = {}
+def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[int | None, range]]:
+    """Which clients each device holds; where they lie on several at once (a model axis), the first of them."""
+    parts: list[tuple[int | None, range]] = []
+    seen: set[tuple[int, int]] = set()
     for part in mesh.clients if mesh is not None else ():
-        if part.placement == placement:
-            for client in range(part.start, min(part.stop, count)):
-                held.setdefault(client, part.device_id)
-    return held
+        clients = range(part.start, min(part.stop, count))
+        if part.placement == placement and len(clients) and (part.start, part.stop) not in seen:
+            seen.add((part.start, part.stop))
+            parts.append((part.device_id, clients))
+    return parts
 
 
 def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | None:
@@ -154,19 +160,23 @@ def _slots(mesh: MeshRecord | None, placement: str, count: int) -> int:
     return sum(part.stop - part.start + part.padding for part in held) // copies if copies else count
 
 
-def _waiting(clients: Sequence[ClientCostRecord], chunk_size: int | None) -> tuple[Waste, Waste]:
+def _waiting(
+    examples: Sequence[int], parts: Sequence[tuple[int | None, range]], chunk_size: int | None
+) -> tuple[Waste, Waste]:
     """What waiting costs: for the largest client of a chunk, and for the slowest device."""
-    by_device: dict[int | None, list[int]] = {}
-    for client in clients:
-        by_device.setdefault(client.device_id, []).append(client.examples or 0)
-    true = sum(client.examples or 0 for client in clients)
-    waited = [_waited(examples, chunk_size or len(examples)) for examples in by_device.values()]
+    held = np.asarray(examples)
+    shares = [held[part.start : part.stop] for _, part in parts]
+    left = held[max((part.stop for _, part in parts), default=0) :]  # on no device that is known
+    shares += [left] if len(left) else []
+    waited = [_waited(share, chunk_size or len(share)) for share in shares]
+    true = int(held.sum())
     if not true:
         return None, None
     return sum(waited) / true - 1, max(waited) * len(waited) / sum(waited) - 1
 
 
-def _waited(examples: list[int], chunk_size: int) -> int:
+def _waited(examples: np.ndarray, chunk_size: int) -> int:
     """Examples that one device computes when every group of clients takes as long as its largest."""
-    groups = [examples[start : start + chunk_size] for start in range(0, len(examples), chunk_size)]
-    return sum(max(group) * len(group) for group in groups)
+    starts = np.arange(0, len(examples), chunk_size)
+    sizes = np.diff(starts, append=len(examples))
+    return int((np.maximum.reduceat(examples, starts) * sizes).sum())

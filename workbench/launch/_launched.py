@@ -48,7 +48,8 @@ class Launched:
         self._rated_at = time.monotonic()
         self._lines: dict[str, Line] = {}
         self._watching = threading.Lock()  # held from the start of the thread that watches
-        self._found = [weakref.ref(self)]  # its threads must not keep alive what its user has dropped
+        # Its threads must not keep alive what its user has dropped.
+        self._found: list[weakref.ref[Launched]] = [weakref.ref(self)]
         self._hosts = engine.open(program, _teller(self._found, self._events))
         self._nodes = {spec.label: NodeLife(spec, host) for host in self._hosts for spec in host.specs}
         _RUNNING.add(self)

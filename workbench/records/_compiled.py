@@ -154,7 +154,10 @@ class ClientCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRecord(Record):
-    """A cost prediction with the assumptions it rests on; never holds a measured number."""
+    """A cost prediction with the assumptions it rests on; never holds a measured number.
+
+    `clients` is empty above 100,000 clients, whose work the stages and the wastes tell.
+    """
 
     stages: tuple[StageCostRecord, ...]
     clients: tuple[ClientCostRecord, ...] = ()

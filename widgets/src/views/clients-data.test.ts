@@ -73,6 +73,10 @@ it("a nested client is named by its group", () => {
   expect(clientName({ groups: null }, 70)).toBe("client 70");
 });
 
+it("a row that stands for many clients says which", () => {
+  expect(clientName({ groups: null, group_size: 100 }, 2)).toBe("clients 200 to 299");
+});
+
 it("details name the devices and leave out what is zero", () => {
   const clients: Clients = {
     count: 2,

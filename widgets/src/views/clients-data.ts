@@ -24,6 +24,8 @@ export interface Clients {
   sentence: string;
   /** Clients of a placement inside another: one row per outer group. */
   groups: { outer: string; inner: string; size: number } | null;
+  /** How many consecutive clients a row stands for: more than one where they are too many to be drawn. */
+  group_size?: number;
 }
 export type Values = readonly ArrayLike<number>[];
 
@@ -33,7 +35,9 @@ const CLEAR = 0.5; // correlation from which a column is named as what goes with
 const single = (noun: string) => noun.replace(/s$/, "");
 
 /** What to call a client: by its group where clients are nested. */
-export function clientName(clients: Pick<Clients, "groups">, client: number): string {
+export function clientName(clients: Pick<Clients, "groups" | "group_size">, client: number): string {
+  const many = clients.group_size ?? 1;
+  if (many > 1) return `clients ${formatCount(client * many)} to ${formatCount((client + 1) * many - 1)}`;
   if (!clients.groups) return `client ${client}`;
   const { outer, inner, size } = clients.groups;
   return `${single(outer)} ${Math.floor(client / size)}, ${single(inner)} ${client % size}`;

@@ -99,6 +99,7 @@ class ClientsPane {
       "stage",
       "sentence",
       "groups",
+      "group_size",
       "opens",
       "jaxpr",
     ];
