@@ -306,3 +306,20 @@ def test_change_that_makes_another_program_is_not_called_verified():
     found = next(f for f in advice.findings if f.rule == "missing donation")
     assert not found.gain.verified
     assert "could not be verified" in found.gain.how
+
+
+def test_data_parallel_step_of_a_module_is_advised_to_donate_and_nothing_else(mesh):
+    nnx = pytest.importorskip("flax.nnx")
+
+    @nnx.jit
+    def step(model, x):
+        gradient = nnx.grad(lambda m: (jnp.tanh(m.up(x)) ** 2).mean())(model)
+        nnx.update(model, jax.tree.map(lambda w, g: w - 0.1 * g, nnx.state(model), gradient))
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.up = nnx.Linear(256, 512, rngs=nnx.Rngs(0))
+
+    x = placed(mesh, jnp.ones((16, 256)), ("data", "model"))
+    found = wb.advise(step, verify=False)(Model(), x).findings
+    assert {f.rule for f in found} <= {"missing donation", "large replicated array"}

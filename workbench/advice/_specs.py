@@ -22,11 +22,11 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     if planner is None or base is None:
         return
     before = sum(base.sent.values())
-    trains = any(group.outputs for group in planner.groups)
+    state = _state(program, planner)
     for at, group in enumerate(planner.groups[:_TRIED]):
         spec = base.specs[at]
         # in a training step a batch is sharded over its examples, and what may lie wrongly is the state
-        if not any(spec) or before < _SMALL_BYTES or (trains and not group.outputs):
+        if not any(spec) or before < _SMALL_BYTES or (state and group.pattern not in state):
             continue
         permuted = {each for each in itertools.permutations(spec) if each != spec}
         others = sorted(each for each in permuted if _divides(each, group.shape, planner))
@@ -104,6 +104,15 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
                 how="planned without the constraint; it is inside the program",
             ),
         )
+
+
+def _state(program: Compiled, planner: SearchProgram) -> set[str]:
+    """The arguments of a training step that its results replace; none where they are less than half of all bytes."""
+    outputs = program.record.outputs
+    results = set() if outputs is None else {(tuple(leaf.shape), leaf.dtype) for leaf in outputs.leaves}
+    groups = [each for each in planner.groups if each.outputs or (tuple(each.shape), each.dtype) in results]
+    total = sum(group.size_bytes for group in planner.groups)
+    return {each.pattern for each in groups} if 2 * sum(each.size_bytes for each in groups) > total else set()
 
 
 def _weight(before: float, after: float) -> float:
