@@ -8,7 +8,14 @@ import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import Locator
 
-from workbench.records import EventRecord, RunRecord
+from workbench.records import (
+    EventRecord,
+    OverlaidMetricRecord,
+    OverlaidResultRecord,
+    ResultPairRecord,
+    RunOverlayRecord,
+    RunRecord,
+)
 
 EVENTS = tuple(
     EventRecord(where=f"cpu:{d}", name="dot", start_seconds=0.1 * d, seconds=0.5, kind=kind, stage="1")
@@ -21,6 +28,69 @@ def finished_run() -> FakeRun:
     run.finish(loss=(3.0, 1.0), accuracy=0.25)
     run.finish(loss=(2.0, 1.0), accuracy=0.5)
     return run
+
+
+def overlaid() -> RunOverlayRecord:
+    """Two results with two seeds each, and one that diverged."""
+
+    def curve(metric: str, *seeds: tuple[float, ...]) -> OverlaidMetricRecord:
+        mean = tuple(sum(values) / len(values) for values in zip(*seeds, strict=True))
+        return OverlaidMetricRecord(
+            metric=metric,
+            rounds=(0, 1),
+            mean=mean,
+            low=tuple(min(values) for values in zip(*seeds, strict=True)),
+            high=tuple(max(values) for values in zip(*seeds, strict=True)),
+            seeds=seeds,
+            final=mean[-1],
+            final_low=min(values[-1] for values in seeds),
+            final_high=max(values[-1] for values in seeds),
+        )
+
+    lost = curve("loss", (9.0, 12.0)).replace(low=(None,) * 2, high=(None,) * 2, final=None, final_low=None)
+    return RunOverlayRecord(
+        name="three",
+        metric="loss",
+        minimize=True,
+        confidence=0.95,
+        results=(
+            OverlaidResultRecord(
+                name="lr=0.1",
+                status="finished",
+                seeds=(0, 1),
+                compared=2,
+                metrics=(curve("loss", (3.0, 2.0), (3.5, 2.5)), curve("accuracy", (0.2, 0.4), (0.2, 0.5))),
+            ),
+            OverlaidResultRecord(
+                name="lr=0.3",
+                status="finished",
+                seeds=(0, 1),
+                compared=2,
+                metrics=(curve("loss", (3.0, 1.0), (3.5, 1.5)), curve("accuracy", (0.2, 0.7), (0.2, 0.8))),
+            ),
+            OverlaidResultRecord(
+                name="lr=9",
+                status="diverged",
+                seeds=(0,),
+                compared=0,
+                left_out=("seed 0: diverged: loss is not finite in round 2 (2 of 4 rounds)",),
+                metrics=(lost.replace(final_high=None),),
+            ),
+        ),
+        pairs=(
+            ResultPairRecord(
+                metric="loss",
+                a="lr=0.1",
+                b="lr=0.3",
+                pairs=2,
+                difference=1.0,
+                low=1.0,
+                high=1.0,
+                p=0.5,
+                p_corrected=0.5,
+            ),
+        ),
+    )
 
 
 VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
@@ -37,6 +107,7 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "cost": lambda: workbench_widgets.CostView(examples.fedavg_record()),
     "devices": lambda: workbench_widgets.DevicesView(FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096))),
     "run": lambda: workbench_widgets.RunView(finished_run()),
+    "runs": lambda: workbench_widgets.RunsView(overlaid()),
     "timeline": lambda: workbench_widgets.TimelineView(
         RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)
     ),
@@ -48,6 +119,8 @@ def act_on(view: Locator, name: str) -> None:
     """Brings up what is hidden at first: the panel of something chosen, whatever is folded."""
     if name == "hlo":
         view.locator('[data-collective="all-reduce.1"]').click()
+    if name == "runs":
+        view.locator('[data-result="lr=0.3"] button').click()
     if name == "program":
         view.locator('[data-stage="1"]').first.click()
     for folded in view.locator("details").all():

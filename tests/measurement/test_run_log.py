@@ -1,6 +1,7 @@
 """Trackers, the folder of a run, provenance, and running it again; each tracker with the real package, offline."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,13 +148,22 @@ def test_the_registry_lists_compares_and_opens(tmp_path: Path, capsys: pytest.Ca
     assert "&lt;b&gt;mine" in page.read_text()
 
 
-def test_opening_an_ambiguous_run_fails_with_those_there_are(
+def test_several_runs_open_in_one_page_with_their_seeds(tmp_path: Path) -> None:
+    for name, keys in (("one", (1, 2)), ("other", (3,))):
+        for seed in keys:
+            rounds(tmp_path / "runs", key=jax.random.key(seed), name=name)
+    page = tmp_path / "page.html"
+    assert main(["runs", "open", str(tmp_path / "runs"), "--metric", "loss", "--out", str(page)]) == 0
+    state = json.loads(re.findall(r'id="wb-state">(.*?)</script>', page.read_text(), re.DOTALL)[0])[0]["state"]
+    assert [(each["name"], each["compared"]) for each in state["data"]["results"]] == [("one", 2), ("other", 1)]
+
+
+def test_opening_a_run_that_is_not_there_fails_with_those_there_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(2):
-        rounds(tmp_path, count=1, name="twice")
-    assert main(["runs", "open", str(tmp_path), "twice"]) == 1
-    assert "names 2 runs" in capsys.readouterr().err
+    rounds(tmp_path, count=1, name="mine")
+    assert main(["runs", "open", str(tmp_path), "yours"]) == 1
+    assert re.search(r"'yours', which names no run. The registry holds .*mine", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

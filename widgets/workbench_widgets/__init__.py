@@ -11,6 +11,7 @@ from workbench_widgets._hlo import HloView as HloView
 from workbench_widgets._launch import LaunchView as LaunchView
 from workbench_widgets._memory import MemoryView as MemoryView
 from workbench_widgets._mesh import MeshView as MeshView
+from workbench_widgets._overlay import RunsView as RunsView
 from workbench_widgets._picture import PictureView as PictureView
 from workbench_widgets._player import PlayerView as PlayerView
 from workbench_widgets._playground import Playground as Playground

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from workbench.records import PlayRecord, ProgramRecord, RunRecord, TimelineRecord
+from workbench.records import PlayRecord, ProgramRecord, RunOverlayRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
 from workbench_widgets._advice_desk import AdviceDesk, Advises, Searches
 from workbench_widgets._base import require_dock
@@ -20,6 +20,7 @@ from workbench_widgets._hlo import hlo_state
 from workbench_widgets._memory import memory_state
 from workbench_widgets._mesh import mesh_state
 from workbench_widgets._operations import operations_state
+from workbench_widgets._overlay import overlay_state
 from workbench_widgets._player import player_state
 from workbench_widgets._program import program_state
 from workbench_widgets._run import RunDigest, run_state
@@ -41,6 +42,7 @@ TITLES = {
     "player": ("Play", "The round and its collectives step by step, from real values"),
     "timeline": ("Time line", "Every measured span of every device; who waits for whom"),
     "devices": ("Devices", "What the devices do now"),
+    "overlay": ("Runs", "Several runs over one another, with bands over seeds and paired tests"),
     "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
 }
 
@@ -64,6 +66,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         monitor: Samples of the devices, such as `workbench.measurement.watch_devices()` takes.
         rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
         timeline: A simulated round, with its stragglers.
+        runs: Runs of the program over one another, such as `wb.compare_runs(…).record`: a tab with their curves.
         tap: Evaluates the program and returns the values of a client; clients can then be opened.
         view: The tab to open first.
         compile_for: Compiles the program for a target that is chosen in the cost view.
@@ -97,6 +100,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         monitor: Monitor | None = None,
         rounds: Run | None = None,
         timeline: TimelineRecord | None = None,
+        runs: RunOverlayRecord | None = None,
         tap: Tap | None = None,
         view: str | None = None,
         compile_for: CompileFor | None = None,
@@ -116,6 +120,8 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
             arrays |= {f"clients/{name}": value for name, value in columns.items()}
         if rounds is not None or timeline is not None:
             parts["run"] = run_state(timeline)
+        if runs is not None:
+            parts["overlay"] = overlay_state(runs)
         if "sharding" in parts:
             parts["sharding"]["can_try"] = what_if is not None
         if run is not None and run.events:

@@ -15,6 +15,7 @@ from workbench.records import (
     ProgramRecord,
     PropagationRecord,
     Record,
+    RunOverlayRecord,
     RunRecord,
     ShardingRecord,
     TimelineRecord,
@@ -31,6 +32,7 @@ from workbench_widgets._hlo import HloView
 from workbench_widgets._launch import LaunchView
 from workbench_widgets._memory import MemoryView
 from workbench_widgets._mesh import MeshView
+from workbench_widgets._overlay import RunsView
 from workbench_widgets._picture import PictureView
 from workbench_widgets._profile import ProfileView
 from workbench_widgets._program import ProgramView
@@ -115,6 +117,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
         return _PROGRAM, "explorer"
     if isinstance(record, ComparisonRecord):
         return {"compare": CompareView}, "compare"
+    if isinstance(record, RunOverlayRecord):
+        return {"runs": RunsView}, "runs"
     if isinstance(record, MeshRecord):
         return {"mesh": MeshView}, "mesh"
     if isinstance(record, ShardingRecord | LeafShardingRecord):
@@ -134,7 +138,8 @@ def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidge
     message = (
         f"`show_record` was given a {type(record).__name__}, which has no live view. It shows a ProgramRecord, "
         "ComparisonRecord, PlanRecord, MeshRecord, ShardingRecord, LeafShardingRecord, PropagationRecord, "
-        "WhatIfRecord, RunRecord, ProfileRecord, TimelineRecord, ProgramGraphRecord or LaunchedRecord; "
+        "WhatIfRecord, RunRecord, RunOverlayRecord, ProfileRecord, TimelineRecord, ProgramGraphRecord or "
+        "LaunchedRecord; "
         "`workbench.render` draws the others."
     )
     raise TypeError(message)

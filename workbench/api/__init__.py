@@ -2,6 +2,7 @@
 
 from workbench.api._export import ExportedProgram as ExportedProgram, LoadedProgram as LoadedProgram, load as load
 from workbench.api._lab import device_panel as device_panel, explore_cell as explore_cell
+from workbench.api._runs_page import write_runs_page as write_runs_page
 from workbench.api._show import in_notebook as in_notebook, playground as playground
 from workbench.api._things import compare as compare
 from workbench.api._traced import (

@@ -58,6 +58,7 @@ class ExploreOptions(InspectOptions, total=False):
     monitor: DeviceMonitor | None
     run: RunRecord | None
     timeline: TimelineRecord | None
+    runs: Any
     dock: Literal["right"] | None
 
 

@@ -12,10 +12,19 @@ from workbench.advice import advise_record, planner_of, recompiler
 from workbench.api._things import record_of_thing
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError
+from workbench.federated.experiments import is_runs, overlay_runs
 from workbench.inspection import LoweredCall, current_mesh, mesh_of_values
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
-from workbench.records import AdviceRecord, PlayRecord, ProgramRecord, Record, ShardingSearchRecord, TapRecord
+from workbench.records import (
+    AdviceRecord,
+    PlayRecord,
+    ProgramRecord,
+    Record,
+    RunOverlayRecord,
+    ShardingSearchRecord,
+    TapRecord,
+)
 
 if TYPE_CHECKING:
     from workbench.api._traced import Traced
@@ -29,6 +38,11 @@ def show_thing(x: Any, *, view: str | None = None, **options: Any) -> None:
     render.register_treescope()  # if somebody has loaded it: our records then fold out there too
     if isinstance(x, DeviceMonitor | Run | launch.Launched):
         _show_live(x)
+        return
+    if is_runs(x) and in_notebook():
+        from IPython.display import display
+
+        display(_runs_view(x))
         return
     display_record(record_of_thing(x, "show", **options), view)
 
@@ -96,18 +110,30 @@ def player_of(traced: "Traced", fn: Callable, args: Any) -> Any:
     return workbench_widgets.PlayerView(played, compiled)
 
 
+def _runs_view(x: Any) -> Any:
+    """Several runs over one another; those that have not ended are read again while somebody watches."""
+    import workbench_widgets
+
+    return workbench_widgets.RunsView(overlay_runs(x), again=lambda: overlay_runs(x))
+
+
 def explorer_of_record(x: Any, **views: Any) -> Any:
-    """The explorer of a `ProgramRecord`.
+    """The explorer of a `ProgramRecord`, or several runs over one another.
 
     Raises:
         InspectionError: if `x` is something else.
     """
     import workbench_widgets
 
+    if is_runs(x):
+        return _runs_view(x)
+    if isinstance(getattr(x, "record", x), RunOverlayRecord):
+        return workbench_widgets.RunsView(getattr(x, "record", x))
     if not isinstance(x, ProgramRecord):
         message = (
             f"`explore` received a {type(x).__name__}, which is not a program. It opens a function, "
-            "`explore(fn)(*args)`, or a `ProgramRecord`: use `show` for meshes, arrays and other records."
+            "`explore(fn)(*args)`, a `ProgramRecord`, a sweep or a list of runs: use `show` for meshes, arrays and "
+            "other records."
         )
         raise InspectionError(message)
     return workbench_widgets.Explorer(x, **views)

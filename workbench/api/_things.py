@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError
+from workbench.federated.experiments import is_runs, overlay_runs
 from workbench.inspection import (
     compare as compare_records,
     inspect_mesh,
@@ -46,6 +47,8 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
         return x
     if isinstance(x, Mesh | AbstractMesh):
         return inspect_mesh(x)
+    if is_runs(x):
+        return overlay_runs(x)
     if hasattr(x, "plan") and callable(getattr(x, "inspect", None)):  # `wb.trace(fn)(*args)`
         return x.inspect(**options)
     if hasattr(x, "record") and isinstance(x.record, Record):
@@ -64,7 +67,8 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
     message = (
         f"`{question}` received a {type(x).__name__}, which {_fact(x)}. It reads functions, `{question}(fn)(*args)`; "
         "meshes; arrays and pytrees with arrays (modules, optimizer states); what `jax.jit` gives on the way (`Traced`,"
-        " `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file: pass one of these."
+        " `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file; sweeps and lists of "
+        "runs: pass one of these."
     )
     raise InspectionError(message)
 

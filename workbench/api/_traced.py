@@ -184,6 +184,7 @@ class Traced:
         monitor: DeviceMonitor | None = None,
         run: RunRecord | None = None,
         timeline: TimelineRecord | None = None,
+        runs: Any = None,
         dock: Literal["right"] | None = None,
         **options: Unpack[InspectOptions],
     ) -> Any:
@@ -195,6 +196,7 @@ class Traced:
             monitor: What `watch_devices` returned, for a view of the devices.
             run: What `measure` returned: measured seconds per client and a time line per device.
             timeline: A simulated round: who is late in it.
+            runs: Several runs over one another: a sweep, what `compare_runs` returned, a list of runs, runs by name.
             dock: "right" shows it beside the notebook (JupyterLab, with the extension that this package installs).
             **options: Options of `inspect`.
 
@@ -208,6 +210,7 @@ class Traced:
             monitor=monitor,
             run=run,
             timeline=timeline,
+            runs=None if runs is None else record_of_thing(runs, "explore"),
             dock=dock,
             options=dict(options),
         )
@@ -663,8 +666,9 @@ def show(x: Any, **options: Unpack[ShowOptions]) -> Any:
     static picture or the text is shown with the reason.
 
     Args:
-        x: A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, a device monitor, a program of
-            nodes before launch, or what `launch` returned.
+        x: A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, what
+            `compare_runs` returned, a list of runs, runs by name), a device monitor, a program of nodes before launch,
+            or what `launch` returned.
         **options: With a function, `view=` and the options of `Traced.inspect`; with a record, `view=`.
 
     Returns:
@@ -685,14 +689,15 @@ def explore(x: Any, **options: Unpack[ExploreOptions]) -> Any:
     """All views of a program in one widget: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
 
     Args:
-        x: A function, or a `ProgramRecord`.
+        x: A function, or a `ProgramRecord`; or several runs, which are drawn over one another: a sweep, what
+            `compare_runs` returned, a list of runs, runs by name.
         **options: The options of `Traced.explore`.
 
     Returns:
-        For a function, a function of its arguments that returns the widget; for a record the widget.
+        For a function, a function of its arguments that returns the widget; for the others the widget.
 
     Raises:
-        InspectionError: if `x` is neither.
+        InspectionError: if `x` is something else.
     """
     return _asked(x, Traced.explore, options) if is_program(x) else _show.explorer_of_record(x, **options)
 

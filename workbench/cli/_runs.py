@@ -1,8 +1,6 @@
-"""`workbench runs`: the runs of a registry, listed, compared and shown."""
+"""`workbench runs`: the runs of a registry, listed, compared and opened as interactive pages."""
 
 import argparse
-import html
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,18 @@ def add_run_commands(commands: Any) -> None:
     compare.add_argument("--figure", type=Path, help="also write the curves: a .pdf, .svg or .png file")
     compare.set_defaults(start=_compare)
 
-    opened = actions.add_parser("open", help="write a page with one run's provenance and curves")
+    opened = actions.add_parser("open", help="write an interactive page: one run, or several over one another")
     opened.add_argument("folder", type=Path, help="the registry")
-    opened.add_argument("run", help="the run's folder in it, or its beginning, or its name if only one run has it")
-    opened.add_argument("--out", type=Path, default=Path("run.html"), help="the page (default: run.html)")
+    opened.add_argument(
+        "runs",
+        nargs="*",
+        metavar="run",
+        help="folders of runs in it, or their beginnings, or names of runs (all that have a name are its seeds); "
+        "default: all runs",
+    )
+    opened.add_argument("--metric", help="the metric that is shown first (default: loss, or the first)")
+    opened.add_argument("--maximize", action="store_true", help="large is good")
+    opened.add_argument("--out", type=Path, default=Path("runs.html"), help="the page (default: runs.html)")
     opened.set_defaults(start=_open)
 
 
@@ -60,40 +66,33 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> int:
-    from workbench.records import write_whole
-    from workbench.render import plot_rounds
+    from workbench.api import write_runs_page
 
-    found = [
-        run
-        for run in _runs(arguments.folder)
-        if run.path.name.startswith(arguments.run) or run.about["name"] == arguments.run
-    ]
-    if len(found) != 1:
-        names = ", ".join(run.path.name for run in found) or "none"
-        message = (
-            f"`runs open` received {arguments.run!r}, which names {len(found)} runs ({names}). It opens one: pass the "
-            "name of its folder, as `workbench runs list` prints it."
-        )
-        raise CommandError(message)
-    import io
-
-    run, picture = found[0], io.StringIO()
-    plot_rounds(run.history, dark=False).savefig(picture, format="svg")
-    svg = picture.getvalue()[picture.getvalue().index("<svg") :]
-    facts = {name: value for name, value in run.about.items() if name != "code"}
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(json.dumps(value))}</td></tr>"
-        for name, value in facts.items()
-    )
-    title = html.escape(run.about["name"])
-    page = (
-        f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>body{{font:14px sans-serif;margin:2em}}'
-        "th{text-align:left;vertical-align:top;padding-right:1em}svg{max-width:100%}</style>"
-        f"<h1>{title}</h1>{svg}<table>{rows}</table><pre>{html.escape(run.about['code'])}</pre>"
-    )
-    write_whole(arguments.out, page)
+    known = _runs(arguments.folder)
+    chosen = _chosen(known, arguments.runs)
+    write_runs_page(chosen, arguments.out, metric=arguments.metric, minimize=not arguments.maximize)
     print(arguments.out)
     return 0
+
+
+def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
+    """The runs that these words name, in the order of the registry; all of them for no words."""
+    found = [
+        run
+        for run in known
+        if not asked or any(run.path.name.startswith(word) or run.about["name"] == word for word in asked)
+    ]
+    missing = [
+        word for word in asked if not any(r.path.name.startswith(word) or r.about["name"] == word for r in known)
+    ]
+    if missing or not found:
+        names = ", ".join(run.path.name for run in known) or "none"
+        message = (
+            f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, which names no run. The registry "
+            f"holds {names}: pass folders, their beginnings or names, as `workbench runs list` prints them."
+        )
+        raise CommandError(message)
+    return found
 
 
 def _registry(folder: Path) -> Path:

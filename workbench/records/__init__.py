@@ -72,6 +72,12 @@ from workbench.records._live import (
     TapRecord as TapRecord,
     TimelineRecord as TimelineRecord,
 )
+from workbench.records._overlay import (
+    OverlaidMetricRecord as OverlaidMetricRecord,
+    OverlaidResultRecord as OverlaidResultRecord,
+    ResultPairRecord as ResultPairRecord,
+    RunOverlayRecord as RunOverlayRecord,
+)
 from workbench.records._packages import package_of as package_of
 from workbench.records._play import (
     PlayedCourseRecord as PlayedCourseRecord,

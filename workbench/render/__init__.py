@@ -81,6 +81,11 @@ from workbench.render._mesh import (
     render_mesh_svg as render_mesh_svg,
     render_mesh_text as render_mesh_text,
 )
+from workbench.render._overlay import (
+    describe_overlay as describe_overlay,
+    render_overlay_svg as render_overlay_svg,
+    render_overlay_text as render_overlay_text,
+)
 from workbench.render._population import plot_costs as plot_costs
 from workbench.render._profile import render_profile_text as render_profile_text
 from workbench.render._profile_page import (

@@ -20,6 +20,7 @@ from workbench.records import (
     ProgramRecord,
     PropagationRecord,
     Record,
+    RunOverlayRecord,
     RunRecord,
     ShardingRecord,
     SourceLine,
@@ -194,6 +195,18 @@ def comparison_table(comparison: ComparisonRecord) -> "pd.DataFrame":
         for r in comparison.rows
     ]
     return _frame(rows, ["group", "name", *names, "unit", "status"])
+
+
+@to_pandas.register(RunOverlayRecord)
+def overlay_table(overlay: RunOverlayRecord) -> "pd.DataFrame":
+    """One row per result, metric and round: the mean over seeds with its interval."""
+    rows = [
+        {"result": result.name, "metric": curve.metric, "round": number, "mean": mean, "low": low, "high": high}
+        for result in overlay.results
+        for curve in result.metrics
+        for number, mean, low, high in zip(curve.rounds, curve.mean, curve.low, curve.high, strict=True)
+    ]
+    return _frame(rows, ["result", "metric", "round", "mean", "low", "high"])
 
 
 @to_pandas.register(RunRecord)

@@ -23,6 +23,7 @@ from workbench.records import (
     ProgramRecord,
     PropagationRecord,
     Record,
+    RunOverlayRecord,
     ShardingRecord,
     ShardingSearchRecord,
     TapRecord,
@@ -37,6 +38,7 @@ from workbench.render._explain import render_explanation_text
 from workbench.render._launch import render_graph_text, render_launched_text
 from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
+from workbench.render._overlay import render_overlay_text
 from workbench.render._profile import render_profile_text
 from workbench.render._program import axes_text, render_program_text
 from workbench.render._search import render_fit_text, render_search_text
@@ -111,6 +113,7 @@ for _kind, _writer in (
     (ModuleRecord, render_module_text),
     (PlanRecord, render_plan_text),
     (ProfileRecord, render_profile_text),
+    (RunOverlayRecord, render_overlay_text),
     (ProgramGraphRecord, render_graph_text),
     (ProgramRecord, render_program_text),
     (PropagationRecord, render_propagation_text),

@@ -2,6 +2,7 @@
 export { allocators } from "./allocators";
 export { devices } from "./devices";
 export { measured } from "./measured";
+export { overlay } from "./overlay";
 export { playground } from "./playground";
 export { run } from "./run";
 export { split } from "./split";

@@ -19,6 +19,7 @@ export const VIEWS: Record<string, RenderView> = {
   timeline: lazy("runs", "timeline"),
   run: lazy("runs", "run"),
   devices: lazy("runs", "devices"),
+  overlay: lazy("runs", "overlay"),
   measured: lazy("runs", "measured"),
   split: lazy("runs", "split"),
   allocators: lazy("runs", "allocators"),

@@ -7,8 +7,10 @@ import numpy as np
 
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._intervals import Correction, Test, mean_interval, paired_tests
+from workbench.federated.experiments._overlay import outcomes_of, record_of, values_of
 from workbench.federated.experiments._sweep_result import SweepResult
-from workbench.measurement import History, Run
+from workbench.measurement import History, Run, StoredRun
+from workbench.records import RunOverlayRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +32,8 @@ def compare_runs(
     """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
 
     Args:
-        results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a `History`, a
-            list of these (one per seed), or a dictionary of these by seed.
+        results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a
+            `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
         metric: What is compared; of one value per client their mean.
         minimize: Whether small is good.
         last: The final value is the mean over this many last rounds.
@@ -62,7 +64,7 @@ def compare_runs(
     """
     named = _named(results)
     found = {
-        name: {seed: kept for seed, history in seeds.items() if (kept := _values(history, metric)) is not None}
+        name: {seed: kept for seed, history in seeds.items() if (kept := values_of(history, metric)) is not None}
         for name, seeds in named.items()
     }
     if not any(found.values()):
@@ -72,7 +74,8 @@ def compare_runs(
             f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these."
         )
         raise DataError(message)
-    return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction)
+    outcomes = outcomes_of(results)
+    return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction, outcomes)
 
 
 class RunComparison:
@@ -88,9 +91,10 @@ class RunComparison:
         resamples: int,
         test: Test,
         correction: Correction,
+        outcomes: dict[str, dict[int, tuple[str, str]]] | None = None,
     ) -> None:
         self.results, self.metric, self.minimize = results, metric, minimize
-        self.confidence = confidence
+        self.confidence, self.last, self.outcomes = confidence, last, outcomes or {}
         self._last, self._resamples = last, resamples
         self._test: Test = test
         self._correction: Correction = correction
@@ -98,7 +102,7 @@ class RunComparison:
         self._values: dict[str, dict[int, np.ndarray]] = {}
         self._left_out: dict[str, int] = {}
         for name, seeds in results.items():
-            curves = {seed: _values(history, metric) for seed, history in seeds.items()}
+            curves = {seed: values_of(history, metric) for seed, history in seeds.items()}
             whole = {
                 s: v for s, v in curves.items() if v is not None and len(v) == longest and np.isfinite(v[-last:]).all()
             }
@@ -107,6 +111,11 @@ class RunComparison:
     def __repr__(self) -> str:
         seeds = ", ".join(f"{name}: {len(values)}" for name, values in self._values.items())
         return f"<RunComparison by {self.metric!r}, seeds of {seeds}>"
+
+    @property
+    def record(self) -> RunOverlayRecord:
+        """The results over one another, as `wb.show` and `wb.explore` draw them; made again each time."""
+        return record_of(self)
 
     def finals(self) -> dict[str, dict[int, float]]:
         """The final value by seed, by name."""
@@ -273,7 +282,7 @@ class RunComparison:
         return mean_interval(values, confidence=self.confidence, resamples=self._resamples)
 
     def _first(self, history: History, target: float) -> int | None:
-        values = _values(history, self.metric)
+        values = values_of(history, self.metric)
         if values is None:
             return None
         there = np.flatnonzero(values <= target if self.minimize else values >= target)
@@ -290,33 +299,20 @@ def _spread(clients: np.ndarray, minimize: bool) -> dict[str, float]:
     return found | {"worst 10 %": large if minimize else small, "best 10 %": small if minimize else large}
 
 
-def _values(history: History, metric: str) -> np.ndarray | None:
-    """The metric over rounds, NaN where a round lacks it; None if all do."""
-    if metric not in history.metrics():
-        return None
-    return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
-
-
 def _named(results: Results) -> dict[str, dict[int, History]]:
     if isinstance(results, SweepResult):
         begun = results.trials.query("rounds > 0")
         pairs = list(zip(begun["trial"].tolist(), begun["seed"].tolist(), strict=True))
         return {
-            _label(setting): {seed: results.history(t, seed) for t, seed in pairs if t == trial}
-            for trial, setting in enumerate(results.settings)
+            label: {seed: results.history(t, seed) for t, seed in pairs if t == trial}
+            for trial, label in enumerate(results.labels())
             if any(t == trial for t, _ in pairs)
         }
     return {str(name): _by_seed(str(name), given) for name, given in results.items()}
 
 
-def _label(setting: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in setting.items()
-    )
-
-
 def _by_seed(name: str, given: Any) -> dict[int, History]:
-    if isinstance(given, Run | History):
+    if isinstance(given, Run | History | StoredRun):
         given = [given]
     if isinstance(given, Mapping):
         pairs: Iterable[tuple[int, Any]] = given.items()
@@ -326,11 +322,12 @@ def _by_seed(name: str, given: Any) -> dict[int, History]:
         pairs = [(0, given)]
     found = {}
     for seed, one in pairs:
-        history = one.history if isinstance(one, Run) else one
+        history = one.history if isinstance(one, Run | StoredRun) else one
         if not isinstance(history, History):
             message = (
-                f"`compare_runs` received a `{type(one).__name__}` for {name!r}. A result is a `Run` or a `History`, "
-                "or a list or dictionary of these with one per seed: pass that, or a sweep instead of the dictionary."
+                f"`compare_runs` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or "
+                "a `History`, or a list or dictionary of these with one per seed: pass that, or a sweep instead of the "
+                "dictionary."
             )
             raise DataError(message)
         found[seed] = history

@@ -84,6 +84,14 @@ class SweepResult:
         """Goes on where an interrupted sweep was; returns itself."""
         return self._go_on()
 
+    def labels(self) -> list[str]:
+        """What each trial is called where names are needed: its hyperparameters, numbered where those look alike."""
+        made = [
+            ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in setting.items())
+            for setting in self.settings
+        ]
+        return [f"{label} #{n}" if made.count(label) > 1 else label for n, label in enumerate(made)]
+
     @property
     def trials(self) -> "pd.DataFrame":
         """One row per trial and seed: hyperparameters, status, finished rounds, reason, metrics that it lacks."""

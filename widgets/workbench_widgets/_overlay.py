@@ -1,0 +1,91 @@
+"""Several runs over one another: curves with bands over seeds, final values with intervals, paired tests."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from workbench.records import Record, RunOverlayRecord
+from workbench.render import (
+    GLOSSARY,
+    Markup,
+    describe_overlay,
+    render_overlay_svg,
+    render_overlay_text,
+)
+from workbench_widgets._base import WorkbenchWidget
+
+LOOK_SECONDS = 1.0
+
+
+class RunsView(WorkbenchWidget):
+    """Several runs, or all trials of a sweep, over one another; live while some of them go on.
+
+    Args:
+        record: The runs.
+        again: Reads the runs again; it is asked once a second while runs go on and a page shows the view.
+        code: Title and text of what belongs to the runs, for exported pages: their code, their provenance.
+    """
+
+    view_name = "overlay"
+
+    def __init__(
+        self,
+        record: RunOverlayRecord,
+        again: Callable[[], RunOverlayRecord] | None = None,
+        *,
+        code: list[tuple[str, str]] | None = None,
+        **values: Any,
+    ) -> None:
+        self.record, self._again = record, again
+        data = {**overlay_state(record), "glossary": GLOSSARY, "code": [list(pair) for pair in code or ()]}
+        super().__init__(data=data, label=describe_overlay(record), live={"running": record.running}, **values)
+        if again is not None and record.running:
+            threading.Thread(target=_follow, args=(weakref.ref(self),), name="workbench-runs-view", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Reads the runs again, and sends how they stand."""
+        if self._again is None:
+            return
+        self.record = self._again()
+        state = overlay_state(self.record)
+        self.update_live(results=state["results"], pairs=state["pairs"], running=self.record.running)
+
+    def static_svg(self) -> Markup | None:
+        """The curves of the first metric."""
+        return render_overlay_svg(self.record)
+
+    def text(self) -> str:
+        """One line per result, the best first."""
+        return render_overlay_text(self.record)
+
+
+def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
+    """What the view of several runs draws."""
+    return {
+        "metric": record.metric,
+        "minimize": record.minimize,
+        "confidence": record.confidence,
+        "sentence": describe_overlay(record),
+        "results": [_plain(result) for result in record.results],
+        "pairs": [_plain(pair) for pair in record.pairs],
+    }
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    return _bare(record.to_dict())
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _bare(held) for name, held in value.items() if name not in ("record", "version")}
+    return [_bare(item) for item in value] if isinstance(value, list) else value
+
+
+def _follow(reference: "weakref.ref[RunsView]") -> None:
+    while (view := reference()) is not None and view.comm is not None and view.record.running:
+        if view.is_open:
+            view.guarded(view.refresh)()
+        del view
+        time.sleep(LOOK_SECONDS)

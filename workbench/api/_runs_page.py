@@ -1,0 +1,60 @@
+"""Stored runs as one interactive page."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.federated.experiments import overlay_runs
+from workbench.measurement import StoredRun
+
+
+def write_runs_page(
+    runs: Sequence[StoredRun], file: str | Path, *, metric: str | None = None, minimize: bool = True
+) -> None:
+    """Writes a page that needs no kernel: one run with its clients, or several over one another.
+
+    The code and the provenance of each run are folded below the title.
+
+    Args:
+        runs: From `Run.load`; those of one name are seeds of one result.
+        file: The page.
+        metric: The one that is shown first.
+        minimize: Whether small is good.
+
+    Raises:
+        DataError: none of several runs has finished a round.
+    """
+    import workbench_widgets
+
+    code = [(f"{run.path.name}: the code of its step", run.about["code"]) for run in runs]
+    code += [(f"{run.path.name}: where it comes from", _provenance(run)) for run in runs]
+    if len(runs) == 1:
+        view: Any = workbench_widgets.RunView(_Ended(runs[0]))
+        view.data = {**view.data, "code": [list(pair) for pair in code]}
+    else:
+        view = workbench_widgets.RunsView(overlay_runs(list(runs), metric=metric, minimize=minimize), code=code)
+    names = dict.fromkeys(run.about["name"] for run in runs)
+    view.to_html(file, title=", ".join(names))
+    view.close()
+
+
+class _Ended:
+    """A stored run as a view wants to have it: there is nothing to hold, and no round will come."""
+
+    def __init__(self, stored: StoredRun) -> None:
+        self.rounds, self.status, self.history = stored.about["rounds"], stored.status, stored.history
+        self.problems = [problem for record in stored.history for problem in record.problems]
+
+    def pause(self) -> None:
+        """Nothing is running."""
+
+    resume = stop = pause
+
+    def subscribe(self, callback: Any) -> Any:
+        """Nobody will be called."""
+        return lambda: None
+
+
+def _provenance(run: StoredRun) -> str:
+    return json.dumps({name: value for name, value in run.about.items() if name != "code"}, indent=1)

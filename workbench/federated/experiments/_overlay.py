@@ -1,0 +1,177 @@
+"""The record of several runs over one another, of which the live view, the page and the text are made."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.federated.experiments._intervals import mean_interval
+from workbench.federated.experiments._sweep_result import SweepResult
+from workbench.measurement import History, Run, StoredRun
+from workbench.records import OverlaidMetricRecord, OverlaidResultRecord, ResultPairRecord, RunOverlayRecord
+
+if TYPE_CHECKING:
+    from workbench.federated.experiments._compare_runs import RunComparison
+
+MOST_POINTS = 300  # of one curve
+MOST_TESTED = 12  # results of which every pair is tested
+RESAMPLES = 1000
+_LIVE = ("ready", "running", "paused")
+
+
+def is_runs(x: Any) -> bool:
+    """Whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
+
+    Example:
+        >>> is_runs([History([])]), is_runs({"a": [History([])]}), is_runs([1.0])
+        (True, True, False)
+    """
+    if isinstance(x, SweepResult):
+        return True
+    given = list(x.values()) if isinstance(x, Mapping) else x
+    if not isinstance(given, list | tuple) or not given:
+        return False
+    flat = [one for each in given for one in several(each)]
+    return bool(flat) and all(isinstance(one, Run | History | StoredRun) for one in flat)
+
+
+def several(given: Any) -> list[Any]:
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def values_of(history: History, metric: str) -> np.ndarray | None:
+    """The metric over rounds, NaN where a round lacks it; None if all do."""
+    if metric not in history.metrics():
+        return None
+    return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
+
+
+def outcomes_of(results: Any) -> dict[str, dict[int, tuple[str, str]]]:
+    """How every run stands, and why it ended early, by name and seed; empty where nobody knows."""
+    if isinstance(results, SweepResult):
+        table = results.trials
+        rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
+        labels = results.labels()
+        return {
+            name: {int(seed): (status, reason) for trial, seed, status, reason in rows if labels[trial] == name}
+            for name in labels
+        }
+    found: dict[str, dict[int, tuple[str, str]]] = {}
+    for name, given in results.items():
+        pairs = list(given.items()) if isinstance(given, Mapping) else list(enumerate(several(given)))
+        found[str(name)] = {seed: (getattr(run, "status", ""), "") for seed, run in pairs}
+    return found
+
+
+def record_of(comparison: "RunComparison") -> RunOverlayRecord:
+    """What the view draws of a comparison."""
+    statuses = {state for seeds in comparison.outcomes.values() for state, _ in seeds.values()}
+    running = bool(statuses & set(_LIVE))
+    longest = max(len(history) for seeds in comparison.results.values() for history in seeds.values())
+    every = (m for seeds in comparison.results.values() for history in seeds.values() for m in history.metrics())
+    metrics = tuple(dict.fromkeys((comparison.metric, *every)))
+    names = dict.fromkeys((*comparison.results, *comparison.outcomes))  # trials that never began have no history
+    results = tuple(_result(comparison, name, metrics, longest, running) for name in names)
+    pairs: tuple[ResultPairRecord, ...] = ()
+    if not running and 1 < len(results) <= MOST_TESTED:
+        rows = comparison.tests().to_dict("records")
+        pairs = tuple(_pair(comparison.metric, row) for row in rows)
+    counted = f"{len(results)} results" if len(results) != 1 else "1 result"
+    return RunOverlayRecord(
+        name=f"{counted} by {comparison.metric}",
+        metric=comparison.metric,
+        minimize=comparison.minimize,
+        confidence=comparison.confidence,
+        results=results,
+        pairs=pairs,
+        running=running,
+    )
+
+
+def _pair(metric: str, row: Mapping[Any, Any]) -> ResultPairRecord:
+    numbers = {name: _finite(row[name]) for name in ("difference", "low", "high", "p", "p_corrected")}
+    return ResultPairRecord(metric=metric, a=str(row["a"]), b=str(row["b"]), pairs=int(row["pairs"]), **numbers)
+
+
+def _result(
+    comparison: "RunComparison", name: str, metrics: Sequence[str], longest: int, running: bool
+) -> OverlaidResultRecord:
+    seeds, outcomes = comparison.results.get(name, {}), comparison.outcomes.get(name, {})
+    whole = dict(seeds) if running else {seed: h for seed, h in seeds.items() if len(h) == longest}
+    known = {metric: {s: v for s, h in whole.items() if (v := values_of(h, metric)) is not None} for metric in metrics}
+    compared = {s for s, v in known[comparison.metric].items() if running or np.isfinite(v[-comparison.last :]).all()}
+    drawn = tuple(sorted(compared or seeds))
+    left_out = tuple(
+        f"seed {seed}: {_why(*outcomes.get(seed, ('', '')), len(history), longest)}"
+        for seed, history in sorted(seeds.items())
+        if seed not in compared
+    )
+    never = [seed for seed in sorted(outcomes) if seed not in seeds]
+    left_out += tuple(f"seed {seed}: {_why(*outcomes[seed], 0, longest)}" for seed in never)
+    curves = [_curve(comparison, metric, {s: seeds[s] for s in drawn}, bool(compared)) for metric in metrics]
+    return OverlaidResultRecord(
+        name=name,
+        status=_status([state for state, _ in outcomes.values()]),
+        seeds=drawn,
+        compared=len(compared),
+        left_out=left_out,
+        metrics=tuple(curve for curve in curves if curve is not None),
+    )
+
+
+def _why(status: str, reason: str, rounds: int, longest: int) -> str:
+    said = f"{status}: {reason}" if status and reason else status or reason
+    fact = f"{rounds} of {longest} rounds" if rounds < longest else "its last value is missing or not finite"
+    return f"{said} ({fact})" if said else fact
+
+
+def _status(states: Sequence[str]) -> str:
+    counts = {state: states.count(state) for state in dict.fromkeys(states) if state}
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _curve(
+    comparison: "RunComparison", metric: str, seeds: Mapping[int, History], compared: bool
+) -> OverlaidMetricRecord | None:
+    rows = [values for history in seeds.values() if (values := values_of(history, metric)) is not None and len(values)]
+    if not rows:
+        return None
+    length = min(map(len, rows))  # a mean over fewer seeds would jump where one ends
+    numbers = [record.round for record in next(iter(seeds.values()))[:length]]
+    kept = _thinned(length)
+    table = np.stack([row[:length][kept] for row in rows], axis=-1)
+    table = np.where(np.isfinite(table), table, np.nan)  # where a seed is infinite, there is no mean
+    mean, low, high = mean_interval(table, confidence=comparison.confidence, resamples=RESAMPLES)
+    ends: list[float | None] = [None, None, None]
+    if compared:
+        finals = np.array([row[-comparison.last :].mean() for row in rows])
+        ends = [_finite(v) for v in mean_interval(finals, confidence=comparison.confidence, resamples=RESAMPLES)]
+    return OverlaidMetricRecord(
+        metric=metric,
+        rounds=tuple(numbers[place] for place in kept),
+        mean=_numbers(mean),
+        low=_numbers(low),
+        high=_numbers(high),
+        seeds=tuple(_numbers(column) for column in table.T) if len(rows) > 1 else (),
+        final=ends[0],
+        final_low=ends[1],
+        final_high=ends[2],
+    )
+
+
+def _thinned(length: int) -> list[int]:
+    step = max(1, -(-length // MOST_POINTS))
+    kept = list(range(0, length, step))
+    return kept if kept[-1] == length - 1 else [*kept, length - 1]
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _numbers(values: np.ndarray) -> tuple[float | None, ...]:
+    return tuple(_finite(value) for value in values)
