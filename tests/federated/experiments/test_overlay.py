@@ -46,6 +46,11 @@ def test_a_result_of_which_nothing_is_left_is_drawn_as_far_as_it_came() -> None:
     assert (result_of(drawn, "a").metrics[0].mean, result_of(drawn, "a").metrics[0].final) == ((3.0,), None)
 
 
+def test_where_a_seed_is_infinite_there_is_no_mean() -> None:
+    drawn = overlay_runs({"a": [run(1.0, float("inf"), 2.0), run(1.0, 1.0, 4.0)]})
+    assert drawn.results[0].metrics[0].mean == (1.0, None, 3.0)
+
+
 def test_long_runs_are_thinned_to_their_ends() -> None:
     curve = overlay_runs([run(*map(float, range(1000)))]).results[0].metrics[0]
     assert len(curve.rounds) <= 301

@@ -144,8 +144,11 @@ def _curve(
     numbers = [record.round for record in next(iter(seeds.values()))[:length]]
     kept = _thinned(length)
     table = np.stack([row[:length][kept] for row in rows], axis=-1)
-    table = np.where(np.isfinite(table), table, np.nan)  # where a seed is infinite, there is no mean
-    mean, low, high = mean_interval(table, confidence=comparison.confidence, resamples=RESAMPLES)
+    known = np.isfinite(table).all(axis=-1)  # where a seed is not finite, there is no mean
+    mean, low, high = (np.full(len(kept), np.nan) for _ in range(3))
+    if known.any():
+        found = mean_interval(table[known], confidence=comparison.confidence, resamples=RESAMPLES)
+        mean[known], low[known], high[known] = found
     ends: list[float | None] = [None, None, None]
     if compared:
         finals = np.array([row[-comparison.last :].mean() for row in rows])

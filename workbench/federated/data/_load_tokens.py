@@ -1,0 +1,173 @@
+"""Text that is tokenised already, as Hugging Face pipelines write it: rows of token ids, packed into sequences."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import DataError, MissingDependencyError
+from workbench.federated.data._client_data import ClientData
+from workbench.federated.data._files import Source
+
+
+def load_tokens(
+    path: str | Path,
+    *,
+    length: int,
+    client: str | None = None,
+    field: str = "input_ids",
+    clients: int | None = None,
+    separator: int | None = None,
+) -> ClientData:
+    """Reads tokenised text and packs the rows of each client into sequences of one length; no network, no tokenizer.
+
+    The rows of a client are joined and cut; the last tokens, too few for a sequence, are left out. `x` holds the
+    tokens and `y` the next ones, so a client needs `length + 1` tokens.
+
+    Args:
+        path: JSON lines (`.jsonl`), or what `datasets` writes: `.arrow` (streamed or not) and `.parquet`, which need
+            the extra `data`; or a folder of these, such as that of `save_to_disk`, read in the order of names.
+        length: Tokens of a sequence.
+        client: The field that says whose each row is; None deals the rows out in turn.
+        field: The field with the ids of a row.
+        clients: To how many clients the rows are dealt out, without `client`.
+        separator: A token between the rows of a client, such as that of the end of a text.
+
+    Returns:
+        Clients with `x` and `y`, int32 `[sequences, length]`; in sorted order of their names.
+
+    Raises:
+        DataError: names file and row: a cut-off line, a missing field, ids that are no whole numbers from 0 to
+            2³¹ − 1, a client with too few tokens.
+        MissingDependencyError: an `.arrow` or `.parquet` file without pyarrow.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "texts.jsonl"
+        >>> _ = file.write_text('{"who": "a", "input_ids": [1, 2, 3, 4, 5]}')
+        >>> held = load_tokens(file, length=2, client="who")["a"]
+        >>> held["x"].tolist(), held["y"].tolist()
+        ([[1, 2], [3, 4]], [[2, 3], [4, 5]])
+    """
+    source = Source(loader="load_tokens", path=Path(path))
+    if length < 1 or (client is None) == (clients is None) or (clients is not None and clients < 1):
+        message = (
+            f"{source} received length={length}, client={client!r}, clients={clients!r}. A sequence has at least one "
+            "token, and rows belong to whom a field names or are dealt out: pass a positive length, and either "
+            "`client` or a positive `clients`."
+        )
+        raise DataError(message)
+    held: dict[str, list[np.ndarray]] = {}
+    between = [] if separator is None else [np.array([separator], np.int32)]
+    for number, (where, row) in enumerate(_rows(source)):
+        missing = [name for name in (field, client) if name is not None and name not in row]
+        if missing:
+            message = (
+                f"{source}, {where}, lacks {', '.join(map(repr, missing))}; its fields are "
+                f"{', '.join(map(repr, row)) or 'none'}. Every row needs them: name fields that are there."
+            )
+            raise DataError(message)
+        owner = f"client_{number % clients}" if clients else str(row[client])
+        held.setdefault(owner, []).extend([_ids(source, where, field, row[field]), *between])
+    if not held:
+        raise source.unreadable("JSON lines, Arrow or Parquet with at least one row", found="it has no rows")
+    packed, short = {}, []
+    for owner in sorted(held):
+        tokens = np.concatenate(held[owner])
+        count = (len(tokens) - 1) // length
+        if count < 1:
+            short.append(f"client {owner!r}: {len(tokens)} tokens are fewer than length + 1 = {length + 1}")
+            continue
+        x, y = tokens[: count * length], tokens[1 : count * length + 1]
+        packed[owner] = {"x": x.reshape(count, length), "y": y.reshape(count, length)}
+    source.refuse(short)
+    return ClientData(arrays=packed, name=source.path.stem)
+
+
+def _ids(source: Source, where: str, field: str, given: Any) -> np.ndarray:
+    try:
+        ids = np.asarray(given)
+    except ValueError:  # lists of different lengths
+        ids = np.zeros((0, 0))
+    if ids.ndim == 1 and not ids.size:
+        return np.zeros(0, np.int32)
+    whole = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
+    if not whole or ids.min() < 0 or ids.max() >= 2**31:
+        message = (
+            f"{source}, {where}, has no token ids in {field!r}: {str(given)[:60]}. Ids are a list of whole numbers "
+            "from 0 to 2147483647: tokenise the text first, or name the field that holds them."
+        )
+        raise DataError(message)
+    return ids.astype(np.int32)
+
+
+def _rows(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
+    found = source.existing(folder=True)
+    files: Sequence[Path] = [found]
+    if found.is_dir():
+        files = sorted(f for f in found.iterdir() if f.suffix in (".jsonl", ".arrow", ".parquet"))
+    if not files:
+        raise source.unreadable("a folder with .jsonl, .arrow or .parquet files", found="it holds none of these")
+    for file in files:
+        read = {".jsonl": _json_lines, ".arrow": _arrow, ".parquet": _parquet}.get(file.suffix)
+        if read is None:
+            raise source.unreadable("a .jsonl, .arrow or .parquet file", found=f"it ends in {file.suffix!r}")
+        yield from read(source, file)
+
+
+def _json_lines(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is not JSON") from error
+            if not isinstance(row, dict):
+                raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is no object")
+            yield f"line {number} of {file.name}", row
+
+
+def _pyarrow(file: Path) -> Any:
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+    except ImportError as missing:
+        raise MissingDependencyError(
+            "pyarrow", extra="data", needed_for=f"`load_tokens` of a {file.suffix} file"
+        ) from missing
+    return pyarrow
+
+
+def _arrow(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    pa = _pyarrow(file)
+    try:
+        with pa.memory_map(str(file)) as opened:
+            try:
+                table = pa.ipc.open_stream(opened).read_all()
+            except pa.ArrowInvalid:
+                table = pa.ipc.open_file(opened).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise source.unreadable("an Arrow file", found=f"{file.name} is cut off or not Arrow") from error
+    yield from _table(file, table)
+
+
+def _parquet(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    pa = _pyarrow(file)
+    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+
+    try:
+        table = pq.read_table(file)
+    except (pa.ArrowException, OSError) as error:
+        raise source.unreadable("a Parquet file", found=f"{file.name} is cut off or not Parquet") from error
+    yield from _table(file, table)
+
+
+def _table(file: Path, table: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    number = 0
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            yield f"row {number} of {file.name}", row
+            number += 1
