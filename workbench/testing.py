@@ -272,4 +272,4 @@ try:
 except ImportError:  # the assertions need no pytest
     pass
 else:
-    record_snapshot = pytest.fixture(name="record_snapshot")(_snapshots)
+    record_snapshot: Any = pytest.fixture(name="record_snapshot")(_snapshots)

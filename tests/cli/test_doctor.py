@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -237,3 +238,12 @@ def test_command_helps_where_the_workbench_cannot_be_imported(command, said, tmp
     done = subprocess.run([sys.executable, "-c", start], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert said in done.stdout + done.stderr
+
+
+def test_module_of_our_name_in_the_folder_is_found(tmp_path: Path):
+    assert _doctor.check_folder(tmp_path) is None
+    (tmp_path / "workbench.py").write_text("")
+    check = _doctor.check_folder(tmp_path)
+    assert check is not None
+    assert check.state == "broken"
+    assert "workbench.py" in check.found

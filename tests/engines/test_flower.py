@@ -24,7 +24,7 @@ from flower_tests import family, flower_warnings, needs_flower, none_left
 
 import workbench as wb
 from workbench.engines import Engine, Flower
-from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
+from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError
 
 pytestmark = flower_warnings
@@ -90,7 +90,7 @@ class _NodesHere:
 
 
 def _answer(ask: Ask, context: Any) -> Reply:
-    from workbench.engines.flower.app import client, nodes
+    from workbench.engines.flower._app import client, nodes
 
     return Reply(*client._answer(nodes.as_contents([ask])[0], context))
 
@@ -227,7 +227,7 @@ def test_reply_of_another_shape_names_the_client():
 
 @needs_flower
 def test_client_that_raises_is_named(monkeypatch: pytest.MonkeyPatch):
-    from workbench.engines.flower.app import client
+    from workbench.engines.flower._app import client
 
     def gone(context: Any, name: str) -> Any:
         if context.node_config["partition-id"] == 2:
@@ -244,7 +244,7 @@ def test_client_that_raises_is_named(monkeypatch: pytest.MonkeyPatch):
 
 @needs_flower
 def test_data_of_another_shape_at_a_node_are_refused_there(monkeypatch: pytest.MonkeyPatch):
-    from workbench.engines.flower.app import client
+    from workbench.engines.flower._app import client
 
     column = client.column
     monkeypatch.setattr(client, "column", lambda context, name: column(context, name)[:, :2])

@@ -27,7 +27,8 @@ from engine_contract import (
 from flower_tests import flower_warnings, needs_flower, none_left
 
 import workbench as wb
-from workbench.engines import Flower, _process_supervisor
+from workbench._processes import _supervisor
+from workbench.engines import Flower
 from workbench.engines.flower._runtime import Processes, check_port, free_port
 from workbench.engines.flower._simulation import start_ray
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
@@ -230,7 +231,7 @@ def test_waiting_is_bounded(tmp_path: Path):
 
 
 def test_supervisor_needs_neither_jax_nor_the_workbench():
-    text = Path(_process_supervisor.__file__).read_text()
+    text = Path(_supervisor.__file__).read_text()
     assert "jax" not in [line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("import ")]
     assert "workbench" not in text.replace("the workbench", "")
 

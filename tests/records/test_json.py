@@ -32,7 +32,7 @@ def values_of(hint: Any, depth: int) -> st.SearchStrategy[Any]:
         return st.sampled_from(args)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values_of(each, depth) for each in args])
-    if hint is tuple:
+    if origin is tuple and args == (Any, ...):
         return st.recursive(NUMBERS.map(float), lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=4).map(
             lambda x: x if isinstance(x, tuple) else (x,)
         )

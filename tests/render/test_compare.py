@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from workbench.records import ComparedRecord, ComparisonRecord
-from workbench.render import amount_text, plot_comparison, render_comparison_html, render_comparison_text, to_pandas
+from workbench.render import amount_text, render_comparison_html, render_comparison_text, to_pandas
 
 COMPARISON = ComparisonRecord(
     names=("before", "after<br>"),
@@ -47,23 +47,6 @@ def test_html_has_a_row_per_difference_or_per_quantity():
 def test_html_escapes_names():
     heads = [cell.text for cell in ET.fromstring(render_comparison_html(COMPARISON)).iterfind(".//thead/tr/th")]
     assert heads == [None, None, "before", "after<br>", "last / first"]
-
-
-def test_figure_shows_only_amounts_that_all_programs_have():
-    (axes,) = plot_comparison(COMPARISON).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["per device: FLOPs"]
-    assert [bar.get_width() for bar in axes.containers[0]] == [0.25]
-    assert axes.get_xlabel() == "times the amount of before (here)"
-
-
-def test_figure_without_differences_says_so():
-    (axes,) = plot_comparison(COMPARISON.replace(rows=COMPARISON.rows[:1])).axes
-    assert axes.texts[0].get_text() == "no amount that is known of all these programs differs"
-
-
-@pytest.mark.parametrize("dark", [None, False, True], ids=["either", "light", "dark"])
-def test_figure_is_drawn_in_every_theme(dark):
-    assert plot_comparison(COMPARISON, dark=dark).png().startswith(b"\x89PNG")
 
 
 def test_table_has_a_column_per_program_even_of_one_name():

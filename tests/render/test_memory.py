@@ -8,14 +8,11 @@ from workbench.records import (
     LeafShardingRecord,
     MemoryRecord,
     MeshRecord,
-    ShardingRecord,
     ShardRecord,
     SourceLine,
 )
 from workbench.render import (
-    bytes_by_device,
     plot_memory,
-    plot_memory_by_device,
     plot_memory_timeline,
     render_memory_text,
 )
@@ -84,39 +81,6 @@ def test_timeline_that_is_not_known_says_so():
     assert (
         plot_memory_timeline(MemoryRecord()).axes[0].texts[0].get_text() == "the schedule of this program is not known"
     )
-
-
-def test_bytes_by_device_name_the_largest_arrays_and_add_up_the_rest():
-    leaves = (array("a", 8, (1,)), array("b", 4, (1, 3)), array("c", 2, (3,)), array("d", 1, (3,)))
-    table, devices = bytes_by_device(ShardingRecord(leaves=leaves, mesh=MESH), arrays=2)
-    assert table == {"a": {1: 8}, "b": {1: 4, 3: 4}, "others": {3: 3}}
-    assert devices == [3, 1]  # the order of the mesh
-
-
-def test_summarised_arrays_count_on_every_device_and_host_arrays_on_none():
-    leaves = (array("a", 8), array("host", 100, replication=0, kind="host"))
-    assert bytes_by_device(ShardingRecord(leaves=leaves, mesh=MESH))[0] == {"a": {3: 8, 1: 8}}
-
-
-def test_devices_figure_stacks_arrays():
-    leaves = (array("a", 8, (1,)), array("b", 4, (1, 3)))
-    (axes,) = plot_memory_by_device(ShardingRecord(leaves=leaves, mesh=MESH)).axes
-    assert [[bar.get_height() for bar in bars] for bars in axes.containers] == [[0, 8], [4, 4]]
-    assert [bar.get_y() for bar in axes.containers[1]] == [0, 8]
-    assert axes.get_title(loc="left") == "12 B on the fullest of 2 devices"
-
-
-def test_thousands_of_devices_are_one_shape_per_array():
-    devices = tuple(DeviceRecord(id=number, position=(number,)) for number in range(1000))
-    (axes,) = plot_memory_by_device(
-        ShardingRecord(leaves=(array("a", 8),), mesh=MeshRecord(axes=(), devices=devices))
-    ).axes
-    assert (len(axes.patches), len(axes.collections)) == (0, 1)
-
-
-def test_tree_on_no_device_says_so():
-    (axes,) = plot_memory_by_device(ShardingRecord(leaves=())).axes
-    assert axes.texts[0].get_text() == "none of these arrays lies on a device"
 
 
 @pytest.mark.parametrize("plot", [plot_memory, plot_memory_timeline], ids=lambda plot: plot.__name__)

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from workbench.records import AxisRecord, ClientRange, DeviceRecord, MeshRecord
-from workbench.render import describe_mesh, plot_clients, plot_mesh, render_mesh_svg, render_mesh_text
+from workbench.render import describe_mesh, render_mesh_svg, render_mesh_text
 
 NS = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -105,24 +105,3 @@ def test_text_has_hops_and_clients_and_stays_short():
     assert "clients: 1.25 hops to the next device on average, 2 at most" in text
     assert "100 clients: up to 1 per device" in text
     assert text.endswith("… and 84 more devices")
-
-
-@pytest.mark.parametrize("dark", [None, False, True], ids=["either", "light", "dark"])
-def test_figure_draws_every_device(dark):
-    figure = plot_mesh(mesh(4, 2).replace(clients=HELD), dark=dark)
-    (patches,) = figure.axes[0].collections
-    assert len(patches.get_paths()) == 8
-    assert figure.png().startswith(b"\x89PNG")
-    assert "rows ↓ clients (4)" in figure.axes[0].get_xlabel()
-
-
-def test_clients_figure_has_a_bar_per_device_and_one_per_padded_device():
-    (axes,) = plot_clients(mesh(4, 2).replace(clients=HELD)).axes
-    assert [len(container) for container in axes.containers] == [8, 2]
-    assert [bar.get_height() for bar in axes.containers[0]] == [3, 3, 3, 3, 3, 3, 1, 1]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("device (id, in mesh order)", "clients (client number)")
-
-
-def test_clients_figure_without_clients_says_so():
-    (axes,) = plot_clients(mesh(4, 2)).axes
-    assert axes.texts[0].get_text() == "no clients are placed on this mesh"

@@ -15,7 +15,6 @@ from workbench.records import (
 )
 from workbench.render import (
     describe_leaf,
-    plot_sharding,
     render_propagation_text,
     render_sharding_svg,
     render_sharding_text,
@@ -135,19 +134,6 @@ def test_text_counts_arrays_that_are_alike():
         "2,000 arrays, 62.5 KiB in all, 31.2 KiB on the fullest device.",
         "  p0 f32[8] P(axis0): f32[4] per device, 16 B (and 1,999 alike, up to p1999)",
     ]
-
-
-@pytest.mark.parametrize("dark", [None, False, True], ids=["either", "light", "dark"])
-def test_figure_has_a_panel_per_array_and_a_box_per_slice(dark):
-    record = ShardingRecord(leaves=(leaf((8, 6), (4, 2), path="a"), leaf((8,), (2,), path="b")))
-    figure = plot_sharding(record, dark=dark)
-    assert [len(axes.collections[0].get_paths()) for axes in figure.axes] == [8, 2]
-    assert figure.axes[0].get_title(loc="left").startswith("a f32[8,6]")
-    assert figure.png().startswith(b"\x89PNG")
-
-
-def test_figure_of_an_empty_tree_says_so():
-    assert plot_sharding(ShardingRecord(leaves=())).axes[0].texts[0].get_text() == "no arrays"
 
 
 def test_propagation_text_has_values_origins_and_collectives():

@@ -26,11 +26,11 @@ LAYERS = (
     ("primitives",),
     ("mesh",),
     ("records",),
-    ("errors", "_jax_compat", "_version"),
+    ("errors", "_jax_compat", "_processes", "_version"),
 )
 FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
-# Open to all packages although its name begins with an underscore: it is the only door to private JAX.
-DOORS = ("_jax_compat", "_version")
+# Open to all packages although their names begin with an underscore: private JAX, child processes, the version.
+DOORS = ("_jax_compat", "_processes", "_version")
 
 
 @cache

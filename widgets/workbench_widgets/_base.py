@@ -9,7 +9,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import anywidget
 import traitlets
@@ -28,7 +28,31 @@ Selection = dict[str, Any]
 SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf", "node")
 
 
-class WorkbenchWidget(anywidget.AnyWidget):
+if TYPE_CHECKING:
+
+    class _Widget(traitlets.HasTraits):
+        """What views use of `anywidget.AnyWidget`: ipywidgets carries no types, so that nothing of a view had one."""
+
+        _esm: Any
+        _css: Any
+        comm: Any
+        layout: Any
+        model_id: str
+        keys: list[str]
+
+        def on_msg(self, callback: Callable[..., Any], remove: bool = False) -> None: ...
+        def send(self, content: Any, buffers: Any = None) -> None: ...
+        def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]: ...
+        def send_state(self, key: Any = None) -> None: ...
+        def hold_sync(self) -> Any: ...
+        def close(self) -> None: ...
+        def _repr_mimebundle_(self, **kwargs: Any) -> Any: ...
+
+else:
+    _Widget = anywidget.AnyWidget
+
+
+class WorkbenchWidget(_Widget):
     """A live view of a record.
 
     The kernel computes; the browser draws and finds out what was clicked. Subclasses name their ES module and say what
@@ -48,14 +72,14 @@ class WorkbenchWidget(anywidget.AnyWidget):
     requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
     background: ClassVar[frozenset[str]] = frozenset()  # requests that take long: they run in a thread of their own
 
-    data = traitlets.Dict().tag(sync=True)
-    arrays = traitlets.Dict().tag(sync=True)
-    live = traitlets.Dict().tag(sync=True)
-    label = traitlets.Unicode().tag(sync=True)
-    selection = traitlets.Dict().tag(sync=True)
-    settings = traitlets.Dict().tag(sync=True)
-    problem = traitlets.Dict().tag(sync=True)
-    chunks = traitlets.Dict().tag(sync=True, **widget_serialization)
+    data: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
+    arrays: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
+    live: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
+    label: "traitlets.Unicode[str, str | bytes]" = traitlets.Unicode().tag(sync=True)
+    selection: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
+    settings: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
+    problem: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
+    chunks: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True, **widget_serialization)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if cls.__dict__.get("view_name"):

@@ -36,14 +36,15 @@ class ClientsView(ClientsDesk, RunDesk):
         tap: Tap | None = None,
         **values: Any,
     ) -> None:
-        self.record, self.run = record, run
+        self.record: ProgramRecord = record
+        self.run: RunRecord | None = run
         data, arrays = clients_view_state(record, run, timeline)
         label = f"{data['placement'] or 'No clients'} of {record.name}" + (
             f"; {data['sentence']}" if data["sentence"] else ""
         )
         data = {**data, "opens": tap is not None and data["group_size"] == 1, "glossary": GLOSSARY}
         super().__init__(tap=tap, data=data, arrays=arrays, label=label, **values)
-        self.courses = ClientCourses(data["count"])
+        self.courses: ClientCourses = ClientCourses(data["count"])
         if rounds is not None:
             self.courses.read(rounds.history)
             self.live = self.courses.state()

@@ -35,7 +35,7 @@ class ClientsDesk(WorkbenchWidget):
 
     def __init__(self, *, tap: Tap | None = None, **values: Any) -> None:
         self._tap = tap
-        self.courses = ClientCourses(0)
+        self.courses: ClientCourses = ClientCourses(0)
         super().__init__(**values)
 
     def open_client(self, client: int, report: Callable[[str], None] | None = None) -> dict[str, str]:

@@ -28,7 +28,7 @@ class CostView(CostDesk):
         compile_for: CompileFor | None = None,
         **values: Any,
     ) -> None:
-        self.records = (record, *others)
+        self.records: tuple[ProgramRecord, ...] = (record, *others)
         data = cost_state(record, others, can_compile=compile_for is not None)
         data = {**data, "glossary": GLOSSARY}
         super().__init__(programs=self.records, compile_for=compile_for, data=data, label=data["sentence"], **values)

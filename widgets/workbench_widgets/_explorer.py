@@ -111,7 +111,11 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         search: Searches | None = None,
     ) -> None:
         require_dock(dock)
-        self.record, self.gradient, self.monitor, self._play, self.dock = record, gradient, monitor, play, dock
+        self.record: ProgramRecord = record
+        self.gradient: ProgramRecord | None = gradient
+        self.monitor: Monitor | None = monitor
+        self.dock: Literal["right"] | None = dock
+        self._play = play
         files = files_of(record)
         parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
         if "clients" in parts or rounds is not None:
@@ -174,7 +178,7 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         )
         self._unsubscribe = None if monitor is None else self._listen(monitor)
         self._digest = RunDigest()
-        self.courses = ClientCourses(parts["clients"]["count"] if "clients" in parts else 0)
+        self.courses: ClientCourses = ClientCourses(parts["clients"]["count"] if "clients" in parts else 0)
         if rounds is not None:
             self.follow(rounds)
             self.live = live | self._rounds_state()

@@ -72,7 +72,7 @@ class LaunchView(WorkbenchWidget):
     def __init__(self, source: "Launched | LaunchedRecord | ProgramGraphRecord", **values: Any) -> None:
         self.launched: Launched | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
         record = source if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source.record
-        self.graph = record if isinstance(record, ProgramGraphRecord) else record.graph
+        self.graph: ProgramGraphRecord = record if isinstance(record, ProgramGraphRecord) else record.graph
         self._record = record
         self._history = _History()
         live = {} if isinstance(record, ProgramGraphRecord) else self._state(record)

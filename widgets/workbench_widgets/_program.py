@@ -36,7 +36,8 @@ class ProgramView(WorkbenchWidget):
     view_name = "program"
 
     def __init__(self, record: ProgramRecord, gradient: ProgramRecord | None = None, **values: Any) -> None:
-        self.record, self.gradient = record, gradient
+        self.record: ProgramRecord = record
+        self.gradient: ProgramRecord | None = gradient
         data, arrays = program_state(record, gradient)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_program(record), **values)
 

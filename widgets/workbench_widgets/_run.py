@@ -51,7 +51,8 @@ class RunView(RunDesk):
         monitor: Monitor | None = None,
         **values: Any,
     ) -> None:
-        self.run, self.monitor = run, monitor
+        self.run: Run = run
+        self.monitor: Monitor | None = monitor
         self._digest = RunDigest()
         data = {**run_state(timeline), "others": others_state(others or {}), "glossary": GLOSSARY}
         live = {**self._digest.state(run), "samples": self._samples()}

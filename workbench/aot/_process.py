@@ -6,9 +6,7 @@ import logging
 import os
 import queue
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,8 +14,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, NoReturn
 
+from workbench._processes import ChildProcess
 from workbench.aot._frames import FrameError, read_frame, write_frame
 from workbench.errors import EngineError, MeshError
 
@@ -71,7 +70,7 @@ class Worker:
     def pid(self) -> int | None:
         """Process id of the running worker; None where there is none."""
         started = self._started
-        return started.process.pid if started is not None and started.process.poll() is None else None
+        return started.process.pid if started is not None and started.process.running else None
 
     @property
     def directory(self) -> Path | None:
@@ -82,7 +81,7 @@ class Worker:
         """Ends the process; the next request starts another one."""
         started, self._started = self._started, None
         if started is not None:
-            started.end()
+            started.process.end()
 
     def ask(
         self,
@@ -114,7 +113,7 @@ class Worker:
         raise AssertionError  # the last attempt returns or raises
 
     def _ask(self, message: dict[str, Any], watch: "_Watch", *, last: bool) -> dict[str, Any]:
-        if self._started is None or self._started.process.poll() is not None:
+        if self._started is None or not self._started.process.running:
             self.close()
             watch.phase = "starting the compiler"
             self._started = _Started(self.command)
@@ -123,7 +122,7 @@ class Worker:
         self._requests += 1
         number = self._requests
         try:
-            write_frame(started.stdin, {"id": number, **message})
+            write_frame(started.process.stdin, {"id": number, **message})
         except OSError:
             self._died(started, watch, last=last)
         while True:
@@ -153,7 +152,7 @@ class Worker:
             self._turn.release()
 
     def _died(self, started: "_Started", watch: "_Watch", *, last: bool) -> NoReturn:
-        code = started.wait()
+        code = started.process.wait(10)  # the pipe was closed from the other side
         words = started.last_words()
         self.close()
         if code == 0 and not last:
@@ -216,33 +215,18 @@ class _Watch:
 
 
 class _Started:
-    """One running process with its pipes, its reader thread and its directory."""
+    """One running process with its reader thread and its directory."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="workbench-targets-"))
         self._stderr = self.directory / "stderr.txt"
         environment = {key: value for key, value in os.environ.items() if key not in _DROPPED} | _SET
-        with self._stderr.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [*command, str(self.directory)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
-            )
-        self.stdin = cast(BinaryIO, self.process.stdin)
+        self.process = ChildProcess(
+            [*command, str(self.directory)], env=environment, stderr=self._stderr, folder=self.directory
+        )
         _LOG.info("compiler process %d started", self.process.pid)
         self.frames: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_read_all, args=(self.process.stdout, self.frames), daemon=True).start()
-        self._end = weakref.finalize(self, _end, self.process, self.directory)
-
-    def wait(self) -> int | None:
-        """The exit code, once the pipe was closed from the other side."""
-        try:
-            return self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            return None
 
     def last_words(self) -> str:
         """The line of standard error that says most about a death."""
@@ -253,27 +237,6 @@ class _Started:
         lines = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
         telling = [line for line in lines if "Check failed" in line or line.startswith("F")]
         return (telling or lines or [""])[-1][:300]
-
-    def end(self) -> None:
-        self._end()
-
-    def forget_in_child(self) -> None:
-        """Closes this copy of the pipe: an open one in a forked child would keep the worker alive after the kernel."""
-        self._end.detach()
-        with contextlib.suppress(OSError):
-            os.close(self.stdin.fileno())
-
-
-def _end(process: subprocess.Popen, directory: Path) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # its own session, so the group has its number
-    except (AttributeError, OSError):
-        process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=10)
-    with contextlib.suppress(OSError):
-        process.stdin.close()  # type: ignore[union-attr]
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _read_all(stream: Any, frames: "queue.Queue[dict[str, Any] | None]") -> None:
@@ -333,7 +296,7 @@ def _forget_after_fork() -> None:
         started, worker._started = worker._started, None
         worker._turn = threading.Lock()
         if started is not None:
-            started.forget_in_child()
+            started.process.forget_after_fork()
 
 
 atexit.register(stop_workers)

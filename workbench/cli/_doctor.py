@@ -97,7 +97,7 @@ def examine() -> Iterable[Check]:
     else:
         yield Check(name=_metadata.DISTRIBUTION, state="ok", found=importlib.metadata.version(_metadata.DISTRIBUTION))
     yield from (_guard(f"import {name}", lambda name=name: check_import(name)) for name in PACKAGES)
-    yield from filter(None, [check_foreign()])
+    yield from filter(None, [check_foreign(), check_folder(Path.cwd())])
     yield _guard("devices", check_devices)
     yield from (check_library(requirement) for requirement in required)
     if _installed_version(Requirement("jupyterlab")) is not None:
@@ -125,6 +125,19 @@ def check_foreign() -> Check | None:
         state="broken",
         found=f"{', '.join(found)} installs files into the package `workbench` too",
         fix=f"pip uninstall {' '.join(found)} && {again}   (or use an environment for each)",
+    )
+
+
+def check_folder(folder: Path) -> Check | None:
+    """A finding where a folder has modules of our names, which its notebooks would import; None where it has none."""
+    found = [f"{name}.py" for name in PACKAGES if (folder / f"{name}.py").exists()]
+    if not found:
+        return None
+    return Check(
+        name="this folder",
+        state="broken",
+        found=f"{' and '.join(found)} in {folder}: notebooks of this folder import it instead of the library",
+        fix="rename it",
     )
 
 

@@ -117,7 +117,7 @@ class History(Sequence[RoundRecord]):
         write_whole(path, lambda opened: table.to_parquet(opened, engine="pyarrow", index=False))
 
 
-def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple], tuple[ProblemRecord, ...]]:
+def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple[Any, ...]], tuple[ProblemRecord, ...]]:
     """A pytree of metrics as plain numbers by name, and which of them are not finite.
 
     Args:
@@ -131,7 +131,7 @@ def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple],
     Raises:
         ProgramError: a metric is no number.
     """
-    found: dict[str, float | tuple] = {}
+    found: dict[str, float | tuple[Any, ...]] = {}
     problems: list[ProblemRecord] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(metrics):
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
@@ -196,7 +196,7 @@ def _array(values: Any) -> np.ndarray:
     return np.asarray(values, np.float64)
 
 
-def _numbers(values: float | tuple) -> Iterator[tuple[tuple[int | None, int | None], float]]:
+def _numbers(values: float | tuple[Any, ...]) -> Iterator[tuple[tuple[int | None, int | None], float]]:
     """((client, step), value) of every number; further dimensions count on as steps."""
     array = _array(values)
     if array.ndim == 0:

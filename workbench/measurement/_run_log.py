@@ -57,7 +57,9 @@ class RunFolder:
     """
 
     def __init__(self, folder: str | Path, *, name: str = "", program: bool = True) -> None:
-        self.folder, self.name, self.path = Path(folder).expanduser(), name, None
+        self.folder: Path = Path(folder).expanduser()
+        self.name: str = name
+        self.path: Path | None = None
         self._keeps_program = program
         self._about: dict[str, Any] = {}
 

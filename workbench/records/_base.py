@@ -244,7 +244,7 @@ def _mapping(value: Any, where: str) -> Any:
 
 
 def _tuple_reader(args: tuple[Any, ...]) -> _Reader:
-    if not args:  # a bare `tuple`: numbers, nested to any depth
+    if args in {(), (Any, ...)}:  # numbers, nested to any depth
         return lambda value, where: tuple(
             _tuple_reader(())(each, where) if isinstance(each, list) else _read_float(each, where)
             for each in _sequence(value, where)

@@ -79,7 +79,7 @@ class RoundRecord(Record):
 
     round: int
     seconds: float
-    metrics: dict[str, float | tuple]  # pyright: ignore[reportMissingTypeArgument]
+    metrics: dict[str, float | tuple[Any, ...]]
     problems: tuple[ProblemRecord, ...] = ()
     unix_seconds: float | None = None  # when it ended, to lay it over samples of the devices
 

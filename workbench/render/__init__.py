@@ -17,7 +17,6 @@ from workbench.render._charts import (
 )
 from workbench.render._compare import (
     amount_text as amount_text,
-    plot_comparison as plot_comparison,
     render_comparison_html as render_comparison_html,
     render_comparison_text as render_comparison_text,
 )
@@ -66,18 +65,14 @@ from workbench.render._live_rounds import (
     render_samples_svg as render_samples_svg,
 )
 from workbench.render._memory import (
-    bytes_by_device as bytes_by_device,
     describe_memory as describe_memory,
     plot_memory as plot_memory,
-    plot_memory_by_device as plot_memory_by_device,
     plot_memory_timeline as plot_memory_timeline,
     render_memory_text as render_memory_text,
 )
 from workbench.render._mesh import (
     arrange_devices as arrange_devices,
     describe_mesh as describe_mesh,
-    plot_clients as plot_clients,
-    plot_mesh as plot_mesh,
     render_mesh_svg as render_mesh_svg,
     render_mesh_text as render_mesh_text,
 )
@@ -143,7 +138,6 @@ from workbench.render._search import (
 from workbench.render._sharding import (
     describe_leaf as describe_leaf,
     describe_sharding as describe_sharding,
-    plot_sharding as plot_sharding,
     render_propagation_text as render_propagation_text,
     render_sharding_svg as render_sharding_svg,
     render_sharding_text as render_sharding_text,

@@ -1,44 +1,9 @@
 """Several programs side by side, as figure, text and HTML."""
 
-from typing import Any
-
 from workbench.records import ComparedRecord, ComparisonRecord
 from workbench.render._svg import Markup, bytes_text, count_text, element, flops_text, seconds_text
 
 _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknown": "?"}
-
-
-def plot_comparison(comparison: ComparisonRecord, *, dark: bool | None = None) -> Any:
-    """How many times the first program's amount each other program needs, for every quantity that differs."""
-    from workbench.render._figures import HATCHES, colour, grid, ink, legend, new_figure, say_nothing, title
-
-    rows = [row for row in comparison.rows if _measured(row)]
-    figure, axes = new_figure(7.2, 1.4 + 0.38 * max(len(rows), 2), dark=dark)
-    if not rows:
-        say_nothing(axes, dark, "no amount that is known of all these programs differs")
-        return figure
-    others = len(comparison.names) - 1
-    height = 0.7 / others
-    for index in range(others):
-        ratios = [_ratio(row, index + 1) for row in rows]
-        where = [at + (index - (others - 1) / 2) * height for at in range(len(rows))]
-        label = f"{comparison.names[index + 1]} ({comparison.targets[index + 1]})"
-        axes.barh(
-            where, ratios, height=height * 0.92, color=colour(index), hatch=HATCHES[index % len(HATCHES)],
-            edgecolor="#ffffff", linewidth=0.4, label=label,
-        )  # fmt: skip
-        for y, ratio, row in zip(where, ratios, rows, strict=True):
-            words = f" {amount_text(row.values[index + 1], row.unit)}"
-            axes.text(ratio, y, words, va="center", fontsize=8, color=ink(dark))
-    axes.axvline(1.0, color=ink(dark), linewidth=1.0)
-    axes.set_yticks(range(len(rows)), [f"{row.group}: {row.name}" for row in rows])
-    axes.invert_yaxis()
-    axes.margins(x=0.18)
-    axes.set_xlabel(f"times the amount of {comparison.names[0]} ({comparison.targets[0]})")
-    title(axes, "What differs", dark)
-    grid(axes, dark, "x")
-    legend(axes, dark, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
 
 
 def render_comparison_text(comparison: ComparisonRecord) -> str:
@@ -89,10 +54,3 @@ def amount_text(value: float | str | None, unit: str) -> str:
 def _measured(row: ComparedRecord) -> bool:
     """Whether a row differs and all its values are numbers of which the first is not zero."""
     return row.status != "same" and bool(row.values[0]) and not any(v is None or isinstance(v, str) for v in row.values)
-
-
-def _ratio(row: ComparedRecord, index: int) -> float:
-    first, value = row.values[0], row.values[index]
-    assert isinstance(first, int | float)
-    assert isinstance(value, int | float)
-    return value / first

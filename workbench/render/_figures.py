@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.errors import needs_library
-from workbench.render._svg import bytes_text, flops_text, seconds_text
+from workbench.render._svg import bytes_text, seconds_text
 from workbench.render._theme import OKABE_ITO, palette
 
 with needs_library("matplotlib", needed_for="A figure"):
@@ -126,11 +126,6 @@ def byte_axis(axis: Any) -> None:
 def second_axis(axis: Any) -> None:
     """Ticks in seconds with the unit that suits them."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
-
-
-def flop_axis(axis: Any) -> None:
-    """Ticks in floating-point operations with decimal units."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: flops_text(value)))
 
 
 def stacked_bars(

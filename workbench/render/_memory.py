@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from workbench.records import MemoryRecord, ShardingRecord
+from workbench.records import MemoryRecord
 from workbench.render._svg import bytes_text, count_text
 
 _PARTS = (
@@ -82,60 +82,6 @@ def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> A
     title(axes, f"Planned memory over {count_text(len(live))} instructions", dark)
     grid(axes, dark)
     return figure
-
-
-def plot_memory_by_device(record: ShardingRecord, *, arrays: int = 6, dark: bool | None = None) -> Any:
-    """What the arrays of a tree take on every device, the largest ones by name."""
-    from workbench.render._figures import byte_axis, colour, grid, legend, new_figure, say_nothing, title
-
-    figure, axes = new_figure(7.2, 3.2, dark=dark)
-    table, devices = bytes_by_device(record, arrays)
-    if not devices:
-        say_nothing(axes, dark, "none of these arrays lies on a device")
-        return figure
-    bottom = [0.0] * len(devices)
-    hatches = ("", "///", "\\\\\\", "|||", "---", "+++", "...")
-    for index, (name, held) in enumerate(table.items()):
-        values = [held.get(device, 0) for device in devices]
-        if len(devices) <= 512:
-            axes.bar(
-                range(len(devices)), values, bottom=bottom, width=0.86, color=colour(index), label=name,
-                hatch=hatches[index % len(hatches)], edgecolor="#ffffff", linewidth=0.3,
-            )  # fmt: skip
-        else:
-            top = [a + b for a, b in zip(bottom, values, strict=True)]
-            axes.fill_between(
-                range(len(devices)), bottom, top, step="mid", color=colour(index), label=name, linewidth=0
-            )
-        bottom = [a + b for a, b in zip(bottom, values, strict=True)]
-    if len(devices) <= 32:
-        axes.set_xticks(range(len(devices)), [str(device) for device in devices])
-    byte_axis(axes.yaxis)
-    axes.set_xlabel("device (id)")
-    axes.set_ylabel("array memory (bytes)")
-    title(axes, f"{bytes_text(max(bottom))} on the fullest of {count_text(len(devices))} devices", dark)
-    grid(axes, dark)
-    legend(axes, dark, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def bytes_by_device(record: ShardingRecord, arrays: int = 6) -> tuple[dict[str, dict[int, float]], list[int]]:
-    """For the largest arrays by path, and "others" for the rest: device id to bytes; and the devices in order.
-
-    Arrays whose slices are not listed count on every device of the mesh.
-    """
-    placed = [leaf for leaf in record.leaves if leaf.replication > 0 and leaf.bytes_per_device]
-    ranked = sorted(placed, key=lambda leaf: -leaf.bytes_per_device)
-    named = {leaf.path for leaf in ranked[:arrays]}
-    everywhere = [device.id for device in record.mesh.devices] if record.mesh else []
-    table: dict[str, dict[int, float]] = {leaf.path or "array": {} for leaf in ranked[:arrays]}
-    for leaf in placed:
-        held = table.setdefault((leaf.path or "array") if leaf.path in named else "others", {})
-        for device in [shard.device_id for shard in leaf.shards] or everywhere:
-            held[device] = held.get(device, 0.0) + leaf.bytes_per_device
-    devices = list(dict.fromkeys([*everywhere, *(device for held in table.values() for device in held)]))
-    used = {device for held in table.values() for device in held}
-    return table, [device for device in devices if device in used]
 
 
 def describe_memory(memory: MemoryRecord) -> str:

@@ -89,48 +89,6 @@ def render_sharding_svg(
     )
 
 
-def plot_sharding(
-    record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 4, dark: bool | None = None
-) -> Any:
-    """The same picture as a matplotlib figure, one panel per array."""
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
-
-    from workbench.render._figures import NotebookFigure, ink, say_nothing, style, title
-
-    whole = _as_record(record)
-    shown = _largest(whole, leaves_at_most)
-    drawn = [_arranged(leaf, 700.0) for leaf in shown]
-    heights = [max(grid.height / 100, 0.5) + 0.7 for grid, _ in drawn]
-    figure = NotebookFigure(figsize=(7.6, sum(heights) or 1.5), layout="constrained")
-    panels = figure.subplots(max(len(shown), 1), 1, squeeze=False, height_ratios=heights or [1])[:, 0]
-    if not shown:
-        style(panels[0], dark)
-        say_nothing(panels[0], dark, "no arrays")
-    for panel, leaf, (grid, pieces) in zip(panels, shown, drawn, strict=False):
-        style(panel, dark)
-        size = grid.cell * (0.94 if grid.cell > 12 else 1.0)
-        colours = [_shade(number, len(pieces), piece.devices) for number, piece in enumerate(pieces)]
-        boxes = [Rectangle(corner, size, size) for corner in grid.corners]
-        panel.add_collection(PatchCollection(boxes, facecolors=colours, edgecolors="none", antialiased=False))
-        if grid.cell >= 16 and len(pieces) <= 512:
-            for (x, y), piece, fill in zip(grid.corners, pieces, colours, strict=True):
-                words = "\n".join(_holders(piece.devices, grid.cell / 6.5, 2 if grid.cell >= 30 else 1))
-                panel.text(x + size / 2, y + size / 2, words, ha="center", va="center", fontsize=7, color=ink_on(fill))
-        for box in grid.panels:
-            panel.text(box.x, box.y - 3, box.title, fontsize=8, color=ink(dark), va="bottom")
-        panel.set_xlim(-2, max(grid.width, 500) + 2)
-        panel.set_ylim(grid.height + 2, -16 if grid.panels and grid.panels[0].title else -2)
-        panel.set_aspect("equal", anchor="W")
-        panel.set_xticks([])
-        panel.set_yticks([])
-        for spine in panel.spines.values():
-            spine.set_visible(False)
-        panel.set_xlabel(_reading(leaf, grid), fontsize=8.5, loc="left")
-        title(panel, describe_leaf(leaf), dark)
-    return figure
-
-
 def describe_sharding(record: ShardingRecord) -> str:
     """One sentence: how many arrays, bytes in all and on the fullest device.
 

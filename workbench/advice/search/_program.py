@@ -57,16 +57,16 @@ class SearchProgram:
         memory_bytes: int | None = None,
         target: TargetRecord | None = None,
     ) -> None:
-        self.call = call.with_shapes()
+        self.call: Call = call.with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
-        self.mesh = AbstractMesh(
+        self.mesh: AbstractMesh = AbstractMesh(
             tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes)
         )
         self.chip: ChipRecord = _chip(chip)
         self.target: TargetRecord | None = None
         if compiler == "auto":
             self.target = target_of(chip, mesh.size) if target is None else target if _is_installed(target) else None
-        self.memory_bytes = memory_bytes or (
+        self.memory_bytes: int = memory_bytes or (
             (self.target or target).available_bytes  # pyright: ignore[reportOptionalMemberAccess]
             if self.target or target
             else self.chip.hbm_bytes // self.chip.devices_per_chip
@@ -74,9 +74,9 @@ class SearchProgram:
         self._mesh_record = inspect_mesh(self.mesh)
         described = plan_call(self.call, self.mesh)
         self.dtype: str = largest_dtype(described, self.chip)
-        self.clients = {p.name: p.size for p in described.placements}
+        self.clients: dict[str, int] = {p.name: p.size for p in described.placements}
         self._given, outputs, text = self._lowered()
-        self.leaves = [
+        self.leaves: list[Leaf] = [
             Leaf(name, tuple(leaf.shape), str(leaf.dtype), _item_bytes(leaf))
             for name, leaf in zip(self.call.names, self.call.leaves, strict=True)
         ]
@@ -86,7 +86,8 @@ class SearchProgram:
         except shardy.ShardyError as error:
             raise InspectionError(_refused(self.call.name, error)) from error
         self._planned: dict[tuple[Assignment, tuple[int, ...]], Priced] = {}
-        self.planned_count = self.compiled_count = 0
+        self.planned_count: int = 0
+        self.compiled_count: int = 0
 
     @property
     def where(self) -> str:

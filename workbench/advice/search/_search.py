@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import lil_matrix
 
 from workbench.advice.search._groups import Group, Spec, candidates, pattern_argument
 from workbench.advice.search._program import Assignment, Priced, SearchProgram
@@ -338,6 +336,9 @@ def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_by
     saved = np.array([(each.seconds or 0.0) - (base.seconds or 0.0) for _, _, each in useful])
     bytes_more = np.array([(each.peak_bytes or 0.0) - (base.peak_bytes or 0.0) for _, _, each in useful])
     groups = sorted({at for at, _, _ in useful})
+    from scipy.optimize import Bounds, LinearConstraint, milp  # as long to import as JAX
+    from scipy.sparse import lil_matrix
+
     one_each = lil_matrix((len(groups), len(useful)))
     for column, (at, _, _) in enumerate(useful):
         one_each[groups.index(at), column] = 1.0

@@ -14,11 +14,12 @@ import queue
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from workbench._processes import ChildProcess
 
 
 def in_broken_kernel() -> bool:
@@ -37,14 +38,8 @@ class Child:
 
     def __init__(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from workbench.engines.beam._child import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # its workers go with it
-        )
+        command = [sys.executable, "-c", "from workbench.engines.beam._child import serve; serve()"]
+        self._process = ChildProcess(command, env={**os.environ, "PYTHONPATH": path})
 
     def run(
         self, job: str, arguments: Sequence[Any], runner: str, flags: Sequence[str], check: Callable[[], Any]
@@ -54,13 +49,11 @@ class Child:
         Raises:
             RuntimeError: with what the pipeline raised, or if the process ended.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
             import cloudpickle
 
             sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
-            self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]) + "\n")
+            self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:  # it ended: said below, with its exit status
             pass
@@ -68,20 +61,15 @@ class Child:
             check()
         line = self._process.stdout.readline()
         if not line:
-            message = f"the process of the Beam pipelines ended with exit status {self._process.wait(timeout=10)}"
+            message = f"the process of the Beam pipelines ended with exit status {self._process.wait(10)}"
             raise RuntimeError(message)
         if error := json.loads(line):
             raise RuntimeError(error)
 
     def close(self) -> None:
         """Ends the process and what it started."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout=10)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):  # what it did not read before it ended
-                    stream.close()
+        self._process.end()
+        self._process.stdout.close()
 
 
 def do(job: str, arguments: Sequence[Any], runner: Any, flags: Sequence[str]) -> None:

@@ -12,8 +12,8 @@ from multiprocessing.connection import Client
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from workbench.engines.flower.app.asks import NodeFailure
-from workbench.engines.flower.app.nodes import ask_nodes, find_nodes
+from workbench.engines.flower._app.asks import NodeFailure
+from workbench.engines.flower._app.nodes import ask_nodes, find_nodes
 
 app = ServerApp()
 

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from workbench.engines._engine import Engine
 from workbench.engines._remote_rows import HeldRows, at_hand
 from workbench.engines._run_recorder import Ledger
 from workbench.engines._stage import edge_aval, from_edge, to_host
+from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
 from workbench.engines.flower._export import export_app
 from workbench.engines.flower._runtime import Deployment, Runtime, Simulation, check_users
-from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import Plan, loop_bodies, plan_jaxpr
 from workbench.records import RunRecord
@@ -107,7 +107,7 @@ class Flower(Engine):
         self._columns: dict[Any, tuple[str, Any]] = {}
         self._ledger: Ledger | None = None
 
-    export = staticmethod(export_app)
+    export: "ClassVar[staticmethod[..., Path]]" = staticmethod(export_app)
 
     def __enter__(self) -> "Flower":
         return self

@@ -17,7 +17,7 @@ from workbench.engines._engine import as_struct, without_emissions
 from workbench.engines._interpreter import Run, Walk
 from workbench.engines._run_recorder import Ledger
 from workbench.engines._stage import edge_aval, to_host
-from workbench.engines.flower import app as _flower_app
+from workbench.engines.flower import _app as _flower_app
 from workbench.engines.flower._program import Block, Stages, describe
 from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
@@ -27,7 +27,7 @@ PACKAGE = "workbench_app"
 _LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
 
 
-def export_app(fn: Callable, folder: str | Path, *args: Any, platforms: Sequence[str] | None = None) -> Path:
+def export_app(fn: Callable[..., Any], folder: str | Path, *args: Any, platforms: Sequence[str] | None = None) -> Path:
     """Writes a program as a Flower app: a ServerApp that walks the plan, a ClientApp that runs one stage when asked.
 
     Every function of the plan is StableHLO with its versions, in text files that are checked before they run; there is

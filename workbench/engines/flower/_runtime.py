@@ -8,7 +8,6 @@ import queue
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,9 +17,9 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from workbench.engines import _process_supervisor
+from workbench._processes import SupervisedProcesses
 from workbench.engines.flower import _same_user
-from workbench.engines.flower.app.asks import Ask, NodeFailure, Reply
+from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError
 
 _LOG = logging.getLogger("workbench.engines")
@@ -35,34 +34,11 @@ class ProcessEndedError(EngineError):
         self.process = process
 
 
-class Processes:
-    """Processes with their logs in `folder`; all end with `close`, or when this process ends in whatever way."""
+class Processes(SupervisedProcesses):
+    """The processes of Flower: all end with `close`, or when this process ends in whatever way."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
-        self.folder, self.env = folder, dict(env)
-        self.pids: dict[str, int] = {}
-        self.ended: dict[str, int] = {}
-        self._supervisor = subprocess.Popen(
-            [sys.executable, _process_supervisor.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # an interrupt of the notebook is not one of the nodes
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Starts one; `log(name)` is what it writes."""
-        task = {"name": name, "argv": list(argv), "env": {**self.env, **(env or {})}, "log": str(self._path(name))}
-        assert self._supervisor.stdin is not None
-        self._supervisor.stdin.write(json.dumps(task) + "\n")
-        self._supervisor.stdin.flush()
-
-    def log(self, name: str, size: int = 600) -> str:
-        """The end of what a process has written, in one line."""
-        path = self._path(name)
-        return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
+        super().__init__(folder, env, log=_LOG, system="Flower")
 
     def wait(
         self,
@@ -99,34 +75,6 @@ class Processes:
                 raise EngineError(message)
             pause(0.1)
         return found
-
-    def close(self) -> None:
-        """Ends all of them and what they started."""
-        if self._supervisor.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._supervisor.stdin.close()
-        try:
-            self._supervisor.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._supervisor.kill()
-            self._supervisor.wait()
-        self._reader.join(timeout=10)
-        if self._supervisor.stdout is not None:
-            self._supervisor.stdout.close()
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name.replace(' ', '-')}.log"
-
-    def _read(self) -> None:
-        assert self._supervisor.stdout is not None
-        for line in self._supervisor.stdout:
-            event = json.loads(line)
-            if "started" in event:
-                self.pids[event["started"]] = event["pid"]
-                _LOG.info("Flower's %s started as process %d", event["started"], event["pid"])
-            else:
-                self.ended[event["ended"]] = event["status"]
-                _LOG.info("Flower's %s ended with exit status %s", event["ended"], event["status"])
 
 
 class Runtime:

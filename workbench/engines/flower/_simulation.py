@@ -19,7 +19,7 @@ def main() -> None:
     from flwr.simulation import run_simulation
 
     from workbench.engines.flower import _bridge as _flower_bridge
-    from workbench.engines.flower.app import client
+    from workbench.engines.flower._app import client
 
     options = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": 512 << 20, **ray_options}
     start_ray(options, patience)

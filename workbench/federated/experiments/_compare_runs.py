@@ -93,8 +93,12 @@ class RunComparison:
         correction: Correction,
         outcomes: dict[str, dict[int, tuple[str, str]]] | None = None,
     ) -> None:
-        self.results, self.metric, self.minimize = results, metric, minimize
-        self.confidence, self.last, self.outcomes = confidence, last, outcomes or {}
+        self.results: dict[str, dict[int, History]] = results
+        self.metric: str = metric
+        self.minimize: bool = minimize
+        self.confidence: float = confidence
+        self.last: int = last
+        self.outcomes: dict[str, dict[int, tuple[str, str]]] = outcomes or {}
         self._last, self._resamples = last, resamples
         self._test: Test = test
         self._correction: Correction = correction

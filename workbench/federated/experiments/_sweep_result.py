@@ -64,10 +64,12 @@ class SweepResult:
         form_of: Callable[[int], Any],
         params_of: Callable[[int, int, Any], Any],
     ) -> None:
-        self.settings, self.seeds, self.rounds = settings, seeds, rounds
+        self.settings: list[Setting] = settings
+        self.seeds: tuple[int, ...] = seeds
+        self.rounds: int = rounds
         self.status = "interrupted"
         self.groups: tuple[SweepGroup, ...] = ()
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._store, self._go_on, self._form_of, self._params_of = store, go_on, form_of, params_of
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ class SweepStore:
     """States and metrics of all trials, in a folder or in memory."""
 
     def __init__(self, directory: str | Path | None) -> None:
-        self.path = None if directory is None else Path(directory).expanduser() / NAME
+        self.path: Path | None = None if directory is None else Path(directory).expanduser() / NAME
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         self._base = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=0.5)

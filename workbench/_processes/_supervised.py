@@ -1,0 +1,66 @@
+"""Trees of processes of other systems, kept by a supervisor that ends them all."""
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from workbench._processes import _supervisor
+from workbench._processes._child import ChildProcess
+
+
+class SupervisedProcesses:
+    """Processes with their logs in `folder`; all end with `close`, or when this process ends in whatever way.
+
+    Those that they start end too, also in sessions of their own and after their parents: the supervisor is the
+    subreaper of all of them (on Linux), which a process group cannot be.
+
+    Args:
+        folder: Where their logs are written.
+        env: Added to the environment of each.
+        log: Reports starts and ends.
+        system: Whose processes they are, for the log.
+    """
+
+    def __init__(self, folder: Path, env: Mapping[str, str], *, log: logging.Logger, system: str) -> None:
+        self.folder, self.env = folder, dict(env)
+        self.pids: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+        self._log, self._system = log, system
+        self._supervisor = ChildProcess([sys.executable, _supervisor.__file__])
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Starts one; `log(name)` is what it writes."""
+        task = {"name": name, "argv": list(argv), "env": {**self.env, **(env or {})}, "log": str(self._path(name))}
+        self._supervisor.stdin.write(json.dumps(task).encode() + b"\n")
+        self._supervisor.stdin.flush()
+
+    def log(self, name: str, size: int = 600) -> str:
+        """The end of what a process has written, in one line."""
+        path = self._path(name)
+        return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
+
+    def close(self) -> None:
+        """Ends all of them and what they started."""
+        self._supervisor.close_input()  # it asks them to end, then ends them
+        self._supervisor.wait(30)
+        self._supervisor.end()
+        self._reader.join(timeout=10)
+        self._supervisor.stdout.close()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name.replace(' ', '-')}.log"
+
+    def _read(self) -> None:
+        for line in self._supervisor.stdout:
+            event = json.loads(line)
+            if "started" in event:
+                self.pids[event["started"]] = event["pid"]
+                self._log.info("%s's %s started as process %d", self._system, event["started"], event["pid"])
+            else:
+                self.ended[event["ended"]] = event["status"]
+                self._log.info("%s's %s ended with exit status %s", self._system, event["ended"], event["status"])
