@@ -335,7 +335,7 @@ def write_bridge(project: Path) -> None:
     package = project / "workbench_bridge"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    for name, module in (("server", "_bridge"), ("client", "app.client")):
+    for name, module in (("server", "_bridge"), ("client", "_app.client")):
         # Flower looks for an assignment, not for an import.
         text = f"from workbench.engines.flower.{module} import app as made\n\napp = made\n"
         (package / f"{name}.py").write_text(text)
