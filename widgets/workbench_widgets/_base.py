@@ -68,6 +68,7 @@ class WorkbenchWidget(_Widget):
     module_name: ClassVar[str] = ""  # an ES module of its own, for views that are not in the bundle
     dock: Literal["right"] | None = None  # beside the notebook instead of below its cell, where JupyterLab can
     _outbox: Outbox | None = None
+    _unsubscribe: Callable[[], object] | None = None  # ends what the view listens to
     _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
     requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
     background: ClassVar[frozenset[str]] = frozenset()  # requests that take long: they run in a thread of their own
@@ -180,7 +181,10 @@ class WorkbenchWidget(_Widget):
         return made
 
     def close(self) -> None:
-        """Ends the view; it can then be garbage-collected."""
+        """Ends the view and what it listens to, which goes on; the view can then be garbage-collected."""
+        end, self._unsubscribe = self._unsubscribe, None  # ipywidgets closes once more when collecting
+        if end is not None:
+            end()
         if self._outbox is not None:  # absent where __init__ failed: ipywidgets closes what it collects
             self._outbox.close()
         layout = self.layout if getattr(self, "_own_layout", False) and self.comm is not None else None

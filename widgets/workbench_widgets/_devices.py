@@ -69,16 +69,6 @@ class DevicesView(WorkbenchWidget):
         """The last sample in words."""
         return describe_samples(tuple(self.monitor.history()))
 
-    def close(self) -> None:
-        """Ends the view and its subscription; the monitor goes on."""
-        end, self._unsubscribe = (
-            getattr(self, "_unsubscribe", None),
-            None,
-        )  # ipywidgets closes once more when collecting
-        if end is not None:
-            end()
-        super().close()
-
 
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
     """The last sample, and the memory of every device over the samples that are kept."""

@@ -230,16 +230,6 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
         """The stages as indented lines."""
         return render_program_text(self.record)
 
-    def close(self) -> None:
-        """Ends the explorer; a monitor goes on."""
-        end, self._unsubscribe = (
-            getattr(self, "_unsubscribe", None),
-            None,
-        )  # ipywidgets closes once more when collecting
-        if end is not None:
-            end()
-        super().close()
-
 
 def _parts(
     record: ProgramRecord,

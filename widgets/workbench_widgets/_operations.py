@@ -29,11 +29,8 @@ def operations_state(
         measured: Only measured seconds of a whole profile, of all devices and of each.
     """
     cells = _cells(files)
-    calls = _plain_calls(tree)
-    kept = _kept(tree, calls)
-    called_at = {function: tree.nodes[call] for call, function in calls.items()}
+    kept, parents, places = _shown(tree)
     number = {node.id: at for at, node in enumerate(kept)}
-    parents = [_visible_parent(tree, node, number) for node in kept]
     columns, arrays = _measured_columns(kept) if measured else _columns(kept)
     arrays |= {
         "tree.parent": floats(parents),
@@ -42,8 +39,8 @@ def operations_state(
     }
     state = {
         "names": [node.name for node in kept],
-        "keys": [_key(called_at.get(node.id, node), cells) for node in kept],
-        "places": [_place(called_at.get(node.id, node)) for node in kept],
+        "keys": [_key(node, cells) for node in places],
+        "places": [_place(node) for node in places],
         "scopes": [node.scope for node in kept],
         "turns": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
         "instructions": {str(number[node.id]): list(node.instructions) for node in kept if node.instructions},
@@ -53,7 +50,7 @@ def operations_state(
         "kinds": list(KINDS),
         "passes": list(PASSES),
         "columns": columns,
-        "code": _code([called_at.get(node.id, node) for node in kept], cells),
+        "code": _code(places, cells),
         "made_from": tree.made_from,
         "counted": "all calls in the profile, measured" if measured else None,
         "attributed": tree.attributed_to_line,
@@ -70,13 +67,19 @@ def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
 
 def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list[CallNodeRecord], list[int], list[str]]:
     """The nodes that the operations view shows, the position of each one's parent (-1: none), and its `file:line`."""
+    kept, parents, places = _shown(tree)
     cells = _cells(files)
+    return kept, parents, [_key(node, cells) for node in places]
+
+
+def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[CallNodeRecord]]:
+    """The nodes with a row, the row of each one's parent (-1: none), and the node at whose line each one stands."""
     calls = _plain_calls(tree)
     kept = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
     number = {node.id: at for at, node in enumerate(kept)}
     parents = [_visible_parent(tree, node, number) for node in kept]
-    return kept, parents, [_key(called_at.get(node.id, node), cells) for node in kept]
+    return kept, parents, [called_at.get(node.id, node) for node in kept]
 
 
 def _cells(files: Iterable[str]) -> dict[str, str]:

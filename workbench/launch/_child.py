@@ -127,12 +127,7 @@ class _Child:
 
     def _obey(self, order: str, *details: str) -> None:
         for runner in self._runners.values():
-            if order == "stop":
-                runner.request_stop()
-            elif order == "close":
-                runner.close(details[0])
-            elif order == "failed" and runner.context is not None:
-                runner.context.tell_failed(*details)
+            runner.obey(order, *details)
         if order == "gone":
             self._host(details[0]).gone = details[1]
         elif order == "close":

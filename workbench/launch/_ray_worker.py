@@ -69,12 +69,7 @@ class NodeActor:
     def obey(self, order: str, *details: str) -> None:
         """Does what the notebook says."""
         for runner in self._runners.values():
-            if order == "stop":
-                runner.request_stop()
-            elif order == "close":
-                runner.close(details[0])
-            elif order == "failed" and runner.context is not None:
-                runner.context.tell_failed(*details)
+            runner.obey(order, *details)
         for endpoint in list(self._endpoints) if order == "failed" else ():
             if endpoint.label == details[0]:
                 endpoint.gone = details[1]

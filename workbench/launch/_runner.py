@@ -62,6 +62,15 @@ class NodeRunner:
         if self.service is not None:
             self.service.close(reason)
 
+    def obey(self, order: str, *details: str) -> None:
+        """Does what the notebook asks: "stop", "close" (a reason), or "failed" (the other node, and the reason)."""
+        if order == "stop":
+            self.request_stop()
+        elif order == "close":
+            self.close(details[0])
+        elif order == "failed" and self.context is not None:
+            self.context.tell_failed(*details)
+
     def abandon(self) -> None:
         """Forgets the thread, which cannot be killed: what it does from now on has no effect on the program."""
         if self.context is not None:

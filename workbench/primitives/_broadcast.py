@@ -1,6 +1,8 @@
 """`broadcast`: a value at the server becomes one row per client."""
 
-from typing import Any
+from jax.sharding import AbstractMesh, Mesh
+from jax.typing import ArrayLike
+from jaxtyping import Array, PyTree, Shaped
 
 from workbench.errors import PlacementError
 from workbench.mesh import find_layout, resolve, reveal
@@ -9,7 +11,13 @@ from workbench.primitives._linear import bind_broadcast
 from workbench.primitives._map import map_fn
 
 
-def broadcast(x: Any, *, to: str | None = None, at: str | None = None, mesh: Any = None) -> Any:
+def broadcast(
+    x: PyTree[Shaped[ArrayLike, " *shape"]],
+    *,
+    to: str | None = None,
+    at: str | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
+) -> PyTree[Shaped[Array, " clients *shape"]]:
     """Sends a value from the server to every client.
 
     Moves the bytes of `x` once to every client (under a mesh: once to every device that holds some).

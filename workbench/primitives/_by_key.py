@@ -10,6 +10,8 @@ from jax.core import ShapedArray, Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Integer, PyTree, Shaped
 
 from workbench import _jax_compat
 from workbench.errors import PlacementError
@@ -22,14 +24,14 @@ by_key_p: Primitive = Primitive("reduce_by_key")
 
 
 def reduce_by_key(
-    values: Any,
-    keys: Any,
+    values: PyTree[Shaped[ArrayLike, " clients ..."]],
+    keys: Integer[ArrayLike, " clients *items"],
     num_keys: int,
     *,
     op: Literal["sum", "mean"] = "sum",
     over: str | None = None,
-    accumulator: Any = None,
-) -> Any:
+    accumulator: DTypeLike | None = None,
+) -> PyTree[Shaped[Array, " num_keys *shape"]]:
     """Groups the values of all clients by an integer key, and adds up or averages each group.
 
     Costs one all-reduce of `[num_keys, *shape]` per leaf where the clients are spread over a mesh; a mean counts the
@@ -38,8 +40,7 @@ def reduce_by_key(
     Args:
         values: Pytree of arrays `[clients, *items, *shape]`.
         keys: The group of each item, ints `[clients, *items]`, from 0 to `num_keys - 1`. With `[clients]`: each
-        client's
-            whole value goes to one group.
+            client's whole value goes to one group.
         num_keys: Number of groups.
         op: "sum" or "mean".
         over: Name of the placement; needed only where there are several.
@@ -47,14 +48,12 @@ def reduce_by_key(
 
     Returns:
         The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. An
-        empty
-        group is 0, as a sum and as a mean. Keys out of range that are only known under a trace belong to no group:
-        their items are dropped, and so are their gradients.
+        empty group is 0, as a sum and as a mean. Keys out of range that are only known under a trace belong to no
+        group: their items are dropped, and so are their gradients.
 
     Raises:
         PlacementError: if `values` or `keys` has not one row per client, if they do not fit each other, or if keys
-        that are
-            known are out of range.
+            that are known are out of range.
 
     Example:
         >>> with program(clients=3):

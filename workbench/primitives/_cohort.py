@@ -9,6 +9,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Int32, Integer, Key, PyTree, Shaped, UInt32
 
 from workbench import _jax_compat
 from workbench.errors import PlacementError
@@ -21,7 +23,12 @@ select_p: Primitive = Primitive("select")
 place_p: Primitive = Primitive("place")
 
 
-def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:
+def select(
+    tree: PyTree[Shaped[ArrayLike, " clients *shape"]],
+    indices: Integer[ArrayLike, " cohort"],
+    *,
+    over: str | None = None,
+) -> PyTree[Shaped[Array, " cohort *shape"]]:
     """The rows of some of the clients: a cohort.
 
     Moves the selected rows to the devices that compute the cohort. Run the cohort's round in a program of its size:
@@ -37,9 +44,8 @@ def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:
         The same pytree, each leaf `[cohort, *shape]`. Its gradient is a row for every client, 0 for those not selected.
 
     Raises:
-        PlacementError: if a leaf has not one row per client, or if indices that are known are not numbers of clients.
-        Under a
-            trace, indices below or above are taken as the first or the last client.
+        PlacementError: if a leaf has not one row per client, or if indices that are known are not numbers of
+            clients. Under a trace, indices below or above are taken as the first or the last client.
 
     Example:
         >>> with program(clients=4):
@@ -50,18 +56,18 @@ def select(tree: Any, indices: Any, *, over: str | None = None) -> Any:
         McMahan et al., AISTATS 2017, Algorithm 1: S_t, the random set of clients of a round.
     """
     placement, outer = resolve("select", over)
-    indices = _checked_indices(indices, placement, len(outer))
+    chosen = _checked_indices(indices, placement, len(outer))
     if outer:
-        if indices.ndim == 1:
-            return map_fn(lambda rows: select(rows, indices, over=placement.name), _one(tree), over=outer[0].name)
+        if chosen.ndim == 1:
+            return map_fn(lambda rows: select(rows, chosen, over=placement.name), _one(tree), over=outer[0].name)
         return map_fn(
-            lambda rows, numbers: select(rows, numbers, over=placement.name), (tree, indices), over=outer[0].name
+            lambda rows, numbers: select(rows, numbers, over=placement.name), (tree, chosen), over=outer[0].name
         )
     leaves, structure = as_arrays("select", "tree", tree)
     check_clients("select", "tree", structure.hidden(leaves), placement)
     layout = find_layout(placement)
-    cohort = Placement(f"cohort of {placement.name}", indices.shape[0], placement.mesh_axes)
-    return structure.unflatten([_bind_select(x, indices, placement, layout, cohort) for x in leaves])
+    cohort = Placement(f"cohort of {placement.name}", chosen.shape[0], placement.mesh_axes)
+    return structure.unflatten([_bind_select(x, chosen, placement, layout, cohort) for x in leaves])
 
 
 def _one(tree: Any) -> tuple[Any]:
@@ -95,13 +101,13 @@ def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
 
 
 def sample(
-    key: Any,
+    key: Key[Array, ""] | UInt32[ArrayLike, " 2"],
     size: int,
     *,
     over: str | None = None,
     form: Literal["index", "mask"] = "index",
-    weights: Any = None,
-) -> Any:
+    weights: Shaped[ArrayLike, " clients"] | None = None,
+) -> Int32[Array, " cohort"] | Bool[Array, " clients"]:
     """Draws `size` different clients at random.
 
     Computed at the server; nothing moves.
@@ -109,9 +115,8 @@ def sample(
     Args:
         key: A PRNG key, `jax.random.key(seed)` or a raw one.
         size: Number of clients to draw, at most the number of clients.
-        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn again
-        in
-            each outer one.
+        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn
+            again in each outer one.
         form: "index" for `select`, "mask" for the `where=` of a reduction.
         weights: How likely each client is to be drawn next, `[clients]`, non-negative. Default: all alike. A client of
             weight 0 is drawn only when no other is left.

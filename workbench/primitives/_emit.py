@@ -5,6 +5,8 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.typing import ArrayLike
+from jaxtyping import Shaped
 
 from workbench import _jax_compat
 from workbench.errors import ProgramError
@@ -14,13 +16,12 @@ emit_p: Primitive = Primitive("emit")
 emit_p.multiple_results = True
 
 
-def emit(name: str, value: Any) -> None:
+def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
     """Shows `value` to whoever listens to this program, with the identity of the client, round and step it comes from.
 
     Costs nothing when nobody listens: the value is not even computed. Works under jit, map_fn, scan, cond, grad and
     sharding. Not seen are values inside a `while_loop`, whose length is unknown, and inside a `scan` that is
-    differentiated
-    as a whole (JAX drops them there; those of a `value_and_grad` inside the loop are seen).
+    differentiated as a whole (JAX drops them there; those of a `value_and_grad` inside the loop are seen).
 
     Args:
         name: What the value is called: "loss", "update norm", …

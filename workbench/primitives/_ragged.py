@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Bool, PyTree, Shaped
 
 from workbench.errors import ProgramError
 
@@ -13,7 +15,10 @@ Output = TypeVar("Output")
 
 
 def scan_ragged(
-    step: Callable[[State, Any], tuple[State, Output]], state: State, batches: Any, mask: Any
+    step: Callable[[State, Any], tuple[State, Output]],
+    state: State,
+    batches: PyTree[Shaped[ArrayLike, " steps ..."]],
+    mask: Bool[ArrayLike, " steps"] | int,
 ) -> tuple[State, Output]:
     """Runs `step` over the batches that `mask` marks as real; the others leave the state as it is.
 

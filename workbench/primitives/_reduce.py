@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Bool, PyTree, Shaped
 
 from workbench import _jax_compat
 from workbench.mesh import Layout, Placement, find_layout, resolve
@@ -13,7 +15,13 @@ from workbench.primitives._linear import bind_mean, bind_reduction, bind_sum
 from workbench.primitives._map import map_fn
 
 
-def reduce_sum(x: Any, *, over: str | None = None, where: Any = None, accumulator: Any = None) -> Any:
+def reduce_sum(
+    x: PyTree[Shaped[ArrayLike, " clients *shape"]],
+    *,
+    over: str | None = None,
+    where: Bool[ArrayLike, " clients"] | None = None,
+    accumulator: DTypeLike | None = None,
+) -> PyTree[Shaped[Array, " *shape"]]:
     """Adds up one value per client.
 
     Costs one all-reduce per leaf (or one combined) where the clients are spread over a mesh.
@@ -41,7 +49,12 @@ def reduce_sum(x: Any, *, over: str | None = None, where: Any = None, accumulato
     return reduce_leaves("reduce_sum", x, over, where, accumulator)
 
 
-def reduce_max(x: Any, *, over: str | None = None, where: Any = None) -> Any:
+def reduce_max(
+    x: PyTree[Shaped[ArrayLike, " clients *shape"]],
+    *,
+    over: str | None = None,
+    where: Bool[ArrayLike, " clients"] | None = None,
+) -> PyTree[Shaped[Array, " *shape"]]:
     """The largest value over the clients, elementwise.
 
     Its derivative goes to the clients that hold the maximum, in equal parts where several do (as in `jnp.max`).
@@ -68,7 +81,12 @@ def reduce_max(x: Any, *, over: str | None = None, where: Any = None) -> Any:
     return reduce_leaves("reduce_max", x, over, where)
 
 
-def reduce_min(x: Any, *, over: str | None = None, where: Any = None) -> Any:
+def reduce_min(
+    x: PyTree[Shaped[ArrayLike, " clients *shape"]],
+    *,
+    over: str | None = None,
+    where: Bool[ArrayLike, " clients"] | None = None,
+) -> PyTree[Shaped[Array, " *shape"]]:
     """The smallest value over the clients, elementwise.
 
     Its derivative goes to the clients that hold the minimum, in equal parts where several do (as in `jnp.min`).

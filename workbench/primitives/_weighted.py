@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Bool, PyTree, Shaped
 
 from workbench import _jax_compat
 from workbench.errors import PlacementError
@@ -14,7 +16,13 @@ from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static
 
 
-def reduce_mean(x: Any, *, over: str | None = None, where: Any = None, accumulator: Any = None) -> Any:
+def reduce_mean(
+    x: PyTree[Shaped[ArrayLike, " clients *shape"]],
+    *,
+    over: str | None = None,
+    where: Bool[ArrayLike, " clients"] | None = None,
+    accumulator: DTypeLike | None = None,
+) -> PyTree[Shaped[Array, " *shape"]]:
     """Averages one value per client, every client counted alike.
 
     Costs one all-reduce per leaf (or one combined) where the clients are spread over a mesh.
@@ -44,7 +52,13 @@ def reduce_mean(x: Any, *, over: str | None = None, where: Any = None, accumulat
     return reduce_leaves("reduce_mean", x, over, None, accumulator)
 
 
-def reduce_weighted_mean(x: Any, weight: Any, *, over: str | None = None, accumulator: Any = None) -> Any:
+def reduce_weighted_mean(
+    x: PyTree[Shaped[ArrayLike, " clients *shape"]],
+    weight: PyTree[Shaped[ArrayLike, " clients"]],
+    *,
+    over: str | None = None,
+    accumulator: DTypeLike | None = None,
+) -> PyTree[Shaped[Array, " *shape"]]:
     """Averages one value per client, each client counted by its weight.
 
     Costs two `reduce_sum`s: one of `weight * x`, one of `weight`.

@@ -191,7 +191,8 @@ class CollectivePiece implements Piece {
     if (sent.executions !== null) rows.push(["executions", formatCount(sent.executions)]);
     if (sent.line) rows.push(["source", sent.line]);
     const text =
-      "Kind, devices and bytes are those of the compiled program. The order of the messages is the algorithm of the textbook: the compiler's own choice is not known, and nothing here was timed.";
+      "Kind, devices and bytes are those of the compiled program. The order of the messages is the algorithm of the " +
+      "textbook: the compiler's own choice is not known, and nothing here was timed.";
     showDetails(this.context, pane, {
       title: sent.label,
       kind: "reduce",

@@ -2,12 +2,12 @@
 
 import { facts } from "../lib/details";
 import { button, h, menu, replace, s, uniqueId } from "../lib/dom";
+import { fitted } from "../lib/fitted";
 import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { floats } from "../lib/model";
 import { range } from "../lib/scale";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
-import { fitted } from "./fitted";
 import { quantiles } from "./quantiles";
 
 const MOST_LINES = 12; // more are drawn as a band of percentiles
@@ -178,8 +178,10 @@ class Devices {
     const values = floats(this.courses[this.course]);
     const left = this.context.live<number>("left_out");
     const span = seconds.length ? seconds[seconds.length - 1] - seconds[0] : 0;
+    const more = left ? `; ${formatCount(left)} more devices are not drawn` : "";
+    const samples = `the last ${formatSeconds(span)}, ${plural(seconds.length, "sample")}`;
     this.note.textContent = list.length
-      ? `${plural(list.length, "device")}, the last ${formatSeconds(span)}, ${plural(seconds.length, "sample")}${left ? `; ${formatCount(left)} more devices are not drawn` : ""}`
+      ? `${plural(list.length, "device")}, ${samples}${more}`
       : "No sample has been taken yet.";
     if (list.length !== this.made.size || list.some(({ where }) => !this.made.has(where))) {
       this.made = new Map(list.map(({ where }) => [where, this.tileOf(where)]));
@@ -253,6 +255,7 @@ class Devices {
     if (!few && chosen >= 0)
       lines.push({ label: list[chosen].where, values: numbers(row(chosen)), colour: "accent", width: 2.4 });
     const course = COURSES[this.course];
+    const what = `${course.name} of ${plural(list.length, "device")} over the last samples`;
     this.together.draw({
       x: Array.from(seconds, (second) => second - seconds[seconds.length - 1]),
       lines,
@@ -260,7 +263,7 @@ class Devices {
       log: false,
       binary: course.show === formatBytes,
       range: [0, most * 1.04],
-      label: `${course.name} of ${plural(list.length, "device")} over the last samples${few ? "" : ": median, with the 10th to 90th percentile"}`,
+      label: few ? what : `${what}: median, with the 10th to 90th percentile`,
       format: course.show,
       formatX: (second) => (second ? `−${formatSeconds(-second)}` : "now"),
     });

@@ -31,7 +31,10 @@ export class Holdings {
   show(counts: readonly (readonly number[])[]): void {
     this.counts = counts;
     const totals = counts.map((row) => row.reduce((sum, each) => sum + each, 0));
-    const said = `${formatCount(counts.length)} clients with ${formatCount(Math.min(...totals))} to ${formatCount(Math.max(...totals))} examples; of a client's examples, ${(100 * dominance(counts)).toFixed(0)} % are of its most frequent digit.`;
+    const range = `${formatCount(Math.min(...totals))} to ${formatCount(Math.max(...totals))} examples`;
+    const share = `${(100 * dominance(counts)).toFixed(0)} %`;
+    const clients = `${formatCount(counts.length)} clients with ${range}`;
+    const said = `${clients}; of a client's examples, ${share} are of its most frequent digit.`;
     this.said.textContent = said;
     this.canvas.setAttribute("aria-label", `Who holds which digits: ${said}`);
     this.draw();

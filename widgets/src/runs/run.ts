@@ -1,5 +1,6 @@
 // A run: how far it is, what can be done about it, its curves with bands over clients, every client over all rounds.
 import { button, h, menu, replace, uniqueId } from "../lib/dom";
+import { fitted } from "../lib/fitted";
 import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { floats } from "../lib/model";
 import { cellAt, paintCells } from "../lib/pixels";
@@ -8,7 +9,6 @@ import { legend } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
 import { aligned, BANDS, type BandKind, bandOf, type Curve, canBeLog, curveOf, type SentCurve, union } from "./curves";
-import { fitted } from "./fitted";
 
 const OVER = new Set(["finished", "stopped", "interrupted", "failed"]);
 const MOST_LINES = 12; // devices drawn one by one

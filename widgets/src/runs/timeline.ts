@@ -20,7 +20,9 @@ const STEP = 0.2;
 const CLICK = 4; // pixels that a click may move
 
 const HELP =
-  "Drag moves, Ctrl and the wheel zoom, Shift and drag selects an area. Keys: W and S zoom, A and D move, arrows walk from span to span and from device to device, M selects what is in sight, F shows everything, Enter zooms to the span, Escape lets go.";
+  "Drag to move, Ctrl and the wheel to zoom, Shift and drag to select an area. Keys: W and S zoom, A and D move, arrows " +
+  "go from span to span and from device to device, M selects what is visible, F shows everything, Enter zooms to the " +
+  "span, Escape clears the selection.";
 
 function columnsOf(context: ViewContext): Columns {
   const bytes = (name: string) => context.array(name).buffer;

@@ -5,12 +5,14 @@ import type { ViewContext } from "../lib/view";
 
 const NAMES = ["bg", "panel", "raised", "line", "fg", "muted", "accent", "good", "bad", "reduce"];
 const POLICY =
-  "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob: data:; style-src 'unsafe-inline'; img-src data: blob:; font-src data:";
+  "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob: data:; style-src 'unsafe-inline'; " +
+  "img-src data: blob:; font-src data:";
 const HEIGHTS = { least: 80, most: 900 };
 // treescope 0.1.10 knows light pages only; these are its own classes in colours of the page.
 const DRESS = `
 .treescope_root { background: transparent; color: var(--fg); padding-bottom: 2px; }
-.color_string { color: var(--bad); } .color_number { color: var(--good); } .color_keyword { color: var(--accent); } .color_abbrev { color: var(--reduce); }
+.color_string { color: var(--bad); } .color_number { color: var(--good); }
+.color_keyword { color: var(--accent); } .color_abbrev { color: var(--reduce); }
 .color_comment, .color_comment a:not(:hover), .color_comment_when_expanded, .loading_message, .info, .info input,
 .foldable_node > label::before, .copybutton > span::before, .copybutton.was_clicked > span::after { color: var(--muted) !important; }
 .foldable_node > label:hover::before, .copybutton:hover > span::before, .copybutton:hover > span::after { color: var(--accent) !important; }
@@ -21,9 +23,13 @@ const DRESS = `
 .color_abbrev *, .color_comment * { color: inherit; }`;
 const SCRIPT = `
 const sheet = new CSSStyleSheet(); sheet.replaceSync(${JSON.stringify(DRESS)});
-const dress = () => document.querySelectorAll("treescope-container").forEach(({ shadowRoot }) => { if (shadowRoot && !shadowRoot.adoptedStyleSheets.length) shadowRoot.adoptedStyleSheets = [sheet]; });
+const dress = () => document.querySelectorAll("treescope-container").forEach(({ shadowRoot }) => {
+  if (shadowRoot && !shadowRoot.adoptedStyleSheets.length) shadowRoot.adoptedStyleSheets = [sheet];
+});
 dress(); new MutationObserver(dress).observe(document.body, { childList: true, subtree: true });
-addEventListener("message", ({ source, data }) => { if (source === parent && data?.wbStyle) document.documentElement.style.cssText = data.wbStyle; });
+addEventListener("message", ({ source, data }) => {
+  if (source === parent && data?.wbStyle) document.documentElement.style.cssText = data.wbStyle;
+});
 new ResizeObserver(() => parent.postMessage({ wbHeight: document.documentElement.offsetHeight }, "*")).observe(document.documentElement);`;
 
 /** The colours of the page around, for the frame: nothing of that page's style reaches into it. */
@@ -34,7 +40,9 @@ function style(context: ViewContext, node: Element): string {
 }
 
 const page = (html: string, own: string): string =>
-  `<!doctype html><html lang="en" style="${own.replaceAll('"', "'")}"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${POLICY}"><style>body{margin:8px}</style></head><body>${html}<script>${SCRIPT}</${"script"}></body></html>`;
+  `<!doctype html><html lang="en" style="${own.replaceAll('"', "'")}"><head><meta charset="utf-8">` +
+  `<meta http-equiv="Content-Security-Policy" content="${POLICY}"><style>body{margin:8px}</style></head>` +
+  `<body>${html}<script>${SCRIPT}</${"script"}></body></html>`;
 
 export class ClientValues {
   private stop: AbortController | null = null;
@@ -81,7 +89,8 @@ export class ClientValues {
     replace(this.place, h("h4", {}, title), busy);
     const began = performance.now();
     const clock = setInterval(() => {
-      said.textContent = `Evaluating the program, this client operation by operation … ${formatSeconds(Math.round((performance.now() - began) / 1000))}`;
+      const seconds = Math.round((performance.now() - began) / 1000);
+      said.textContent = `Evaluating the program, this client operation by operation … ${formatSeconds(seconds)}`;
     }, 1000);
     this.context
       .request<{ html: string; text: string }>(

@@ -79,7 +79,9 @@ export function latePart(columns: readonly ClientColumn[], values: Values, times
   if (parts.length < 2 || !(Math.abs(sum - own) < 0.01 * own)) return "";
   const largest = parts.reduce((one, other) => (other.over > one.over ? other : one));
   const ratio = largest.value / (largest.value - largest.over);
-  return `${Math.round((100 * largest.over) / over)}% of what it is above the mean is ${largest.column.label}: ${formatAs("seconds", largest.value)}, ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean.`;
+  const share = `${Math.round((100 * largest.over) / over)}%`;
+  const value = `${formatAs("seconds", largest.value)}, ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean`;
+  return `${share} of its excess over the mean is ${largest.column.label}: ${value}.`;
 }
 
 /** Whether a client is late, and whether anything that was counted goes with time over all clients. */
@@ -116,7 +118,8 @@ export function explainTime(columns: readonly ClientColumn[], values: Values, cl
       ? " One measurement holds the noise of scheduling: measure several rounds before acting on it."
       : "";
   if (!strongest) return `${first} No pattern: all clients have the same counted work.${once}`;
-  return `${first} No pattern: nothing that was counted goes with time over all clients (at most ${strongest.label}, correlation ${strongest.correlation.toFixed(2)}).${once}`;
+  const most = `at most ${strongest.label}, correlation ${strongest.correlation.toFixed(2)}`;
+  return `${first} No pattern: nothing that was counted goes with time over all clients (${most}).${once}`;
 }
 
 export const rangeOf = (clients: Clients, client: number): DeviceRange | undefined =>

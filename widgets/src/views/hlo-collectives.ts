@@ -97,7 +97,8 @@ export function collectivesTable(
   });
   onReport(context, () => table.draw());
   const total = groups.reduce((sum, { sent }) => sum + sent, 0);
-  const sentence = `${formatCount(module.collectives.length)} collectives from ${formatCount(groups.length)} places: one device sends ${formatBytes(total)} in one call.`;
+  const counts = `${formatCount(module.collectives.length)} collectives from ${formatCount(groups.length)} places`;
+  const sentence = `${counts}: one device sends ${formatBytes(total)} in one call.`;
   return {
     node: h("div", { class: "wb-pane" }, h("p", { class: "wb-note wb-tools" }, sentence), table.node),
     table,

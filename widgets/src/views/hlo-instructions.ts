@@ -239,7 +239,12 @@ export class Instructions {
     this.table?.filter((node) => passing.has(this.index(node)), !asked);
     const sum = (values: Float32Array) => kept.reduce((total, i) => total + (values[i] * module.runs(i) || 0), 0);
     const joint = kept.filter((i) => module.jointOf(i)).length;
-    this.summary.textContent = `${formatCount(kept.length)} of ${formatCount(module.count)} instructions · ${plural(joint, "collective")} · ${formatFlops(sum(module.flops))} · ${formatBytes(sum(module.traffic))} of memory traffic`;
+    this.summary.textContent = [
+      `${formatCount(kept.length)} of ${formatCount(module.count)} instructions`,
+      plural(joint, "collective"),
+      formatFlops(sum(module.flops)),
+      `${formatBytes(sum(module.traffic))} of memory traffic`,
+    ].join(" · ");
   }
 
   select(instruction: number): void {

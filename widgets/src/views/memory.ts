@@ -168,7 +168,8 @@ class Memory {
     const from = this.places[this.at] ? `, from ${this.places[this.at]}` : "";
     const name = this.moments[this.at] || "an instruction that is not listed";
     const peak = this.at === this.peak ? " · this is the peak" : "";
-    this.status.textContent = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}: ${formatBytes(this.live[this.at])} alive while ${name} runs${from}${peak}`;
+    const position = `${formatCount(this.at + 1)} of ${formatCount(this.live.length)}`;
+    this.status.textContent = `${position}: ${formatBytes(this.live[this.at])} alive while ${name} runs${from}${peak}`;
     this.canvas.setAttribute("aria-valuenow", String(this.at + 1));
     this.canvas.setAttribute("aria-valuetext", this.status.textContent);
   }

@@ -345,7 +345,8 @@ class MeshPane {
       `${formatCount(size)} devices, ${type}${hops ? `; hops to the next: ${hops}` : ""}`,
     ]);
     const text =
-      "Select a device: with the mouse, or with the arrow keys and Enter. Select a mesh axis above, and the groups of devices that talk to each other over it are coloured.";
+      "Select a device: with the mouse, or with the arrow keys and Enter. Select a mesh axis above to colour the groups " +
+      "of devices that communicate over it.";
     const blocks: Block[] = [
       { form: "facts", title: "", rows },
       { form: "note", title: "Look closer", text },

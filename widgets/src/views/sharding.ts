@@ -192,7 +192,8 @@ class Sharding {
         this.filter();
       },
     );
-    const text = `${plural(this.leaves.length, "array")}, ${this.context.state<string>("total")} in all, ${this.context.state<string>("fullest")} on the fullest device`;
+    const [total, fullest] = ["total", "fullest"].map((name) => this.context.state<string>(name));
+    const text = `${plural(this.leaves.length, "array")}, ${total} in all, ${fullest} on the fullest device`;
     this.status.textContent = text;
     return h("div", { class: "wb-tools" }, search, only, this.status);
   }

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import gather_rows
@@ -128,7 +128,7 @@ def best_needed(workers: int, *, rate: float = 1.0) -> int:
 
 
 def simulate_latency(
-    key: jax.Array, workers: int, needed: int, *, rate: float = 1.0, trials: int = 1000
+    key: Key[Array, ""], workers: int, needed: int, *, rate: float = 1.0, trials: int = 1000
 ) -> Float[Array, " trials"]:
     """Draws what `expected_latency` is the mean of.
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Key
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
@@ -16,7 +17,7 @@ Adapters = dict[str, dict[str, jax.Array]]
 
 
 def init_adapters(
-    params: Any, rank: int, key: jax.Array, *, select: Callable[[str], bool] = lambda path: True
+    params: Any, rank: int, key: Key[Array, ""], *, select: Callable[[str], bool] = lambda path: True
 ) -> Adapters:
     """Adapters `a` (Gaussian) and `b` (zeros) for the matrices of a model; merged, they change nothing at first.
 

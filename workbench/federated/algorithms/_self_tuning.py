@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm
 
@@ -56,7 +57,7 @@ def hypergradient(
     return jax.value_and_grad(outcome)
 
 
-def reweighted(algorithm: Algorithm, weight: jax.Array) -> Algorithm:
+def reweighted(algorithm: Algorithm, weight: Float[Array, " clients"]) -> Algorithm:
     """The same algorithm, with these weights of the clients instead of those in its batches.
 
     With `hypergradient`, the weights are settings: `lambda s: reweighted(fedavg(...), jax.nn.softmax(s))`.

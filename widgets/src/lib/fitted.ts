@@ -1,6 +1,6 @@
 // A picture that the kernel drew at two widths: the one that fits.
-import { h, pictureFrom, replace } from "../lib/dom";
-import type { ViewContext } from "../lib/view";
+import { h, pictureFrom, replace } from "./dom";
+import type { ViewContext } from "./view";
 
 const NARROW = 700;
 
