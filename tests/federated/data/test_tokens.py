@@ -27,7 +27,7 @@ def written(folder: Path, kind: str) -> Path:
     table = pa.table({name: [row[name] for row in ROWS] for name in ROWS[0]})
     file = folder / f"text.{'parquet' if kind == 'parquet' else 'arrow'}"
     if kind == "parquet":
-        import pyarrow.parquet as pq
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
         pq.write_table(table, file)
         return file

@@ -69,7 +69,7 @@ def load_tokens(
                 f"{', '.join(map(repr, row)) or 'none'}. Every row needs them: name fields that are there."
             )
             raise DataError(message)
-        owner = f"client_{number % clients}" if clients else str(row[client])
+        owner = f"client_{number % clients}" if clients else str(row[client or ""])
         held.setdefault(owner, []).extend([_ids(source, where, field, row[field]), *between])
     if not held:
         raise source.unreadable("JSON lines, Arrow or Parquet with at least one row", found="it has no rows")
