@@ -169,7 +169,7 @@ def test_seconds_are_left_out_without_a_chip():
 
 def test_assumptions_name_the_chip_its_source_and_the_modules_notes():
     text = "\n".join(estimate_cost(module([]), chip=CHIP).assumptions)
-    for part in ("predicted, not measured", "made up (as of 2026-01-01)", "1e+12 FLOP/s", "a note of the module"):
+    for part in ("predicted, not measured", "made up (as of 2026-01-01)", "1 TFLOP/s", "a note of the module"):
         assert part in text
 
 

@@ -284,7 +284,7 @@ def _assumptions(
     if chip is None or peak is None:
         return
     bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
-    yield f"{chip.name}: {peak:.4g} FLOP/s in {dtype} and {bandwidth:.4g} B/s of HBM per device"
+    yield f"{chip.name}: {peak / 1e12:,.4g} TFLOP/s in {dtype} and {bandwidth / 1e9:,.4g} GB/s of HBM per device"
     yield f"{chip.name}: {chip.source} (as of {chip.as_of})"
     yield "a stage takes max(compute, memory) + collectives; nothing overlaps; full peak and bandwidth are reached"
     yield (

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { fixed, formatAs, formatShare, plural } from "./format";
+import { fixed, formatAs, formatBandwidth, formatShare, plural } from "./format";
 import cases from "./format-cases.json";
 
 describe("numbers are written as Python writes them", () => {
@@ -21,4 +21,8 @@ it("a value that is no number is unknown", () => {
 it("a noun follows its count", () => {
   expect(plural(1, "client")).toBe("1 client");
   expect(plural(2048, "client")).toBe("2,048 clients");
+});
+
+it("bandwidths have the decimal units of data sheets", () => {
+  expect([819e9, 3.35e12, 512].map(formatBandwidth)).toEqual(["819 GB/s", "3.35 TB/s", "512 B/s"]);
 });

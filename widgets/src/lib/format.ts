@@ -6,6 +6,7 @@ type Amount = number | null | undefined;
 const UNKNOWN = "unknown";
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const FLOPS = ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"];
+const BANDWIDTHS = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"];
 const SECONDS: [number, string][] = [
   [1, "s"],
   [1e-3, "ms"],
@@ -45,6 +46,8 @@ function scaled(value: Amount, base: number, units: readonly string[]): string {
 }
 
 export const formatBytes = (value: Amount): string => scaled(value, 1024, BYTES);
+/** Bytes per second, in the decimal units that data sheets have. */
+export const formatBandwidth = (value: Amount): string => scaled(value, 1000, BANDWIDTHS);
 export const formatFlops = (value: Amount): string => scaled(value, 1000, FLOPS);
 
 export function formatSeconds(value: Amount): string {

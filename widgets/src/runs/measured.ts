@@ -1,7 +1,7 @@
 // Operations of a recorded profile: measured beside predicted seconds, and as dots under the roofline of the chip.
 import { type Block, showDetails } from "../lib/details";
 import { h, replace, s } from "../lib/dom";
-import { formatBytes, formatCount, formatFlops, formatSeconds } from "../lib/format";
+import { formatBandwidth, formatCount, formatFlops, formatSeconds } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
 import { type TreeTable, treeTable } from "../lib/tree-table";
@@ -127,7 +127,7 @@ class Measured {
     });
     rove<SVGElement>(svg, { items: () => items, choose });
     const roof = chip
-      ? `${chip.name}: ${formatBytes(chip.bandwidth)}/s and the peaks of its dtypes. `
+      ? `${chip.name}: ${formatBandwidth(chip.bandwidth)} and the peaks of its dtypes. `
       : "The chip is not known. ";
     const caption = `${roof}${formatCount(dots.length)} operations; the area of a dot is its measured time.`;
     replace(this.picture, svg, h("p", { class: "wb-note" }, caption, " ", context.state<string>("error_bar")));
@@ -171,9 +171,7 @@ class Measured {
       ["bound by", of("bounds")],
       [
         "reached",
-        [known("rate", (v) => `${formatFlops(v)}/s`), known("bandwidth", (v) => `${formatBytes(v)}/s`)]
-          .filter(Boolean)
-          .join(", "),
+        [known("rate", (v) => `${formatFlops(v)}/s`), known("bandwidth", formatBandwidth)].filter(Boolean).join(", "),
       ],
       ["category", of("categories")],
       ["dtype", of("dtypes")],
