@@ -113,6 +113,43 @@ def test_memory_that_runs_out_shows_the_largest_arrays_and_who_holds_them(capsys
     assert "Memory ran out at test_explain.py:" in capsys.readouterr().out
 
 
+def make_activations():
+    return [jnp.full((640, 128), value) for value in (1.0, 2.0)]
+
+
+def make_state():
+    return jnp.zeros((900, 128))
+
+
+def test_memory_that_runs_out_names_the_lines_that_made_the_largest_arrays(capsys):
+    """The failing call is a step that gets what other functions made: only their lines say where the bytes are from."""
+    state, activations = make_state(), make_activations()
+
+    def run(*args):
+        message = "RESOURCE_EXHAUSTED: Failed to allocate request for 8.0GiB on device ordinal 0"
+        raise jax.errors.JaxRuntimeError(message)
+
+    with pytest.raises(jax.errors.JaxRuntimeError), explain() as seen:
+        run(state, activations)
+    found = {array.shape: array for array in seen.record.out_of_memory.arrays}
+    first = make_activations.__code__.co_firstlineno + 1
+    assert found[640, 128].made_at.startswith(f"test_explain.py:{first} in make_activations")
+    assert (found[640, 128].count, found[640, 128].device_bytes) == (2, 2 * 4 * 640 * 128)
+    assert found[900, 128].made_at == f"test_explain.py:{make_state.__code__.co_firstlineno + 1} in make_state"
+    sizes = [array.device_bytes for array in seen.record.out_of_memory.arrays]
+    assert sizes == sorted(sizes, reverse=True)
+    assert f"made at test_explain.py:{first} in " in capsys.readouterr().out
+
+
+def test_arrays_of_one_shape_made_on_two_lines_are_two_rows():
+    first = jnp.full((333, 77), 1.0)
+    second = jnp.full((333, 77), 2.0)
+    with pytest.raises(jax.errors.JaxRuntimeError), explain(quiet=True) as seen:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+    mine = [array for array in seen.record.out_of_memory.arrays if array.shape == first.shape == second.shape]
+    assert len({array.made_at for array in mine}) == 2
+
+
 def test_exceptions_of_the_block_go_on_as_they_are(capsys):
     error = KeyError("mine")
     with pytest.raises(KeyError) as caught, explain():

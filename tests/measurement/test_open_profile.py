@@ -1,6 +1,7 @@
 """Profiles from other devices are opened, joined to the HLO that they carry, compared and written for Perfetto."""
 
 import gzip
+import itertools
 import json
 import statistics
 import struct
@@ -15,7 +16,9 @@ import workbench as wb
 from workbench.cost._operations import ERRORS, family_of
 from workbench.errors import ProfileError
 from workbench.measurement import open_profile
+from workbench.measurement._profile_reader import ThinnedLine
 from workbench.records import ProfileRecord
+from workbench.render import render_run_text
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 FILES = sorted(RECORDED.glob("*.xplane.pb"))
@@ -132,6 +135,16 @@ def test_run_of_the_explorer_has_every_device(v6e):
     assert run.events == v6e.events
 
 
+def test_run_of_the_explorer_keeps_copies_apart_from_computing(v6e):
+    stages = v6e.as_run().stages
+    for device in v6e.devices:
+        own = [stage for stage in stages if stage.where == device.where]
+        assert sum(stage.compute_seconds for stage in own) == pytest.approx(device.compute_seconds, rel=1e-9)
+        assert sum(stage.copy_seconds for stage in own) == pytest.approx(device.copy_seconds, rel=1e-9)
+    assert sum(device.copy_seconds for device in v6e.devices) > 0.9 * v6e.seconds
+    assert "copies" in render_run_text(v6e.as_run())
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_perfetto_trace_holds_every_event_of_the_time_line(v6e, tmp_path, name):
     path = v6e.to_perfetto(tmp_path / name)
@@ -161,6 +174,15 @@ def test_time_line_is_cut_evenly_and_sums_are_not():
 
 
 # ---- formats and places
+
+
+def test_points_over_time_are_thinned_evenly():
+    line = ThinnedLine(most=8)
+    for point in range(1000):
+        line.add(float(point), point)
+    assert line.count == 1000
+    assert len(line.points) <= 8
+    assert len({after - before for (before, _), (after, _) in itertools.pairwise(line.points)}) == 1
 
 
 def test_log_directory_opens_its_newest_recording(tmp_path):

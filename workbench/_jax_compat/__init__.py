@@ -396,6 +396,20 @@ def static_arguments(jitted: Any, count: int) -> tuple[frozenset[int], frozenset
     return frozenset(positions), frozenset(info.static_argnames)
 
 
+def pmapped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+    """The jitted `shard_map` that `jax.pmap` makes of one call, and its flat arguments; None for other functions.
+
+    The stages of `fn.lower` hide the traced function, and `pmap` has no `trace`.
+    """
+    lower = getattr(fn, "lower", None)
+    names = getattr(getattr(lower, "__code__", None), "co_freevars", ())
+    if getattr(lower, "__module__", "") != "jax._src.pmap" or "infer_params" not in names:
+        return None
+    closure = getattr(lower, "__closure__", None) or ()
+    _, jitted, flat, *_ = closure[names.index("infer_params")].cell_contents(*args, **kwargs)
+    return (jitted, tuple(flat)) if is_jitted(jitted) else None
+
+
 def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
     """The options of the jit that traced a function, one entry per array; a sharding that was not given is None."""
     params = traced._params

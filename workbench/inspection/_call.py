@@ -254,6 +254,9 @@ def trace_call(
         if _jax_compat.is_jitted(fn):
             return _trace_jitted(fn, fn, args, kwargs, current)
         if callable(getattr(fn, "lower", None)):
+            parts = _jax_compat.pmapped(fn, args, kwargs)
+            if parts is not None:
+                return _trace_pmapped(fn, *parts, args, kwargs, current)
             return _trace_wrapper(fn, args, kwargs, current)
         nnx = sys.modules.get("flax.nnx")
         if nnx is not None and _holds(nnx, (args, kwargs)):  # plain functions may update their modules
@@ -379,6 +382,16 @@ def _trace_jitted(
         wrapped=getattr(jitted, "__wrapped__", fn),
         finish=finish,
     )
+
+
+def _trace_pmapped(
+    fn: Any, jitted: Any, flat: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], mesh: AnyMesh | None
+) -> Call:
+    """What `jax.pmap` returned: a jitted `shard_map` of the arrays in its arguments."""
+    made = _trace_jitted(fn, jitted, flat, {}, mesh)
+    made.name = function_name(fn)
+    _name_leaves(made, fn, args, kwargs)
+    return made
 
 
 class _FoundError(BaseException):

@@ -142,7 +142,7 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
         origin_ps: The moment from which seconds count; a float holds no picoseconds since 1970.
     """
     selects = isinstance(plane, Plane)
-    plane = _Shifted(plane, origin_ps) if origin_ps else plane
+    plane = (_ShiftedLines if selects else _Shifted)(plane, origin_ps) if origin_ps else plane
     if plane.name == "/host:CPU":
         yield from _of_cpu(plane, shift, {"stating": _OF_CPU} if selects else {})
         return
@@ -193,6 +193,16 @@ class _Shifted:
     def events(self, line: Any, **only: Any) -> Iterator[EventLike]:
         for event in self._plane.events(line, **only):
             yield _Moved(event.kind, event.start_ps - self._origin, event.duration_ps, event.stats)
+
+
+class _ShiftedLines(_Shifted):
+    """The same for planes whose events count from the start of their line: nothing is done for each event."""
+
+    def lines(self) -> Iterable[Any]:
+        return (line._replace(start_ps=line.start_ps - self._origin) for line in self._plane.lines())
+
+    def events(self, line: Any, **only: Any) -> Iterator[EventLike]:
+        return self._plane.events(line, **only)
 
 
 def _of_cpu(plane: Any, shift: int, only: dict[str, Any]) -> Iterator[Found]:
@@ -303,20 +313,23 @@ def _of_gpu(plane: PlaneLike, device: int) -> Iterator[Found]:
 
 
 def _gpu_events(plane: PlaneLike, line: Any, device: int) -> Iterator[DeviceEvent | OtherEvent]:
+    graphs: dict[str, bool] = {}  # names of instructions -> whether they are command buffers
     for event in plane.events(line):
-        stats = event.stats
-        name = stats.get("hlo_op") or event.kind.stats.get("hlo_op")
-        if name and not _COMMAND_BUFFER.match(str(name)):
-            yield DeviceEvent(
-                device=device,
-                name=str(name),
-                module=str(stats.get("hlo_module") or event.kind.stats.get("hlo_module") or ""),
-                run=_integer(stats.get("run_id")),
-                start_seconds=event.start_ps * 1e-12,
-                seconds=event.duration_ps * 1e-12,
-                program=_integer(stats.get("program_id")),
-                kernel=event.kind.name,
-                line=line.name,
+        kind, start_ps, duration_ps, stats = event.kind, event.start_ps, event.duration_ps, event.stats
+        name = stats.get("hlo_op") or kind.stats.get("hlo_op")
+        if name and name not in graphs:
+            graphs[name] = _COMMAND_BUFFER.match(str(name)) is not None
+        if name and not graphs[name]:
+            yield DeviceEvent(  # by position: this is done for every kernel of a profile
+                device,
+                str(name),
+                str(stats.get("hlo_module") or kind.stats.get("hlo_module") or ""),
+                _integer(stats.get("run_id")),
+                start_ps * 1e-12,
+                duration_ps * 1e-12,
+                _integer(stats.get("program_id")),
+                kind.name,
+                line.name,
             )
         else:
             yield _other(device, _gpu_kind(event, line.name, str(name or "")), event)
@@ -340,6 +353,8 @@ def _start(event: DeviceEvent | OtherEvent) -> float:
 
 
 def _integer(value: Any) -> int | None:
+    if value.__class__ is int:
+        return value
     try:
         return None if value is None else int(value)
     except (TypeError, ValueError):

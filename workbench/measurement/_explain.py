@@ -16,6 +16,8 @@ from typing import Any, Self
 
 import jax
 
+from workbench._jax_compat.profiler import user_frame_of
+from workbench.measurement._memory import bytes_per_device, own_arrays
 from workbench.plan import is_user_file
 from workbench.records import (
     CompilationRecord,
@@ -50,8 +52,9 @@ _MOST_ARRAYS = 8
 class explain:
     """Watches a block and ends it with a short table: retraces with their reasons, slow compilations, transfers.
 
-    If memory runs out in the block, the arrays that are alive are listed, the largest first, with the variables that
-    hold them. The block ends as it would without: its own exception goes on, and nothing here raises one.
+    If memory runs out in the block, the arrays that are alive are listed, the largest first, with the lines that made
+    them and the variables that hold them. The block ends as it would without: its own exception goes on, and nothing
+    here raises one.
 
     Args:
         slow_seconds: From which time on a compilation is worth a line.
@@ -303,11 +306,11 @@ def _out_of_memory(error: BaseException, trace: Any) -> OutOfMemoryRecord | None
     own = [frame for frame in frames if not _in_library(frame.f_code.co_filename)]
     names = _variables(own)
     groups: dict[tuple[Any, ...], list[Any]] = {}
-    for array in jax.live_arrays():
-        groups.setdefault((array.shape, str(array.dtype), array.sharding), []).append(array)
+    for array in own_arrays(jax.live_arrays()):
+        groups.setdefault((array.shape, str(array.dtype), array.sharding, _made_at(array)), []).append(array)
     arrays = []
-    for (shape, dtype, _), members in groups.items():
-        per_device = max((shard.data.nbytes for shard in members[0].addressable_shards), default=0)
+    for (shape, dtype, _, made_at), members in groups.items():
+        per_device = max((size for _, size in bytes_per_device(members[0])), default=0)
         held = [name for array in members for name in names.get(id(array), ())]
         arrays.append(
             LiveArrayRecord(
@@ -316,6 +319,7 @@ def _out_of_memory(error: BaseException, trace: Any) -> OutOfMemoryRecord | None
                 count=len(members),
                 device_bytes=per_device * len(members),
                 names=tuple(dict.fromkeys(held))[:4],
+                made_at=made_at,
             )
         )
     arrays.sort(key=lambda record: -record.device_bytes)
@@ -327,6 +331,12 @@ def _out_of_memory(error: BaseException, trace: Any) -> OutOfMemoryRecord | None
         limit_bytes=stats.get("bytes_limit"),
         arrays=tuple(arrays[:_MOST_ARRAYS]),
     )
+
+
+def _made_at(array: Any) -> str:
+    """The user's line that made an array, "" where JAX did not keep it."""
+    frame = user_frame_of(array)
+    return "" if frame is None else f"{Path(frame[0]).name}:{frame[1]} in {frame[2]}"
 
 
 def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:

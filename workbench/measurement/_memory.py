@@ -59,14 +59,17 @@ def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:
 def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
     """Bytes of all live arrays per id of a device."""
     total: dict[int, int] = {}
-    known = list(jax.live_arrays() if arrays is None else arrays)
-    shared = _shard_views(known)
-    for array in known:
-        if id(array) in shared:
-            continue
-        for device, size in _bytes_per_device(array):
+    for array in own_arrays(jax.live_arrays() if arrays is None else arrays):
+        for device, size in bytes_per_device(array):
             total[device.id] = total.get(device.id, 0) + size
     return total
+
+
+def own_arrays(arrays: Iterable[Any]) -> list[Any]:
+    """The arrays that hold memory of their own: those that only show a shard of another one are left out."""
+    known = list(arrays)
+    shared = _shard_views(known)
+    return [array for array in known if id(array) not in shared]
 
 
 def _shard_views(arrays: Sequence[Any]) -> set[int]:
@@ -108,15 +111,18 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
     """
     sizes = []
     for array in jax.live_arrays() if arrays is None else arrays:
-        held = _bytes_per_device(array)
+        held = bytes_per_device(array)
         if held:
             sizes.append((sum(size for _, size in held), len(sizes), array, held))
     sizes.sort(key=lambda item: (-item[0], item[1]))
     return tuple(_array_record(array, held) for _, _, array, held in sizes[:count])
 
 
-def _bytes_per_device(array: Any) -> list[tuple[Any, int]]:
-    """From the sharding alone: asking for the shards would make new arrays."""
+def bytes_per_device(array: Any) -> list[tuple[Any, int]]:
+    """Devices of this host that hold a part of an array, and its bytes; none for a deleted one.
+
+    From the sharding alone: asking for the shards would make new arrays.
+    """
     try:
         if array.is_deleted():
             return []

@@ -371,15 +371,15 @@ class _Recorder:
 
     def _memory_records(self) -> tuple[ProfiledMemoryRecord, ...]:
         records = []
-        for (host, allocator), points in self._read.memory.items():
-            step = max(1, len(points) // 1000)
+        for (host, allocator), line in self._read.memory.items():
+            step = max(1, len(line.points) // 1000)
             records.append(
                 ProfiledMemoryRecord(
                     where=host or "this host",
                     allocator=allocator,
                     peak_bytes=self._read.peaks[host, allocator],
-                    events=len(points),
-                    timeline=tuple(points[::step]),
+                    events=line.count,
+                    timeline=tuple(line.points[::step]),
                 )
             )
         return tuple(sorted(records, key=lambda record: -record.peak_bytes))

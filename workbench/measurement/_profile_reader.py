@@ -56,6 +56,24 @@ class MeasuredDevice:
     kept: list[EventRecord] = field(default_factory=list)
 
 
+class ThinnedLine:
+    """Points over time in the order in which they come: every second one is dropped when there are too many."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self.points: list[tuple[float, int]] = []
+        self.count: int = 0
+        self._most, self._step = most, 1
+
+    def add(self, seconds: float, value: int) -> None:
+        """One more point."""
+        if self.count % self._step == 0:
+            self.points.append((seconds, value))
+            if len(self.points) >= self._most:
+                del self.points[1::2]
+                self._step *= 2
+        self.count += 1
+
+
 class ProfileReader:
     """Adds up what the files say."""
 
@@ -63,11 +81,12 @@ class ProfileReader:
         self.max_events = max_events
         self.given = {module.name: module for module in given}
         self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
+        self._found: dict[tuple[str, int | None, str], MeasuredSum] = {}  # the same sums, by what events say
         self.devices: dict[str, MeasuredDevice] = {}
         self.unjoined: dict[tuple[str, bool], tuple[int, float, Counter[str]]] = {}
         self.runs: Counter[str] = Counter()
         self.protos: dict[str, bytes] = {}
-        self.memory: dict[tuple[str, str], list[tuple[float, int]]] = {}
+        self.memory: dict[tuple[str, str], ThinnedLine] = {}
         self.peaks: dict[tuple[str, str], int] = {}
         self.hosts: list[str] = []
         self.notes: list[str] = []
@@ -98,6 +117,8 @@ class ProfileReader:
                 self._plane(plane, place, origin)
             except (WireError, TypeError, AttributeError, ValueError) as error:
                 self.notes.append(f"{file.name}: plane `{plane.name}` is damaged ({error}); its first events are read")
+            if isinstance(plane, Plane):
+                plane.forget()
 
     def _plane(self, plane: Any, place: str, origin: int) -> None:
         if isinstance(plane, Plane) and plane.name == "/host:metadata":
@@ -109,8 +130,12 @@ class ProfileReader:
             self._describe(self.devices.setdefault(where, MeasuredDevice(named[0])), plane.stats)
         platform = named[0] if named else "cpu"
         found = read_plane(plane, origin_ps=origin)
+        labels: dict[int, str] = {}
         for event, share in self._shared(found, f"{place}{platform}"):
-            self._event(event, share, f"{place}{platform}:{event.device}", platform)
+            where = labels.get(event.device)
+            if where is None:
+                where = labels[event.device] = f"{place}{platform}:{event.device}"
+            self._event(event, share, where, platform)
         if plane.name == "/host:CPU" and isinstance(plane, Plane):
             self._allocations(plane, place, origin)
 
@@ -127,24 +152,31 @@ class ProfileReader:
         yield from execution_shares(only_executions())
 
     def _event(self, event: DeviceEvent, share: float, where: str, platform: str) -> None:
-        device = self.devices.setdefault(where, MeasuredDevice(platform))
-        key = program_name(event.module, event.program), event.name
-        total = self.sums.get(key)
+        device = self.devices.get(where)
+        if device is None:
+            device = self.devices[where] = MeasuredDevice(platform)
+        place = event.module, event.program, event.name
+        total = self._found.get(place)
         if total is None:
-            total = self.sums[key] = MeasuredSum(event.category, event.facts)
+            key = program_name(event.module, event.program), event.name
+            total = self._found[place] = self.sums.setdefault(key, MeasuredSum(event.category, event.facts))
+        start, seconds, inner = event.start_seconds, event.seconds, event.inner_seconds
         total.events += 1
-        total.nested |= event.inner_seconds > 0
         total.executions += share
-        total.seconds[where] += event.self_seconds
+        if inner > 0:
+            total.nested = True
+            total.seconds[where] += max(0.0, seconds - inner)
+        else:
+            total.seconds[where] += seconds
         device.events += 1
-        device.first = min(device.first, event.start_seconds)
-        device.last = max(device.last, event.end_seconds)
+        if start < device.first:
+            device.first = start
+        if start + seconds > device.last:
+            device.last = start + seconds
         if len(device.kept) < self.max_events:
             kind = "collective" if COLLECTIVES.match(event.name) else "compute"
             device.kept.append(
-                EventRecord(
-                    where=where, name=event.name, start_seconds=event.start_seconds, seconds=event.seconds, kind=kind
-                )
+                EventRecord(where=where, name=event.name, start_seconds=start, seconds=seconds, kind=kind)
             )
 
     def _other(self, event: OtherEvent, where: str) -> None:
@@ -205,4 +237,4 @@ class ProfileReader:
                 used = int(stats.get("bytes_allocated", 0) or 0) + int(stats.get("bytes_reserved", 0) or 0)
                 key = place.rstrip("/"), str(stats.get("allocator_name", ""))
                 self.peaks[key] = max(self.peaks.get(key, 0), used, int(stats.get("peak_bytes_in_use", 0) or 0))
-                self.memory.setdefault(key, []).append(((event.start_ps - origin) * 1e-12, used))
+                self.memory.setdefault(key, ThinnedLine()).add((event.start_ps - origin) * 1e-12, used)

@@ -20,7 +20,8 @@ from workbench.errors import ProfileError
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
 _STAT_KEY, _NUMBER_KEYS = 4 << 3 | _BYTES, frozenset((1 << 3, 2 << 3, 3 << 3))  # of the fields of an event
-_MOST_STATS = 100_000  # kept decoded
+_MOST_STATS = 20_000  # kept decoded
+_RELEASED = 32 * 2**20  # bytes of a mapped file that are read before the system may have their pages back
 
 Buffer = bytes | mmap.mmap
 
@@ -123,9 +124,12 @@ class Plane:
         if named is not None and not named:
             return
         buffer, start_ps, known, kind_of = self._buffer, line.start_ps, self._known_stats, self.kind
+        read = line.span.start
         for field_number, span in fields(buffer, line.span):
             if field_number != 4:
                 continue
+            if span.start - read > _RELEASED:
+                read = _release(buffer, read, span.start)
             key, offset, duration, pieces = _event(buffer[span.start : span.stop])
             if named is not None and key not in named:
                 continue
@@ -138,6 +142,11 @@ class Plane:
                         known[piece] = found
                 stats[found[0]] = found[1]
             yield PlaneEvent(kind_of(key), start_ps + offset, duration, stats)
+        _release(buffer, read, line.span.stop)
+
+    def forget(self) -> None:
+        """Drops what was decoded of its events, which another plane does not need."""
+        self._known_stats.clear()
 
     def kind(self, key: int) -> EventKind:
         """What the events of one kind share."""
@@ -384,6 +393,14 @@ def _signed(value: int) -> int:
 
 def _text(buffer: Buffer, span: Span) -> str:
     return bytes(buffer[span.start : span.stop]).decode("utf-8", "replace")
+
+
+def _release(buffer: Buffer, start: int, stop: int) -> int:
+    """Gives the pages of a mapped file back that were read, so that a long file takes no memory; how far it was."""
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+    if isinstance(buffer, mmap.mmap) and last > first and hasattr(buffer, "madvise"):
+        buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
+    return stop
 
 
 def _mapped(path: Path) -> Buffer:

@@ -45,13 +45,14 @@ class TransferRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArrayRecord(Record):
-    """Arrays of one kind that were alive when memory ran out, and the variables that hold them."""
+    """Arrays of one kind that were alive when memory ran out: the line that made them, the variables that hold them."""
 
     shape: tuple[int, ...]
     dtype: str
     count: int
     device_bytes: int  # of all of them, on the fullest device
     names: tuple[str, ...] = ()  # "state.params['w'] in train (loop.py:31)"
+    made_at: str = ""  # "model.py:12 in init", the user's line that all of them were made on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

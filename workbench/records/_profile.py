@@ -191,7 +191,8 @@ class ProfileRecord(Record):
                 StageRunRecord(
                     stage=stage,
                     where=where,
-                    compute_seconds=sums.get((stage, where, "compute"), 0.0) + sums.get((stage, where, "copy"), 0.0),
+                    compute_seconds=sums.get((stage, where, "compute"), 0.0),
+                    copy_seconds=sums.get((stage, where, "copy"), 0.0),
                     collective_seconds=sums.get((stage, where, "collective"), 0.0),
                 )
                 for stage, where in places

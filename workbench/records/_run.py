@@ -22,6 +22,7 @@ class StageRunRecord(Record):
     bytes_per_second: float | None = None
     peak_flops_share: float | None = None  # of the chip's published peak, 0..1
     peak_bandwidth_share: float | None = None
+    copy_seconds: float = 0.0  # copies between memories, where the profile names them: not part of the computing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

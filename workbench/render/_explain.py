@@ -61,9 +61,10 @@ def _memory_lines(found: OutOfMemoryRecord) -> list[str]:
     for array in found.arrays:
         shape = f"{array.dtype}[{','.join(map(str, array.shape))}]"
         times = f"{count_text(array.count)} × " if array.count > 1 else ""
-        lines.append(f"      {bytes_text(array.device_bytes)}  {times}{shape}{_held(array.names)}")
+        made = f"  made at {array.made_at}" if array.made_at else ""
+        lines.append(f"      {bytes_text(array.device_bytes)}  {times}{shape}{made}{_held(array.names)}")
     return lines
 
 
 def _held(names: tuple[str, ...]) -> str:
-    return f"  {', '.join(names)}" if names else "  held by no variable of the functions on the stack"
+    return f"  held by {', '.join(names)}" if names else "  held by no variable of the functions on the stack"

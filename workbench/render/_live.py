@@ -67,10 +67,11 @@ def describe_run(run: RunRecord) -> str:
         'Run of round on cpu x 8: 2 calls in 500 ms.'
     """
     said = [f"Run of {run.name} on {run.engine}: {_counted(run.rounds, 'call')} in {seconds_text(run.seconds)}."]
-    total = {kind: sum(getattr(stage, f"{kind}_seconds") for stage in run.stages) for kind in _PARTS}
+    parts = _parts_of(run)
+    total = {kind: sum(getattr(stage, f"{kind}_seconds") for stage in run.stages) for kind in parts}
     busy = sum(total.values())
     if busy:
-        shares = ", ".join(f"{100 * seconds / busy:.0f} % {_PARTS[kind]}" for kind, seconds in total.items())
+        shares = ", ".join(f"{100 * seconds / busy:.0f} % {parts[kind]}" for kind, seconds in total.items())
         said.append(f"Of the devices' time: {shares}.")
     if run.joined_events is not None and run.attributed_seconds is not None:
         said.append(
@@ -93,9 +94,10 @@ def render_run_text(run: RunRecord) -> str:
     by_stage: defaultdict[str, list[StageRunRecord]] = defaultdict(list)
     for stage in run.stages:
         by_stage[stage.stage].append(stage)
-    table = [("stage", *_PARTS.values())]
+    parts = _parts_of(run)
+    table = [("stage", *parts.values())]
     for path_, stages in sorted(by_stage.items(), key=lambda item: natural(item[0])):
-        means = [sum(getattr(stage, f"{kind}_seconds") for stage in stages) / len(stages) for kind in _PARTS]
+        means = [sum(getattr(stage, f"{kind}_seconds") for stage in stages) / len(stages) for kind in parts]
         table.append((path_ or "none", *(seconds_text(mean) for mean in means)))
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = [
@@ -152,6 +154,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
+
+
+def _parts_of(run: RunRecord) -> dict[str, str]:
+    """What the time of a run went into; copies only where a profile tells them apart."""
+    return _PARTS | ({"copy": "copies"} if any(stage.copy_seconds for stage in run.stages) else {})
 
 
 class Chart:

@@ -145,6 +145,8 @@ def plot_run(run: RunRecord, *, dark: bool | None = None) -> Any:
         say_nothing(axes, dark, "this run has no measured stages")
         return figure
     kinds = {"compute": "compute_seconds", "collective": "collective_seconds", "waiting for others": "wait_seconds"}
+    if any(stage.copy_seconds for stage in run.stages):
+        kinds["copies"] = "copy_seconds"
     parts = {
         name: [sum(getattr(stage, field) for stage in run.stages if stage.where == where) for where in places]
         for name, field in kinds.items()

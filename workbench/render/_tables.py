@@ -212,7 +212,10 @@ def overlay_table(overlay: RunOverlayRecord) -> "pd.DataFrame":
 @to_pandas.register(RunRecord)
 def run_table(run: RunRecord) -> "pd.DataFrame":
     """Every measured stage at every place; seconds per call."""
-    columns = "stage where compute_seconds collective_seconds wait_seconds calls flops_per_second bytes_per_second"
+    columns = (
+        "stage where compute_seconds collective_seconds copy_seconds wait_seconds calls flops_per_second "
+        "bytes_per_second"
+    )
     return _frame(map(_fields, run.stages), columns.split())
 
 
