@@ -38,7 +38,8 @@ class RunsView(WorkbenchWidget):
         code: list[tuple[str, str]] | None = None,
         **values: Any,
     ) -> None:
-        self.record, self._again = record, again
+        self.record: RunOverlayRecord = record
+        self._again = again
         data = {**overlay_state(record), "glossary": GLOSSARY, "code": [list(pair) for pair in code or ()]}
         super().__init__(data=data, label=describe_overlay(record), live={"running": record.running}, **values)
         if again is not None and record.running:
