@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec as P
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Integer, PyTree, Shaped
+from jaxtyping import Array, Integer, Shaped
 
 from workbench import _jax_compat
 from workbench.errors import PlacementError
@@ -19,6 +19,7 @@ from workbench.mesh import Layout, Placement, align, find_layout, resolve, sprea
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
+from workbench.primitives._types import PyTree
 
 by_key_p: Primitive = Primitive("reduce_by_key")
 

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Int32, Integer, Key, PyTree, Shaped, UInt32
+from jaxtyping import Array, Bool, Int32, Integer, Key, Shaped, UInt32
 
 from workbench import _jax_compat
 from workbench.errors import PlacementError
@@ -18,6 +18,7 @@ from workbench.mesh import Layout, Placement, align, find_layout, gather, resolv
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import rows_of, typed
 from workbench.primitives._map import map_fn
+from workbench.primitives._types import PyTree
 
 select_p: Primitive = Primitive("select")
 place_p: Primitive = Primitive("place")

@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Bool, PyTree, Shaped
+from jaxtyping import Bool, Shaped
 
 from workbench.errors import ProgramError
+from workbench.primitives._types import PyTree
 
 State = TypeVar("State")
 Output = TypeVar("Output")

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Bool, PyTree, Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from workbench import _jax_compat
 from workbench.mesh import Layout, Placement, find_layout, resolve
@@ -13,6 +13,7 @@ from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._extreme import highest, lowest, max_p, min_p
 from workbench.primitives._linear import bind_mean, bind_reduction, bind_sum
 from workbench.primitives._map import map_fn
+from workbench.primitives._types import PyTree
 
 
 def reduce_sum(

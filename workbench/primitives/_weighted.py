@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Array, Bool, PyTree, Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from workbench import _jax_compat
 from workbench.errors import PlacementError
@@ -14,6 +14,7 @@ from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
 from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static
+from workbench.primitives._types import PyTree
 
 
 def reduce_mean(
