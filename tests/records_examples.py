@@ -143,7 +143,7 @@ def fedavg_record(clients: int = 64, instruction_count: int = 24) -> ProgramReco
     )
     return ProgramRecord(
         name="fedavg",
-        target="here: cpu x 8",
+        target="cpu x 8",
         plan=plan,
         mesh=mesh_record(clients=clients),
         inputs=sharding_record(clients),
@@ -219,7 +219,7 @@ def gradient_record(clients: int = 64) -> ProgramRecord:
         disclosed=(share("3", 64, 10, name="reduce_sum"),),
         kept_local=STAYS[:1],
     )
-    return ProgramRecord(name="grad(fedavg)", target="here: cpu x 8", plan=plan, mesh=mesh_record(clients=clients))
+    return ProgramRecord(name="grad(fedavg)", target="cpu x 8", plan=plan, mesh=mesh_record(clients=clients))
 
 
 def rounds_record(clients: int = 64, rounds: int = 10) -> ProgramRecord:
@@ -311,4 +311,4 @@ def pods_record(pods: int = 4, clients: int = 16) -> ProgramRecord:
         inputs=(w, value("data.x", pods, clients, EXAMPLES, 64)),
         outputs=(w,),
     )
-    return ProgramRecord(name="pods", target="here: cpu x 8", plan=plan, mesh=mesh_record(clients=0))
+    return ProgramRecord(name="pods", target="cpu x 8", plan=plan, mesh=mesh_record(clients=0))

@@ -46,7 +46,7 @@ def axes(record):
 
 def test_mesh_is_that_of_the_arguments(sharded):
     record = wb.inspect(matmul)(*sharded)
-    assert record.target == "here: cpu x 8"
+    assert record.target == "cpu x 8"
     assert axes(record) == ["data", "model"]
     assert record.module.flops == FLOPS / 8
 

@@ -197,7 +197,7 @@ def test_sliders_ask_the_kernel_for_the_cost_at_another_size(harness: Harness, k
         view.get_by_role("tab", name="Cost").click()
     view.locator(".wb-whatif summary").first.click()
     expect(tiles(view)).to_have_count(4)
-    expect(tiles(view).nth(2)).to_contain_text("as on here: cpu x 8")
+    expect(tiles(view).nth(2)).to_contain_text("as on cpu x 8")
     clients = view.get_by_role("slider", name="clients", exact=True)
     expect(clients).to_have_attribute("aria-valuetext", "64")
     clients.press("ArrowRight")

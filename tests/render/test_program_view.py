@@ -108,7 +108,7 @@ def test_names_are_escaped():
 def test_a_program_without_stages_still_has_a_picture():
     empty = ProgramRecord(name="nothing", target="here", plan=PlanRecord(name="nothing", placements=(), stages=()))
     assert ET.fromstring(render_program_svg(empty)).tag == f"{SVG}svg"
-    assert describe_program(empty).startswith("Program nothing on here: 0 stages")
+    assert describe_program(empty).startswith("Program nothing on here: no clients, 0 stages")
 
 
 def test_bytes_of_a_loop_count_every_turn():

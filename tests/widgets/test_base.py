@@ -35,7 +35,7 @@ def test_notebook_keeps_a_picture_and_a_text_beside_the_live_view():
     assert picture is not None
     drawn = ET.fromstring(base64.b64decode(picture[1]))
     assert len(drawn.findall(".//*[@data-stage]")) == 5
-    assert data["text/plain"].startswith("Program fedavg on here: cpu x 8: 5 stages, 64 clients")
+    assert data["text/plain"].startswith("Program fedavg on cpu x 8: 5 stages, 64 clients")
     assert "1. clients train_locally; 64 clients; 492 kFLOP per client (predicted)" in data["text/plain"]
 
 

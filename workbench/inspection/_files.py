@@ -14,7 +14,7 @@ from workbench.aot import compile_for_cpu
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import EngineError, InspectionError
 from workbench.inspection._call import LoweredCall, call_of_traced
-from workbench.inspection._program import inspect_call, inspect_lowered
+from workbench.inspection._program import inspect_call, inspect_lowered, planned_target
 from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import inspect_mesh, propagate_shardings
 from workbench.records import MeshRecord, PlanRecord, ProgramRecord, Record
@@ -231,7 +231,7 @@ def _inspect_stablehlo(
         said.append(f"nothing is compiled: {error}")
         return ProgramRecord(
             name=name,
-            target=f"planned: {devices} devices",
+            target=planned_target(devices),
             plan=plan,
             mesh=mesh,
             propagation=propagation,

@@ -50,6 +50,11 @@ from workbench.records import (
 )
 
 
+def planned_target(devices: int) -> str:
+    """What a record calls the target of a program that was planned and not compiled."""
+    return f"{devices} device{'s' * (devices != 1)}"
+
+
 def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:
     """The stages of one call of a function; traces it, compiles nothing."""
     return plan_call(trace_call(fn, args, kwargs))
@@ -120,7 +125,7 @@ def inspect_lowered(
     chosen = known_chip(chip) if chip else None
     return ProgramRecord(
         name=call.name,
-        target=f"here: {module.platform} x {module.devices}",
+        target=f"{module.platform} x {module.devices}",
         plan=plan,
         mesh=record,
         inputs=_shardings(inputs, compiled.input_shardings, devices),
@@ -243,7 +248,7 @@ class Inspection:
         known = None if made.compiled is None else made.compiled.input_shardings
         return ProgramRecord(
             name=call.name,
-            target=f"here: {made.platform} x {devices}" if made.compiled is not None else f"planned: {devices} devices",
+            target=f"{made.platform} x {devices}" if made.compiled is not None else planned_target(devices),
             plan=made.plan,
             mesh=made.mesh,
             inputs=_labelled(call, _shardings(_inputs(call), known, made.devices)),

@@ -174,7 +174,7 @@ class ProgramRecord(Record):
     """Everything known about a program without running it."""
 
     name: str
-    target: str  # "here: cpu x 8", "v5e:16x16"
+    target: str  # "cpu x 8", "v5e:16x16"
     plan: PlanRecord
     mesh: MeshRecord | None = None
     inputs: ShardingRecord | None = None

@@ -58,12 +58,15 @@ def describe_program(record: ProgramRecord) -> str:
     if is_ordinary(record):
         return _describe_ordinary(record)
     stages = list(record.plan.walk())
+    where = f" on {record.target}" if record.target else ""
+    if not _has_clients(record):
+        return f"Program {record.name}{where}: no clients, {len(stages)} stage{'s' * (len(stages) != 1)} on the server"
     clients = max((s.clients for s in stages), default=1)
     moved = record.plan.moved_bytes
     amount = "an unknown number of bytes" if moved is None else bytes_text(moved)
     count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
     return (
-        f"Program {record.name} on {record.target}: {count}, {count_text(clients)} clients, {amount} "
+        f"Program {record.name}{where}: {count}, {count_text(clients)} clients, {amount} "
         "between server and clients per call"
     )
 
@@ -85,8 +88,11 @@ def render_program_text(record: ProgramRecord) -> str:
 
 def is_ordinary(record: ProgramRecord) -> bool:
     """Whether a program has no clients, so that it is shown by its functions and lines and not by stages."""
-    staged = record.plan.placements or any(stage.placement for stage in record.plan.walk())
-    return not staged and record.call_tree is not None
+    return not _has_clients(record) and record.call_tree is not None
+
+
+def _has_clients(record: ProgramRecord) -> bool:
+    return bool(record.plan.placements) or any(stage.placement for stage in record.plan.walk())
 
 
 def _describe_ordinary(record: ProgramRecord) -> str:

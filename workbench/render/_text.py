@@ -64,7 +64,7 @@ def render_text(record: Any) -> str:
 
 def render_plan_text(plan: PlanRecord) -> str:
     """The stages of a plan that belongs to no target."""
-    return render_program_text(ProgramRecord(name=plan.name, target="no target", plan=plan))
+    return render_program_text(ProgramRecord(name=plan.name, target="", plan=plan))
 
 
 def render_module_text(module: ModuleRecord) -> str:

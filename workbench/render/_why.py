@@ -10,8 +10,8 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     """Every collective with its reason, then the replicated arrays; with `details` the steps of every axis.
 
     Example:
-        >>> print(render_why_text(WhyRecord(name="f", target="here: cpu x 1")))
-        f on here: cpu x 1: no collectives, no large replicated arrays.
+        >>> print(render_why_text(WhyRecord(name="f", target="cpu x 1")))
+        f on cpu x 1: no collectives, no large replicated arrays.
     """
     if not record.collectives and not record.arrays:
         text = f"{record.name} on {record.target}: no collectives, no large replicated arrays."
