@@ -142,6 +142,12 @@ def test_every_assumption_stands_beside_the_estimate(record):
         assert words in said
 
 
+def test_clients_that_do_not_divide_say_what_is_left_out(record):
+    said = " | ".join(estimate_scaled(record, clients=33).cost.assumptions)
+    assert "33 clients do not divide over 2 devices" in said
+    assert "do not divide" not in " | ".join(estimate_scaled(record, clients=34).cost.assumptions)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

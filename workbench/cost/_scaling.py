@@ -310,6 +310,11 @@ def _assumptions(
             f"the fullest device has {after.per_device} {placement.name} instead of {before.per_device}, and work at "
             f"{placement.name} grows with that; the server's stays"
         )
+    if after.clients % after.shares:
+        yield (
+            f"{after.clients} {placement.name} do not divide over {after.shares} devices: the program then also sends "
+            "rows to the devices that compute them; neither those bytes nor their copies in the peak are in here"
+        )
     if after.shares != before.shares:
         axes = ", ".join(placement.mesh_axes)
         yield f"collectives over {axes} are rings of {after.shares} instead of {before.shares}"
