@@ -1,3 +1,5 @@
+import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -149,7 +151,7 @@ def test_runner_that_cannot_start_names_the_stage(tmp_path: Path):
 
 def test_pipelines_whose_process_ended_say_so():
     child = Child()
-    child._process.kill()
+    os.kill(child._process.pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="the process of the Beam pipelines ended with exit status -9"):
         child.run("run_pipeline", ("nowhere", 1), "none", [], lambda: None)
     child.close()
