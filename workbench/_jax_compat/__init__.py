@@ -55,8 +55,8 @@ warn_of_newer_jax()
 
 def jit_cache_size(fn: Any) -> int | None:
     """How many compiled versions the cache of a `jax.jit` function holds; None for what has no such cache."""
-    count = getattr(fn, "_cache_size", None)
-    return int(count()) if callable(count) else None
+    count: Any = getattr(fn, "_cache_size", None)
+    return None if count is None else int(count())
 
 
 def at_top_level() -> bool:
