@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from workbench.advice._collectives import gather_and_slice, loop_invariant_gather, reduced_then_sliced, wide_collective
 from workbench.advice._evidence import with_evidence
 from workbench.advice._host import host_in_loop, retraces
-from workbench.advice._links import device_order, slow_axis
+from workbench.advice._links import slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
@@ -35,7 +35,6 @@ RULES: tuple[Rule, ...] = (
     unbalanced_clients,
     empty_slots,
     slow_axis,
-    device_order,
     host_in_loop,
     retraces,
     small_loop_body,

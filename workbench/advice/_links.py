@@ -1,12 +1,10 @@
-"""Rules about the wires below the mesh: an axis on the slow network, an order of devices that takes detours."""
+"""Rules about the wires below the mesh: a busy axis on the slow network."""
 
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, sent
 from workbench.records import FindingRecord
 from workbench.render import bytes_text
-
-_DETOUR = 1.5  # hops between neighbours of an axis, on average
 
 
 def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
@@ -30,8 +28,8 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
     speeds = ()
     if chip is not None and chip.dcn_bytes_per_second:
         speeds = (
-            f"between slices {bytes_text(chip.dcn_bytes_per_second)}/s per chip, "
-            f"inside {bytes_text(chip.link_bytes_per_second * chip.links)}/s",
+            f"between slices {chip.dcn_bytes_per_second / 1e9:,.4g} GB/s per chip, "
+            f"inside {chip.link_bytes_per_second * chip.links / 1e9:,.4g} GB/s",
         )
     yield FindingRecord(
         rule="mesh axis on the slow network",
@@ -49,28 +47,3 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
         instructions=tuple(each.name for each in program.module.collectives if each.across_slices)[:8],
         axes=(busy, other),
     )
-
-
-def device_order(program: Compiled) -> Iterator[FindingRecord]:
-    """Devices in an order in which neighbours along a mesh axis are not neighbours on the torus."""
-    mesh = program.record.mesh
-    if mesh is None:
-        return
-    used: dict[str, float] = {}
-    for each in program.module.collectives:
-        for axis in each.axes:
-            used[axis] = used.get(axis, 0.0) + sent(each)
-    for axis in mesh.axes:
-        if axis.name not in used or axis.mean_hops is None or axis.mean_hops < _DETOUR:
-            continue
-        yield FindingRecord(
-            rule="order of devices",
-            what=f"Neighbours along `{axis.name}` are {axis.mean_hops:.1f} links apart on average, at most "
-            f"{axis.max_hops}.",
-            why="The devices stand in the mesh in an order that does not follow the torus, so that a message between "
-            "neighbours of the mesh crosses links of others.",
-            change="Let JAX order them: `jax.make_mesh(shape, names)` instead of `Mesh(devices.reshape(...), names)`.",
-            evidence=(f"one device sends {bytes_text(used[axis.name])} over `{axis.name}` per call",),
-            weight=min(1.0, used[axis.name] / program.sent_bytes * (1 - 1 / axis.mean_hops)),
-            axes=(axis.name,),
-        )

@@ -12,9 +12,10 @@ _SMALL_FLOPS = 1e6
 _MANY_ITERATIONS = 64
 _MANY_INSTRUCTIONS = 500
 _MANY_COPIES = 8
+_CALLING = {"while", "conditional", "call"}
 _WORKLESS = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call",
-    "after-all", "partition-id", "replica-id", "iota", "opt-barrier",
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",
+    "opt-barrier", *_CALLING,
 }  # fmt: skip
 
 
@@ -24,6 +25,8 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
     for each in program.module.instructions:
         if not each.fused and each.opcode not in _WORKLESS:
             bodies[each.computation].append(each)
+    # what these call is not in the figures of the computation that holds them
+    nested = {each.computation for each in program.module.instructions if each.opcode in _CALLING}
     all_executions = sum(each.executions or 0.0 for inside in bodies.values() for each in inside)
     for loop in program.module.instructions:
         if loop.opcode != "while" or not loop.executions:
@@ -31,13 +34,11 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
         # a `while` calls its condition and its body; the body is what runs less often
         inner = [bodies[name] for name in loop.calls if bodies.get(name)]
         body = min(inner, key=lambda inside: inside[0].executions or 0.0, default=[])
-        if not body or body[0].executions is None or any(each.opcode == "while" for each in body):
+        if not body or body[0].executions is None or body[0].computation in nested:
             continue
         iterations = body[0].executions / loop.executions
         moved, flops = sum(each.accessed_bytes for each in body), sum(each.flops for each in body)
         if iterations < _MANY_ITERATIONS or moved > _SMALL_BYTES or flops > _SMALL_FLOPS:
-            continue
-        if any(each.calls and each.opcode in ("while", "call", "conditional") for each in body):
             continue
         source = loop.source or body[0].source
         place = "" if source is None else f" at {source.file}:{source.line}"
