@@ -72,5 +72,5 @@ def test_three_questions_are_answered_within_five_clicks_each(lab_page: Page, la
     answer = view.locator(".wb-whatif .wb-tile", has_text="peak memory")
     expect(answer).to_contain_text("estimated")
     expect(answer).to_contain_text("of 16 GiB: fits")
-    expect(answer).to_contain_text(re.compile(r"× (1\.9\d|2(\.0\d)?) of here"))  # all but the data doubles
+    expect(answer).to_contain_text(re.compile(r"× (1\.9\d|2(\.0\d)?) of cpu x 8"))  # all but the data doubles
     assert fits.clicks <= MOST_CLICKS
