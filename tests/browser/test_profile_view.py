@@ -56,6 +56,16 @@ def test_dot_of_the_roofline_selects_its_operation(harness: Harness):
     expect(view.get_by_role("row", selected=True)).to_contain_text("5.00 ×")  # 1 ms against 0.2 ms
 
 
+def test_operations_of_one_program_are_chosen(harness: Harness):
+    other = ADD.replace(program="jit_eval", seconds=5e-4)
+    view = harness.mount(workbench_widgets.ProfileView(PROFILE.replace(operations=(DOT, ADD, other)), view="measured"))
+    chooser = view.get_by_role("combobox", name="Program")
+    expect(chooser.get_by_role("option")).to_have_text(["all 2 programs", "jit_step: 3 ms", "jit_eval: 500 µs"])
+    chooser.select_option("jit_eval")
+    expect(view.get_by_text("1 of 3 operations")).to_be_visible()
+    expect(view.get_by_role("group", name="Roofline, 1 measured operations")).to_be_visible()
+
+
 def test_every_tab_of_a_profile_opens(harness: Harness):
     view = harness.mount(workbench_widgets.ProfileView(PROFILE))
     view.get_by_role("tab", name="Devices").click()

@@ -296,6 +296,74 @@ def test_every_changed_byte_is_survived(tmp_path):
             continue
 
 
+# ---- one of several programs
+
+PSUM = "jit__psum(9646411105960254074)"
+
+
+def test_one_program_is_read_by_its_name_with_its_own_sums(v6e):
+    alone = open_profile(V6E, PSUM)
+    (expected,) = [program for program in v6e.programs if program.name == PSUM]
+    assert alone.programs == (expected,)
+    assert alone.operations == tuple(operation for operation in v6e.operations if operation.program == PSUM)
+    assert alone.seconds == pytest.approx(expected.seconds)
+    assert {event.program for event in alone.events} == {PSUM}
+
+
+def test_programs_together_have_the_seconds_of_the_profile(v6e):
+    parts = [open_profile(V6E, program.name) for program in v6e.programs]
+    assert sum(part.seconds for part in parts) == pytest.approx(v6e.seconds)
+    assert sum(len(part.events) for part in parts) == sum(device.events for device in v6e.devices)
+
+
+def test_module_name_is_enough_where_one_program_has_it():
+    assert open_profile(V6E, "jit__psum").programs[0].name == PSUM
+
+
+def test_only_the_chosen_program_is_in_the_note():
+    assert any("jit__psum is read: 3.4% of the seconds" in note for note in open_profile(V6E, "jit__psum").notes)
+
+
+def test_unknown_program_is_refused_with_the_names_that_there_are(v6e):
+    with pytest.raises(ProfileError, match="none of its programs has this name") as caught:
+        open_profile(V6E, "jit_step")
+    assert all(program.name in str(caught.value) for program in v6e.programs)
+
+
+def written_events(tmp_path, events):
+    """A trace of one GPU: (start, seconds, instruction, program) on one stream."""
+    spans = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "Stream #1"}},
+        *(
+            {"ph": "X", "pid": 1, "tid": 1, "name": f"kernel_{name}", "ts": start * 1e6, "dur": seconds * 1e6,
+             "args": {"hlo_op": name, "hlo_module": "jit_add", "program_id": program}}
+            for start, seconds, name, program in events
+        ),
+    ]  # fmt: skip
+    path = tmp_path / "gpu.trace.json"
+    path.write_text(json.dumps({"traceEvents": spans}))
+    return path
+
+
+def test_name_of_two_programs_is_refused_with_both(tmp_path):
+    path = written_events(tmp_path, [(0, 1, "add.1", 11), (1, 1, "add.1", 28)])
+    with pytest.raises(ProfileError, match=r"2 programs of it have this name: 'jit_add\(11\)'.*'jit_add\(28\)'"):
+        open_profile(path, "jit_add")
+    assert open_profile(path, "jit_add(28)").seconds == pytest.approx(1.0)
+
+
+def test_other_programs_between_runs_of_the_chosen_one_are_no_idle_time(tmp_path):
+    events = [(0, 1, "add.1", 11), (1, 4, "mul.1", 28), (5, 1, "add.1", 11), (6, 3, "mul.1", 28)]
+    (device,) = open_profile(written_events(tmp_path, events), "jit_add(11)").devices
+    assert (device.span_seconds, device.compute_seconds, device.other_seconds) == pytest.approx((6.0, 2.0, 4.0))
+
+
+def test_events_of_one_instruction_name_keep_the_line_of_their_program(tmp_path):
+    path = written_events(tmp_path, [(0, 1, "add.1", 11), (1, 1, "add.1", 28)])
+    assert [event.program for event in open_profile(path).events] == ["jit_add(11)", "jit_add(28)"]
+
+
 def test_program_that_holds_no_module_is_refused():
     with pytest.raises(ProfileError, match="program=int, which holds no compiled module"):
         open_profile(V6E, 3)

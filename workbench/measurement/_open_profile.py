@@ -43,6 +43,7 @@ from workbench.records import (
 _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
 _MOST_HLO_BYTES = 32 * 2**20
+_MOST_LISTED = 20  # programs in an error
 
 
 def open_profile(path: str | Path, program: Any = None, *, max_events: int = 20_000) -> ProfileRecord:
@@ -53,8 +54,9 @@ def open_profile(path: str | Path, program: Any = None, *, max_events: int = 20_
 
     Args:
         path: A log directory of TensorBoard or XProf (its newest recording), a `*.xplane.pb`, or a `trace.json.gz`.
-        program: The same program here, to join by: a `Traced`, a `ProgramRecord` or a `ModuleRecord`. Its HLO is used
-            where the profile carries none of that name.
+        program: A name reads one program of the profile alone: one of `profile.programs`, or the name of its module
+            where only one has it. A `Traced`, a `ProgramRecord` or a `ModuleRecord` is the same program here, to join
+            by: its HLO is used where the profile carries none of that name.
         max_events: Events kept for the time line, evenly over the devices; sums always count all.
 
     Returns:
@@ -62,7 +64,8 @@ def open_profile(path: str | Path, program: Any = None, *, max_events: int = 20_
         `notes` say what is missing. Nothing in it is predicted but `predicted_seconds`.
 
     Raises:
-        ProfileError: there is no profile, nothing in it can be read, or no event in it is of a device.
+        ProfileError: there is no profile, nothing in it can be read, no event in it is of a device, or it holds no
+            program of that name, or several.
 
     Example:
         >>> import jax, tempfile
@@ -75,10 +78,32 @@ def open_profile(path: str | Path, program: Any = None, *, max_events: int = 20_
         ('cpu:0', 1.0)
     """
     files = _files(Path(path))
-    reader = ProfileReader(max_events, _given_modules(program))
+    only = program if isinstance(program, str) else None
+    reader = ProfileReader(max_events, [] if only else _given_modules(program), only)
     for host, file in enumerate(files):
         reader.read(file, host if len(files) > 1 else None)
+    if only is not None:
+        _require_one_program(reader, only, Path(path).name)
     return _Recorder(reader).record(Path(path).name, files)
+
+
+def _require_one_program(read: ProfileReader, asked: str, name: str) -> None:
+    seconds = Counter(read.left_out)
+    found: set[str] = set()
+    for (program, _), total in read.sums.items():
+        seconds[program] += sum(total.seconds.values())  # pyright: ignore[reportArgumentType] -- a Counter of floats
+        found.add(program)
+    if len(found) == 1 or not seconds:
+        return
+    listed = [program for program, _ in seconds.most_common() if program in found or not found]
+    table = ", ".join(f"{program!r} ({seconds[program]:.3g} s)" for program in listed[:_MOST_LISTED])
+    more = f", and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
+    fact = f"{len(found)} programs of it have this name" if found else "none of its programs has this name"
+    msg = (
+        f"`open_profile` was given program={asked!r} for `{name}`; {fact}: {table}{more}. One program is read by its "
+        "whole name, or by its module's where only one has it: pass one of these names, or leave it out to read all."
+    )
+    raise ProfileError(msg)
 
 
 def _files(path: Path) -> list[Path]:
@@ -316,7 +341,7 @@ class _Recorder:
                 )
 
     def _time_line(self, operations: Sequence[ProfiledOperationRecord]) -> tuple[EventRecord, ...]:
-        by_name = {operation.name: operation for operation in reversed(operations)}
+        by_name = {(operation.program, operation.name): operation for operation in operations}
         each = max(1, self._read.max_events // max(1, len(self._read.devices)))
         kept: list[EventRecord] = []
         for device in self._read.devices.values():
@@ -325,7 +350,7 @@ class _Recorder:
         start = kept[0].start_seconds if kept else 0.0
         described = []
         for event in kept:
-            operation = by_name.get(event.name)
+            operation = by_name.get((event.program or "", event.name))
             changes: dict[str, Any] = {"start_seconds": event.start_seconds - start}
             if operation is not None and event.kind in ("compute", "collective"):
                 kind = {"copy": "other"}.get(operation.kind, operation.kind)
@@ -384,7 +409,18 @@ class _Recorder:
             )
         return tuple(sorted(records, key=lambda record: -record.peak_bytes))
 
+    def _note_of_choice(self, operations: Sequence[ProfiledOperationRecord]) -> str:
+        own, others = sum(operation.seconds for operation in operations), sum(self._read.left_out.values())
+        share = own / (own + others) if own + others else 0.0
+        return (
+            f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. Left out are "
+            f"{len(self._read.left_out)} other programs (between runs of this one their seconds are the devices' "
+            "other time), asynchronous operations, waiting, and what belongs to no program."
+        )
+
     def _final_notes(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[str]:
+        if self._read.only is not None:
+            yield self._note_of_choice(operations)
         total = sum(device.events for device in self._read.devices.values())
         if total > self._read.max_events:
             kept = self._read.max_events

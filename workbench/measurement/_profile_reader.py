@@ -75,13 +75,22 @@ class ThinnedLine:
 
 
 class ProfileReader:
-    """Adds up what the files say."""
+    """Adds up what the files say.
 
-    def __init__(self, max_events: int, given: Sequence[ModuleRecord]) -> None:
+    Args:
+        max_events: Kept for the time line, per device.
+        given: Modules to join by.
+        only: The program to read, by its name or the name of its module; of others only the seconds are counted.
+    """
+
+    def __init__(self, max_events: int, given: Sequence[ModuleRecord], only: str | None = None) -> None:
         self.max_events = max_events
+        self.only = only
+        self.left_out: Counter[str] = Counter()  # program -> seconds, of the programs that were not asked for
         self.given = {module.name: module for module in given}
         self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
-        self._found: dict[tuple[str, int | None, str], MeasuredSum] = {}  # the same sums, by what events say
+        self._found: dict[tuple[str, int | None, str], tuple[str, MeasuredSum]] = {}  # the same, by what events say
+        self._between: dict[str, float] = {}  # device -> seconds of other programs since the last event of this one
         self.devices: dict[str, MeasuredDevice] = {}
         self.unjoined: dict[tuple[str, bool], tuple[int, float, Counter[str]]] = {}
         self.runs: Counter[str] = Counter()
@@ -143,10 +152,11 @@ class ProfileReader:
         def only_executions() -> Iterator[DeviceEvent]:
             for event in found:
                 if isinstance(event, DeviceEvent):
-                    yield event
+                    if self.only is None or self._is_of_chosen(event, f"{prefix}:{event.device}"):
+                        yield event
                 elif isinstance(event, ModuleRun):
                     self.runs[program_name(event.module, event.program)] += 1
-                else:
+                elif self.only is None:
                     self._other(event, f"{prefix}:{event.device}")
 
         yield from execution_shares(only_executions())
@@ -156,10 +166,10 @@ class ProfileReader:
         if device is None:
             device = self.devices[where] = MeasuredDevice(platform)
         place = event.module, event.program, event.name
-        total = self._found.get(place)
-        if total is None:
-            key = program_name(event.module, event.program), event.name
-            total = self._found[place] = self.sums.setdefault(key, MeasuredSum(event.category, event.facts))
+        found = self._found.get(place)
+        if found is None:
+            found = self._found[place] = self._sum_of(event)
+        program, total = found
         start, seconds, inner = event.start_seconds, event.seconds, event.inner_seconds
         total.events += 1
         total.executions += share
@@ -176,8 +186,27 @@ class ProfileReader:
         if len(device.kept) < self.max_events:
             kind = "collective" if COLLECTIVES.match(event.name) else "compute"
             device.kept.append(
-                EventRecord(where=where, name=event.name, start_seconds=start, seconds=seconds, kind=kind)
+                EventRecord(
+                    where=where, name=event.name, start_seconds=start, seconds=seconds, kind=kind, program=program
+                )
             )
+
+    def _is_of_chosen(self, event: DeviceEvent, where: str) -> bool:
+        """Whether an event, the next one in time on its device, is of the chosen program; others are added up."""
+        program = program_name(event.module, event.program)
+        if self.only in (program, event.module):
+            device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))
+            device.other += self._between.get(where, 0.0)
+            self._between[where] = 0.0
+            return True
+        self.left_out[program] += event.self_seconds  # pyright: ignore[reportArgumentType] -- a Counter of floats
+        if where in self._between:
+            self._between[where] += event.self_seconds
+        return False
+
+    def _sum_of(self, event: DeviceEvent) -> tuple[str, MeasuredSum]:
+        program = program_name(event.module, event.program)
+        return program, self.sums.setdefault((program, event.name), MeasuredSum(event.category, event.facts))
 
     def _other(self, event: OtherEvent, where: str) -> None:
         device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))

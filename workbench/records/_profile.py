@@ -226,6 +226,7 @@ class ProfileRecord(Record):
         for event in self.events:
             number = places.setdefault(event.where, len(places) + 1)
             args = {"stage": event.stage, "source": str(event.source)} if event.stage or event.source else {}
+            args |= {"program": event.program} if event.program else {}
             yield {
                 "ph": "X",
                 "pid": number,

@@ -52,6 +52,7 @@ class EventRecord(Record):
     kind: Literal["compute", "collective", "wait", "other"] = "compute"
     stage: str | None = None
     source: SourceLine | None = None
+    program: str | None = None  # of a profile with several programs: "jit_step(17)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

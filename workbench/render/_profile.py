@@ -39,7 +39,8 @@ def render_profile_text(profile: ProfileRecord) -> str:
             f"{seconds_text(device.span_seconds)}: {told or 'nothing'}; idle {device.idle_share:.0%}"
         )
     for program in profile.programs[:_OPERATIONS]:
-        lines.append(f"  program {program.name}: {seconds_text(program.seconds)}, HLO {program.hlo}")
+        runs = f", {count_text(program.runs)} runs" if program.runs else ""
+        lines.append(f"  program {program.name}: {seconds_text(program.seconds)}{runs}, HLO {program.hlo}")
     total = profile.seconds or 1.0
     if profile.operations:
         told = ", ".join(

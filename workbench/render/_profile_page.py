@@ -49,6 +49,8 @@ def render_profile_html(profile: ProfileRecord) -> Markup:
         parts.append(section("Time line", figure(render_run_svg(profile.as_run()), "What every device did, and when.")))
     if profile.devices:
         parts.append(section("Devices", _devices(profile)))
+    if profile.programs:
+        parts.append(section("Programs", _programs(profile)))
     roofline = _roofline(profile)
     if roofline is not None:
         parts.append(section("Roofline", figure(roofline, "Measured rates of the operations, under the chip's roof.")))
@@ -95,6 +97,24 @@ def _devices(profile: ProfileRecord) -> Markup:
             f"{device.idle_share:.0%}",
         )
         for device in profile.devices
+    ]
+    return _table(header, rows)
+
+
+def _programs(profile: ProfileRecord) -> Markup:
+    header = ("program", "seconds", "share", "runs", "operations", "FLOPs per call", "HLO")
+    total = profile.seconds or 1.0
+    rows = [
+        (
+            program.name,
+            seconds_text(program.seconds),
+            f"{program.seconds / total:.1%}",
+            "–" if program.runs is None else count_text(program.runs),
+            count_text(program.operations),
+            flops_text(program.flops) if program.flops else "–",
+            program.hlo,
+        )
+        for program in profile.programs[:_OPERATIONS]
     ]
     return _table(header, rows)
 

@@ -22,6 +22,8 @@ class Measured {
   private readonly picture = h("div", {});
   private readonly facts = h("div", {});
   private words: string[] = [];
+  private program = "";
+  private chosen = -1; // tells instructions of one name in several programs apart
 
   constructor(
     host: HTMLElement,
@@ -32,7 +34,7 @@ class Measured {
     this.predicted = context.array("predicted");
     this.each = context.array("each");
     this.chip = context.state("chip");
-    this.number = new Map(this.names.map((name, i) => [name, i]));
+    this.number = new Map(this.names.map((name, i): [string, number] => [name, i]).reverse()); // the longest of a name
     const { node, main, detail } = split(context, "Roofline and the selected operation", 0.56);
     this.table = this.makeTable();
     main.append(this.tools(), this.table.node);
@@ -45,6 +47,26 @@ class Measured {
 
   private tools(): HTMLElement {
     const status = h("span", { class: "wb-note", role: "status" });
+    const programs = [...new Set(this.context.state<string[]>("programs"))];
+    const filter = () => {
+      const all = !this.words.length && !this.program;
+      const count = this.table.filter(all ? null : (i) => this.matches(i));
+      status.textContent = `${formatCount(count)} of ${formatCount(this.names.length)} operations`;
+      this.drawRoofline();
+      this.follow();
+    };
+    const chooser = h(
+      "select",
+      {
+        "aria-label": "Program",
+        onchange: () => {
+          this.program = chooser.value;
+          filter();
+        },
+      },
+      h("option", { value: "" }, `all ${formatCount(programs.length)} programs`),
+      programs.map((name) => h("option", { value: name }, `${name}: ${formatSeconds(this.secondsOf(name))}`)),
+    );
     const search = h("input", {
       type: "search",
       class: "wb-search",
@@ -52,17 +74,22 @@ class Measured {
       "aria-label": "Search operations",
       oninput: () => {
         this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-        const count = this.table.filter(this.words.length ? (i) => this.matches(i) : null);
-        status.textContent = `${formatCount(count)} of ${formatCount(this.names.length)} operations`;
+        filter();
       },
     });
     const left = this.context.state<number>("left_out");
     if (left) status.textContent = `${formatCount(left)} of the shortest operations are not listed`;
-    return h("div", { class: "wb-tools" }, search, status);
+    return h("div", { class: "wb-tools" }, programs.length > 1 ? chooser : null, search, status);
+  }
+
+  private secondsOf(program: string): number {
+    const of = this.context.state<string[]>("programs");
+    return this.seconds.reduce((sum, seconds, i) => sum + (of[i] === program ? seconds : 0), 0);
   }
 
   private matches(i: number): boolean {
     const of = (name: string) => this.context.state<string[]>(name)[i];
+    if (this.program && of("programs") !== this.program) return false;
     const text = `${this.names[i]} ${of("categories")} ${of("places")} ${of("op_names")}`.toLowerCase();
     return this.words.every((word) => text.includes(word));
   }
@@ -107,13 +134,16 @@ class Measured {
   }
 
   private choose(i: number): void {
+    this.chosen = i;
     const line = this.context.state<(string | null)[]>("lines")[i];
     this.context.select({ instruction: this.names[i], line, node: null });
   }
 
   private drawRoofline(): void {
     const { context, chip } = this;
-    const dots = dotsOf(context.array("intensity"), context.array("rate"), this.seconds).slice(0, MOST_DOTS);
+    const of = context.state<string[]>("programs");
+    const known = dotsOf(context.array("intensity"), context.array("rate"), this.seconds);
+    const dots = known.filter(({ index }) => !this.program || of[index] === this.program).slice(0, MOST_DOTS);
     if (!dots.length) {
       const text = "The profile has no operation whose FLOPs and bytes are both known, so there are no dots to draw.";
       return replace(this.picture, h("p", { class: "wb-note" }, text));
@@ -149,7 +179,8 @@ class Measured {
   }
 
   private follow(): void {
-    const i = this.number.get(this.context.selection.instruction ?? "") ?? -1;
+    const name = this.context.selection.instruction ?? "";
+    const i = this.names[this.chosen] === name ? this.chosen : (this.number.get(name) ?? -1);
     this.table.select(i < 0 ? null : i);
     for (const dot of this.picture.querySelectorAll<SVGElement>("[data-dot]"))
       dot.classList.toggle("wb-selected", dot.dataset.dot === String(i));
