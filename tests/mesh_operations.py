@@ -8,6 +8,7 @@ prints one JSON line before and one after every group, so that the parent knows 
 import functools
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -229,11 +230,15 @@ OPERATIONS: dict[str, Operation] = {
     "shard_map": lambda r: r["a"],  # replaced by one over the model axes of the mesh, where it has some
 }
 
-# Together in one program they would hide which lowering each one gets; alone they cost a compilation each.
+# Those with a lowering of their own.
 ALONE = frozenset(
     "conjugate_gradient custom_linear_solve pallas pallas_grid ref ref_in_scan pure_callback_sequential "
     "pure_callback_vectorized io_callback debug_print shard_map scan_constant".split()
 )
+
+
+Orders = list[tuple[str, list[str]]]  # kinds of mesh, each with operations that make one program
+Answers = dict[tuple[str, ...], str]  # what is wrong with each (kind of mesh, *operations), empty where nothing is
 
 
 def _mesh(sizes: dict[str, int], explicit: tuple[str, ...]) -> Any:
@@ -329,7 +334,45 @@ def _close(got: Any, expected: Any) -> bool:
     return bool(np.allclose(a, b, rtol=1e-4, atol=1e-4 * max(scale, 1.0)))
 
 
-def main(order: list[tuple[str, list[str]]]) -> None:
+def answer(orders: Orders, *, say: Callable[[str], None] = lambda line: None) -> Answers:
+    """What is wrong with each (kind of mesh, *operations), empty where nothing is.
+
+    A process that ends in the middle is the answer to what it was doing; another one does what is left.
+
+    Args:
+        orders: Kinds of mesh, each with operations that make one program.
+        say: Is given a line per order that was answered.
+    """
+    found: Answers = {}
+    while orders:
+        process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(orders)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "64"},
+        )
+        doing: tuple[str, ...] = ()
+        with process:
+            for line in process.stdout or ():
+                said = json.loads(line) if line.startswith("{") else {}
+                if "begins" in said:
+                    doing = (said["begins"][0], *said["begins"][1])
+                elif "ends" in said:
+                    found[doing] = said["wrong"]
+                    say(f"{' '.join(doing)}: {said['wrong'] or 'equal'}")
+        if doing and doing not in found:
+            found[doing] = f"ended the process with exit code {process.returncode}"
+            say(f"{' '.join(doing)}: {found[doing]}")
+        left = [(kind, names) for kind, names in orders if (kind, *names) not in found]
+        if len(left) == len(orders):
+            message = f"No operation was begun; the process ended with exit code {process.returncode}."
+            raise RuntimeError(message)
+        orders = left
+    return found
+
+
+def main(order: Orders) -> None:
     """Answers an order: kinds of mesh, each with operations that make one program."""
     for kind, group in order:
         print(json.dumps({"begins": [kind, group]}), flush=True)

@@ -4,6 +4,8 @@ Every function runs in one way, and the ways alternate down the table; some run 
 thousand compilations, are run by `python benchmarks/client_functions.py`.
 """
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +29,15 @@ def test_table_is_as_wide_as_promised() -> None:
     assert len(WAYS) >= 12
 
 
+@pytest.fixture
+def little_optimized() -> Iterator[None]:
+    """Numbers do not depend on how hard XLA optimises; the tests of collectives compile as users do."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.usefixtures("little_optimized")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(("function", "way"), CASES)
 def test_client_function_equals_vmap(function: str, way: str) -> None:
