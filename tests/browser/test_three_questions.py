@@ -6,33 +6,13 @@ from pathlib import Path
 
 import pytest
 from lab import open_notebook, run_all
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
+from visitor import Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab, pytest.mark.notebook, pytest.mark.slow]
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07-three-questions.ipynb"
 MOST_CLICKS = 5
-
-
-class Visitor:
-    """Clicks, and counts it; moving a slider by a key counts as well."""
-
-    def __init__(self) -> None:
-        self.clicks = 0
-
-    def click(self, place: Locator) -> None:
-        self.clicks += 1
-        place.click()
-
-    def slide(self, slider: Locator, wanted: str) -> None:
-        """Drags a slider to the right until it says `wanted`: one movement of the hand."""
-        self.clicks += 1
-        for _ in range(20):
-            if slider.get_attribute("aria-valuetext") == wanted:
-                return
-            slider.press("ArrowRight")
-        message = f"the slider never says {wanted}"
-        raise AssertionError(message)
 
 
 def test_three_questions_are_answered_within_five_clicks_each(lab_page: Page, lab: str, lab_root: Path):

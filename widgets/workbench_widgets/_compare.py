@@ -5,6 +5,7 @@ from typing import Any
 from workbench.records import ComparisonRecord
 from workbench.render import GLOSSARY, render_comparison_html, render_comparison_text
 from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._compare_tree import compare_tree_state
 
 
 class CompareView(WorkbenchWidget):
@@ -20,8 +21,9 @@ class CompareView(WorkbenchWidget):
         self.record = record
         sentence = f"{len(record.differences)} of {len(record.rows)} figures differ"
         programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
-        data = {**compare_state(record), "sentence": sentence, "glossary": GLOSSARY}
-        super().__init__(data=data, label=f"{programs}: {sentence}", **values)
+        tree, arrays = compare_tree_state(record.trees) if record.trees else ({}, {})
+        data = {**compare_state(record), **tree, "sentence": sentence, "glossary": GLOSSARY}
+        super().__init__(data=data, arrays=arrays, label=f"{programs}: {sentence}", **values)
 
     def text(self) -> str:
         """Every difference, one per line."""

@@ -11,6 +11,7 @@ from workbench.render import (
     seconds_text,
     source_text,
 )
+from workbench_widgets._roofline_state import roofline_state
 from workbench_widgets._scaling_state import scaling_choices
 
 
@@ -38,6 +39,7 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
         "chip": cost.chip.name if cost.chip is not None else "no chip",
         "seconds": cost.seconds,
         "roofline": None if picture is None else str(picture),
+        "lines": roofline_state(record.module, cost.chip),
         "assumptions": list(cost.assumptions),
         "notes": list(record.notes),
         "flops": None if record.module is None else record.module.flops,

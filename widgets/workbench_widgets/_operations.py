@@ -1,6 +1,6 @@
 """The operations view: every figure of a program on the user's functions, modules and lines, as a tree."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,12 @@ def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
     return {node.id: number.get(node.id, _visible_parent(tree, node, number)) for node in tree.nodes}
 
 
+def shown_nodes(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int]]:
+    """The nodes that the operations view shows, and the position of each one's parent (-1: none)."""
+    kept, parents, _ = _shown(tree)
+    return kept, parents
+
+
 def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list[CallNodeRecord], list[int], list[str]]:
     """The nodes that the operations view shows, the position of each one's parent (-1: none), and its `file:line`."""
     kept, parents, places = _shown(tree)
@@ -111,37 +117,51 @@ def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int
     return -1 if at is None else number[at]
 
 
+def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str, Callable[[Any], float | None]]]:
+    """What a call tree may hold, as key, title, unit and how to read it: seconds, FLOPs, bytes, bytes per mesh axis."""
+    known = list(figures)
+    axes = sorted({axis for each in known for axis in each.sent_bytes})
+    devices = sorted({device for each in known for device in each.measured_seconds})
+
+    def longest(each: CallFiguresRecord) -> float | None:
+        return max((each.measured_seconds.get(device, 0.0) for device in devices), default=None)
+
+    return [
+        ("measured", "measured", "seconds", longest),
+        ("predicted", "predicted", "seconds", lambda f: f.predicted_seconds),
+        ("flops", "FLOPs", "flops", lambda f: f.flops),
+        ("matmul", "matmul", "flops", lambda f: f.flops_matmul),
+        ("traffic", "memory traffic", "bytes", lambda f: f.traffic_bytes),
+        *((f"sent/{a}", f"sent over {a}", "bytes", lambda f, a=a: f.sent_bytes.get(a, 0.0)) for a in axes),
+        ("peak", "at the peak", "bytes", lambda f: f.peak_bytes),
+        ("constants", "constants", "bytes", lambda f: f.constant_bytes),
+    ]
+
+
+TIPS = {
+    "measured": "Seconds per call on the device that took longest, measured.",
+    "predicted": "Seconds per call on the named chip, predicted.",
+    "flops": "Matrix products, convolutions and elementwise operations.",
+    "matmul": "FLOPs of matrix products and convolutions alone.",
+    "traffic": "Bytes read from and written to main memory.",
+    "peak": "Bytes alive at the peak of memory that were made here.",
+    "constants": "Bytes of compile-time constants.",
+}
+
+
 def _columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]:
     """Every figure that is not zero everywhere, of a node with all that is in it (`total`) and without (`own`)."""
-    axes = sorted({axis for node in nodes for axis in node.total.sent_bytes})
-    devices = sorted({device for node in nodes for device in node.total.measured_seconds})
     columns: list[dict[str, Any]] = []
     arrays: Arrays = {}
-
-    def add(key: str, title: str, unit: str, tip: str, value: Any) -> None:
+    for key, title, unit, value in figures_of(node.total for node in nodes):
         total = [value(node.total) for node in nodes]
         if not any(total):
-            return
+            continue
+        axis = key.partition("/")[2]
+        tip = TIPS.get(key, f"Bytes that one device sends over mesh axis {axis} in one call.")
         columns.append({"key": key, "title": title, "unit": unit, "tip": tip})
         arrays[f"tree.{key}"] = _column(total)
         arrays[f"tree.{key}.own"] = _column([value(node.own) for node in nodes])
-
-    def longest(figures: CallFiguresRecord) -> float | None:
-        return max((figures.measured_seconds.get(device, 0.0) for device in devices), default=None)
-
-    add("measured", "measured", "seconds", "Seconds per call on the device that took longest, measured.", longest)
-    add("predicted", "predicted", "seconds", "Seconds per call on the named chip, predicted.",
-        lambda f: f.predicted_seconds)  # fmt: skip
-    add("flops", "FLOPs", "flops", "Matrix products, convolutions and elementwise operations.", lambda f: f.flops)
-    add("matmul", "matmul", "flops", "FLOPs of matrix products and convolutions alone.", lambda f: f.flops_matmul)
-    add("traffic", "memory traffic", "bytes", "Bytes read from and written to main memory.", lambda f: f.traffic_bytes)
-    for axis in axes:
-        tip = f"Bytes that one device sends over mesh axis {axis} in one call."
-        add(f"sent/{axis}", f"sent over {axis}", "bytes", tip, lambda f, axis=axis: f.sent_bytes.get(axis, 0.0))
-    add(
-        "peak", "at the peak", "bytes", "Bytes alive at the peak of memory that were made here.", lambda f: f.peak_bytes
-    )
-    add("constants", "constants", "bytes", "Bytes of compile-time constants.", lambda f: f.constant_bytes)
     return columns, arrays
 
 

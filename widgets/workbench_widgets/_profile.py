@@ -9,7 +9,6 @@ from workbench.records import (
     CallFiguresRecord,
     CallNodeRecord,
     CallTreeRecord,
-    ChipRecord,
     ProfiledDeviceRecord,
     ProfileRecord,
 )
@@ -28,6 +27,7 @@ from workbench.render import (
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._operations import operations_state
+from workbench_widgets._roofline_state import chip_roofs
 from workbench_widgets._timeline import timeline_state
 
 TITLES = {
@@ -199,21 +199,10 @@ def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
         "lines": [None if each.source is None else f"{each.source.file}:{each.source.line}" for each in found],
         "places": ["" if each.source is None else source_text(each.source.file, each.source.line) for each in found],
         "left_out": len(profile.operations) - len(found),
-        "chip": None if profile.chip is None else _chip(profile.chip),
+        "chip": None if profile.chip is None else chip_roofs(profile.chip),
         "error_bar": profile.error_bar,
     }
     return state, arrays
-
-
-def _chip(chip: ChipRecord) -> dict[str, Any]:
-    """The roofs of one device: a slope of memory, and a level per dtype."""
-    shared = chip.devices_per_chip
-    return {
-        "name": chip.name,
-        "bandwidth": chip.hbm_bytes_per_second / shared,
-        "peaks": {dtype: peak / shared for dtype, peak in chip.peak_flops_per_second.items()},
-        "source": chip.source,
-    }
 
 
 def _split(profile: ProfileRecord) -> dict[str, Any]:

@@ -104,9 +104,15 @@ def _names(span: Span, inner: Sequence[Span]) -> list[str]:
     if len(inner) == 1:
         return [", ".join(targets) if targets else _text(span)]
     names = [", ".join(_targets(each)) or _text(each) for each in inner]
-    return [
+    names = [
         f"{name} [{names[:place].count(name)}]" if names.count(name) > 1 else name for place, name in enumerate(names)
     ]
+    # A tree with one name, such as all gradients of a loss: each array by that name and by what made it.
+    return (
+        [name if each == span else f"{targets[0]} from {name}" for name, each in zip(names, inner, strict=True)]
+        if (len(targets) == 1)
+        else names
+    )
 
 
 def _targets(span: Span) -> list[str]:

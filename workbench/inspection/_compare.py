@@ -8,6 +8,7 @@ from typing import Any
 from workbench.errors import InspectionError
 from workbench.inspection._compare_profiles import compare_profiles
 from workbench.records import (
+    CallTreeRecord,
     ComparedRecord,
     ComparisonRecord,
     Group,
@@ -62,7 +63,14 @@ def compare(*records: ProgramRecord | ProfileRecord) -> ComparisonRecord:
         targets=tuple(record.target for record in programs),
         rows=tuple(rows),
         notes=tuple(_notes(programs)),
+        trees=_trees(programs),
     )
+
+
+def _trees(programs: Sequence[ProgramRecord]) -> tuple[CallTreeRecord, ...]:
+    """The call trees, where every program has one and all are made from the same: compiled modules or jaxprs."""
+    trees = tuple(record.call_tree for record in programs if record.call_tree is not None)
+    return trees if len(trees) == len(programs) and len({tree.made_from for tree in trees}) == 1 else ()
 
 
 def _is_program(value: Any) -> bool:

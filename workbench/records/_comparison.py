@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workbench.records._base import Record
+from workbench.records._call_tree import CallTreeRecord
 
 Unit = Literal["", "count", "bytes", "flops", "seconds"]
 Group = Literal[
@@ -49,6 +50,7 @@ class ComparisonRecord(Record):
     targets: tuple[str, ...]
     rows: tuple[ComparedRecord, ...]
     notes: tuple[str, ...] = ()
+    trees: tuple[CallTreeRecord, ...] = ()  # of the programs, where all of them have one
 
     @property
     def differences(self) -> tuple[ComparedRecord, ...]:

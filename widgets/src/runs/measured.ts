@@ -1,12 +1,12 @@
 // Operations of a recorded profile: measured beside predicted seconds, and as dots under the roofline of the chip.
 import { type Block, showDetails } from "../lib/details";
-import { h, replace, s } from "../lib/dom";
+import { h, replace } from "../lib/dom";
 import { formatBandwidth, formatCount, formatFlops, formatSeconds } from "../lib/format";
-import { rove } from "../lib/keyboard";
+import { type Chip, type Dot, dotsOf, type Frame, shareOfRoof } from "../lib/roofline";
+import { rooflinePicture } from "../lib/roofline-picture";
 import { split } from "../lib/split";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
-import { axesFor, type Chip, type Dot, dotsOf, type Frame, powersOfTen, roofPoints, shareOfRoof } from "./roofline";
 
 const MOST_DOTS = 400;
 const FRAME: Frame = { width: 520, height: 320, left: 74, bottom: 40 };
@@ -148,14 +148,14 @@ class Measured {
       const text = "The profile has no operation whose FLOPs and bytes are both known, so there are no dots to draw.";
       return replace(this.picture, h("p", { class: "wb-note" }, text));
     }
-    const svg = rooflinePicture(dots, chip, (dot) => this.spoken(dot));
-    const items = [...svg.querySelectorAll<SVGElement>("[data-dot]")];
-    const choose = (dot: SVGElement) => this.choose(Number(dot.dataset.dot));
-    svg.addEventListener("click", (event) => {
-      const dot = (event.target as Element).closest<SVGElement>("[data-dot]");
-      if (dot) choose(dot);
+    const svg = rooflinePicture({
+      dots,
+      chip,
+      frame: FRAME,
+      what: "measured operations",
+      spoken: (dot) => this.spoken(dot),
+      choose: ({ index }) => this.choose(index),
     });
-    rove<SVGElement>(svg, { items: () => items, choose });
     const roof = chip
       ? `${chip.name}: ${formatBandwidth(chip.bandwidth)} and the peaks of its dtypes. `
       : "The chip is not known. ";
@@ -213,67 +213,6 @@ class Measured {
     const blocks: Block[] = [{ form: "facts", title: "", rows: rows.filter(([, text]) => text) }];
     showDetails(context, this.facts, { title: this.names[i], kind: "clients", subtitle: "measured operation", blocks });
   }
-}
-
-function rooflinePicture(dots: readonly Dot[], chip: Chip | null, spoken: (dot: Dot) => string): SVGSVGElement {
-  const axes = axesFor(dots, chip, FRAME);
-  const { width, height, left, bottom } = FRAME;
-  const floor = height - bottom;
-  const grid = [
-    ...powersOfTen(axes.low[0], axes.high[0]).map((value) => {
-      const x = axes.x(value);
-      return [
-        s("line", { x1: x, x2: x, y1: 12, y2: floor, class: "wb-grid" }),
-        s("text", { x, y: floor + 16, "text-anchor": "middle" }, formatCount(value)),
-      ];
-    }),
-    ...powersOfTen(axes.low[1], axes.high[1]).map((value) => {
-      const y = axes.y(value);
-      return [
-        s("line", { x1: left, x2: width - 10, y1: y, y2: y, class: "wb-grid" }),
-        s("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, `${formatFlops(value)}/s`),
-      ];
-    }),
-  ];
-  const roofs = chip ? Object.entries(chip.peaks).map(([dtype, peak]) => roofOf(chip, dtype, peak, axes)) : [];
-  const longest = Math.max(...dots.map(({ seconds }) => seconds));
-  const marks = dots.map((dot) => {
-    const r = 3 + 9 * Math.sqrt(dot.seconds / longest);
-    const words = spoken(dot);
-    const place = { cx: axes.x(dot.intensity), cy: axes.y(dot.rate), r };
-    return s("circle", {
-      ...place,
-      role: "button",
-      "data-dot": dot.index,
-      "aria-label": words,
-      "data-tip": words,
-      tabindex: -1,
-    });
-  });
-  return s(
-    "svg",
-    {
-      viewBox: `0 0 ${width} ${height}`,
-      class: "wb-roofline",
-      role: "group",
-      "aria-label": `Roofline, ${dots.length} measured operations`,
-    },
-    grid.flat(),
-    roofs,
-    s("text", { x: width - 10, y: height - 4, "text-anchor": "end" }, "FLOPs per byte of memory traffic"),
-    marks,
-  );
-}
-
-function roofOf(chip: Chip, dtype: string, peak: number, axes: ReturnType<typeof axesFor>): SVGGElement {
-  const points = roofPoints(chip.bandwidth, peak, axes);
-  const [x, y] = points[2];
-  return s(
-    "g",
-    { class: "wb-roof" },
-    s("polyline", { points: points.map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ") }),
-    s("text", { x, y: y - 4, "text-anchor": "end" }, dtype),
-  );
 }
 
 export const measured: RenderView = (host, context) => {

@@ -88,15 +88,23 @@ export class ClientValues {
     this.place.hidden = false;
     replace(this.place, h("h4", {}, title), busy);
     const began = performance.now();
-    const clock = setInterval(() => {
+    let phase = "Evaluating the program, this client operation by operation";
+    const tell = () => {
       const seconds = Math.round((performance.now() - began) / 1000);
-      said.textContent = `Evaluating the program, this client operation by operation … ${formatSeconds(seconds)}`;
-    }, 1000);
+      said.textContent = `${phase} … ${seconds ? formatSeconds(seconds) : ""}`;
+    };
+    const clock = setInterval(tell, 1000);
     this.context
       .request<{ html: string; text: string }>(
         "open_client",
         { client },
-        { signal: stop.signal, onProgress: ({ phase }) => (said.textContent = phase) },
+        {
+          signal: stop.signal,
+          onProgress: (told) => {
+            phase = told.phase;
+            tell();
+          },
+        },
       )
       .then(
         (value) => this.show(title, value),

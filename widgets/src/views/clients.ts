@@ -2,6 +2,7 @@
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
+import { consume } from "../lib/keyboard";
 import { floats } from "../lib/model";
 import { mean, range } from "../lib/scale";
 import { split } from "../lib/split";
@@ -179,8 +180,16 @@ class ClientsPane {
       "aria-label": "Go to client",
       class: "wb-short",
     });
-    go.addEventListener("change", () => {
-      if (go.value !== "") this.choose(Math.min(Math.max(Math.round(Number(go.value)), 0), this.clients.count - 1));
+    const jump = () => {
+      const client = Math.min(Math.max(Math.round(Number(go.value)), 0), this.clients.count - 1);
+      // Leaving the field says so once more: what is chosen already stays as it is, with the button that was pressed.
+      if (go.value !== "" && client !== this.context.selection.client) this.choose(client);
+    };
+    go.addEventListener("change", jump);
+    go.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      jump();
+      consume(event);
     });
     const only = h("span", { class: "wb-row" }, "Only ", field, test, this.bound);
     replace(

@@ -1,10 +1,11 @@
 // Several programs side by side: what differs first, each figure with its change.
 import { type Block, showDetails } from "../lib/details";
-import { h, menu } from "../lib/dom";
+import { button, h, menu } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
+import { ComparedTree } from "./compare-tree";
 
 type Status = "same" | "changed" | "added" | "removed" | "unknown";
 export interface ComparedRow {
@@ -207,6 +208,31 @@ class Comparison {
   }
 }
 
+type Face = "tree" | "figures";
+
 export const compare: RenderView = (host, context) => {
-  new Comparison(host, context);
+  if (!context.state<unknown[] | undefined>("tree_columns")?.length) return void new Comparison(host, context);
+  const panes: Record<Face, HTMLElement> = {
+    tree: h("div", { class: "wb-pane" }),
+    figures: h("div", { class: "wb-pane" }),
+  };
+  const titles: [Face, string][] = [
+    ["figures", "Figures"],
+    ["tree", "Call tree, A beside B"],
+  ];
+  const buttons = titles.map(([face, title]) => button(title, () => context.set("face", face), { "data-face": face }));
+  const built = new Set<Face>();
+  const show = () => {
+    const face = context.setting<Face>("face", "figures");
+    for (const [each] of titles) panes[each].hidden = each !== face;
+    for (const each of buttons) each.setAttribute("aria-pressed", String(each.dataset.face === face));
+    if (built.has(face)) return;
+    built.add(face);
+    if (face === "tree") new ComparedTree(panes.tree, context);
+    else new Comparison(panes.figures, context);
+  };
+  const faces = h("div", { class: "wb-faces", role: "group", "aria-label": "What to compare" }, buttons);
+  host.append(h("div", { class: "wb-tools" }, faces), panes.figures, panes.tree);
+  context.onSettings(show);
+  show();
 };

@@ -1,5 +1,6 @@
 // What a program costs on one target, as Python sends it.
 import { formatFlops } from "../lib/format";
+import type { Chip } from "../lib/roofline";
 
 export interface StageCost {
   stage: string;
@@ -28,7 +29,25 @@ export interface Scaling {
   chips: string[];
   chip_now: string | null;
 }
+/** The lines of a program under the roofs of a chip. */
+export interface LinesRoofline {
+  chip: Chip;
+  /** The program names no chip: this one is taken. */
+  assumed: boolean;
+  dots: {
+    place: string;
+    line: string | null;
+    instruction: string;
+    flops: number;
+    bytes: number;
+    seconds: number;
+    dtype: string;
+  }[];
+  /** Lines that multiply no matrices: how many, and their share of the seconds. */
+  without_products: [number, number];
+}
 export interface Target {
+  lines: LinesRoofline | null;
   target: string;
   chip: string;
   seconds: number | null;

@@ -6,6 +6,7 @@ import { rove } from "../lib/keyboard";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
 import { axesOf, costsSomething, type StageCost, type Target, timeParts, totalFlops } from "./cost-data";
+import { lineRoofline } from "./cost-roofline";
 import { whatIf } from "./cost-scaling";
 
 const LOOKS: Record<string, string> = { compute: "wb-part-clients", memory: "wb-part-broadcast" };
@@ -90,10 +91,8 @@ class Cost {
           ),
         )
       : null;
-    const roofline =
-      target.chip === "no chip"
-        ? null
-        : h("div", {}, h("h4", {}, term(this.context, "roofline")), this.roofline(target));
+    const picture = target.lines ? lineRoofline(this.context, target.lines) : this.roofline(target);
+    const roofline = picture ? h("div", {}, h("h4", {}, term(this.context, "roofline")), picture) : null;
     const columns = h(
       "div",
       { class: "wb-columns" },
@@ -143,7 +142,8 @@ class Cost {
     );
   }
 
-  private roofline(target: Target): Node {
+  private roofline(target: Target): Node | null {
+    if (target.chip === "no chip") return null;
     if (!target.roofline) return h("p", { class: "wb-note" }, "No stage computes anything.");
     const svg = pictureFrom(target.roofline);
     svg.style.maxWidth = `${svg.getAttribute("width")}px`;

@@ -79,9 +79,10 @@ export function collectivesTable(
     { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 1.2fr)" },
   ];
   const name = (node: number) => {
-    if (!isGroup(node)) return member(node).name;
-    const { kind, members } = groups[node];
-    return members.length === 1 ? first(node).name : `${formatCount(members.length)} × ${kind}`;
+    const { kind, members } = groupOf(node);
+    if (isGroup(node) && members.length > 1) return `${formatCount(members.length)} × ${kind}`;
+    const { name } = first(node); // XLA names some by what they came from: psum.7
+    return name.startsWith(kind) ? name : `${kind} ${name}`;
   };
   const table = treeTable({
     label: "Collectives, largest first",

@@ -7,6 +7,7 @@ import { clamp, consume } from "../lib/keyboard";
 import { split } from "../lib/split";
 import { treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
+import { bufferTreemap } from "./treemap";
 
 interface Buffer {
   name: string;
@@ -83,13 +84,44 @@ class Memory {
     );
     if (curve) main.append(h("div", { class: "wb-memoryplace" }, this.canvas, this.status));
     this.table = this.bufferTable();
-    if (this.buffers.length)
-      main.append(h("div", { class: "wb-editorhead" }, "Alive at the peak, largest first"), this.table.node);
+    if (this.buffers.length) main.append(...this.bufferPanes());
     host.append(node);
     this.listen();
     context.onSelection(() => this.follow());
     this.tell();
     this.follow();
+  }
+
+  /** The buffers as a table or as areas, one of them at a time. */
+  private bufferPanes(): HTMLElement[] {
+    // Only the largest are listed: without the rest the areas would seem to be all of the peak.
+    const rest = (this.live[this.peak] ?? 0) - this.buffers.reduce((sum, { bytes }) => sum + bytes, 0);
+    const others = { name: "not listed", bytes: rest, shape: "many shapes", place: "smaller buffers", key: "" };
+    const shown = rest > 0 ? [...this.buffers, others] : this.buffers;
+    const areas = bufferTreemap(this.context, shown, (i) => this.chooseBuffer(i));
+    const faces: [string, string, HTMLElement][] = [
+      ["table", "Table", this.table.node],
+      ["areas", "Treemap", areas.node],
+    ];
+    const buttons = faces.map(([face, title]) => button(title, () => this.context.set("buffers", face)));
+    const show = () => {
+      const wanted = this.context.setting<string>("buffers", "table");
+      faces.forEach(([face, , node], i) => {
+        node.hidden = face !== wanted;
+        buttons[i].setAttribute("aria-pressed", String(face === wanted));
+      });
+      areas.draw();
+    };
+    this.context.onSettings(show);
+    show();
+    const group = h("div", { class: "wb-faces", role: "group", "aria-label": "Buffers as" }, buttons);
+    const head = h("div", { class: "wb-editorhead wb-row" }, "Alive at the peak, largest first", group);
+    return [head, this.table.node, areas.node];
+  }
+
+  private chooseBuffer(i: number): void {
+    const { key = "" } = this.buffers[i] ?? {};
+    this.context.select({ line: key || null, instruction: null, node: null });
   }
 
   private bufferTable() {
@@ -115,7 +147,7 @@ class Memory {
         { key: "op", title: "op_name", text: (i) => buffers[i].op_name, width: "260px" },
       ],
       sort: { key: "bytes", descending: true },
-      choose: (i) => this.context.select({ line: buffers[i].key || null, instruction: null, node: null }),
+      choose: (i) => this.chooseBuffer(i),
       rowClass: (i) => (buffers[i].key && buffers[i].key === this.context.selection.line ? "wb-kin" : ""),
       signal: this.context.signal,
     });

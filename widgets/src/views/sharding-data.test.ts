@@ -5,6 +5,7 @@ import {
   candidates,
   copies,
   faults,
+  groupOffers,
   type Leaf,
   pathParts,
   pathTree,
@@ -80,4 +81,17 @@ it("what was tried is written as a cell", () => {
   const code = placementCode([{ path: "params['in']", spec: [[], ["model"]] }], { clients: 4, model: 2 });
   expect(code).toContain(`params['in'] = jax.device_put(params['in'], NamedSharding(mesh, P(None, "model")))`);
   expect(code).toContain("(clients=4, model=2)");
+});
+
+it("one axis for a whole module cuts every matrix along its longest dimension", () => {
+  const made = (path: string, shape: number[]): Leaf => ({ ...leaf, path, shape, spec: shape.map(() => []) });
+  const module = [made("up", [64, 256]), made("down", [256, 64]), made("bias", [256]), made("odd", [3, 5])];
+  const [first, second] = groupOffers(module, ({ spec }) => spec, sizes);
+  expect(first.axis).toBe("data");
+  expect(first.saved).toBe(2 * 64 * 256 * 4 * 0.75);
+  expect(second.changed.map(({ leaf: { path }, spec }) => [path, written(spec)])).toEqual([
+    ["up", 'P(None, "model")'],
+    ["down", 'P("model")'],
+  ]);
+  expect(groupOffers([made("odd", [3, 5])], ({ spec }) => spec, sizes)).toEqual([]);
 });

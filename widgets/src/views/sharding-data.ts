@@ -114,6 +114,28 @@ export function candidates(leaf: Leaf, spec: Spec, sizes: Sizes): Candidate[] {
   return found.sort((a, b) => b.saved - a.saved || b.dimension - a.dimension);
 }
 
+export interface GroupOffer {
+  axis: string;
+  /** The arrays that change, with their new specs. */
+  changed: { leaf: Leaf; spec: Spec }[];
+  saved: number;
+}
+
+/** One axis for all matrices of a part of the tree, each cut along its longest dimension that the axis divides. */
+export function groupOffers(leaves: readonly Leaf[], specOf: (leaf: Leaf) => Spec, sizes: Sizes): GroupOffer[] {
+  const found = Object.keys(sizes).map((axis): GroupOffer => {
+    const changed = leaves.flatMap((leaf) => {
+      const fitting = leaf.shape.length > 1 ? candidates(leaf, specOf(leaf), sizes) : [];
+      const [best] = fitting
+        .filter((each) => each.axis === axis && each.saved > 0)
+        .sort((a, b) => leaf.shape[b.dimension] - leaf.shape[a.dimension]);
+      return best ? [{ leaf, spec: best.spec, saved: best.saved }] : [];
+    });
+    return { axis, changed, saved: changed.reduce((sum, { saved }) => sum + saved, 0) };
+  });
+  return found.filter(({ changed }) => changed.length).sort((a, b) => b.saved - a.saved);
+}
+
 /** A spec as a line of Python. */
 export function written(spec: Spec): string {
   const part = (axes: readonly string[]) =>

@@ -12,6 +12,7 @@ import {
   candidates,
   copies,
   faults,
+  groupOffers,
   type Leaf,
   placementCode,
   type Sizes,
@@ -60,6 +61,7 @@ export class Trial {
   private readonly leaves: readonly Leaf[];
   readonly sizes: Sizes;
   private leaf: Leaf | null = null;
+  private group: readonly Leaf[] | null = null;
 
   constructor(private readonly context: ViewContext) {
     this.leaves = context.state("leaves");
@@ -90,6 +92,13 @@ export class Trial {
 
   show(leaf: Leaf): void {
     this.leaf = leaf;
+    this.group = null;
+    this.drawMenus();
+  }
+
+  /** Offers for all arrays of a part of the tree at once. */
+  showGroup(leaves: readonly Leaf[]): void {
+    this.group = leaves;
     this.drawMenus();
   }
 
@@ -104,6 +113,7 @@ export class Trial {
   }
 
   private drawMenus(): void {
+    if (this.group) return replace(this.menus, this.groupOffers(this.group));
     const { leaf, sizes } = this;
     const axes = Object.keys(sizes);
     if (!axes.length || !leaf?.shape.length) return replace(this.menus);
@@ -148,6 +158,34 @@ export class Trial {
       ["bytes per device", change(bytes(leaf.spec), bytes(spec))],
       ["replication", change(held(leaf.spec), held(spec))],
     ]);
+  }
+
+  private groupOffers(leaves: readonly Leaf[]): Child {
+    const found = groupOffers(leaves, (leaf) => this.specOf(leaf), this.sizes);
+    if (!found.length) return null;
+    const item = ({ axis, changed, saved }: (typeof found)[number]) => {
+      const take = () =>
+        this.context.set("specs", {
+          ...this.specs,
+          ...Object.fromEntries(changed.map(({ leaf, spec }) => [leaf.path, spec])),
+        });
+      return h(
+        "li",
+        {},
+        button("Try", take, { "aria-label": `Try all of it over ${axis}` }),
+        h("code", {}, `"${axis}"`),
+        `on ${plural(changed.length, "array")} saves ${formatBytes(saved)} on every device`,
+      );
+    };
+    return [
+      h("h4", {}, "What if all of it were sharded over one more axis?"),
+      h("ul", { class: "wb-candidates" }, found.map(item)),
+      h(
+        "p",
+        { class: "wb-note" },
+        "Every matrix is cut along its longest dimension that the axis divides; vectors stay as they are.",
+      ),
+    ];
   }
 
   /** What one more axis would save, each tried with one click. */

@@ -218,9 +218,18 @@ class Sharding {
 
   private choose(node: number): void {
     const leaf = this.tree.leaf[node];
-    if (leaf < 0) return this.describeNode(node);
+    if (leaf < 0) {
+      this.describeNode(node);
+      return this.context.select({ leaf: null });
+    }
     this.context.select({ leaf: this.leaves[leaf].path });
     this.show(leaf);
+  }
+
+  private leavesBelow(node: number): Leaf[] {
+    const found: Leaf[] = [];
+    this.sum(node, (leaf) => found.push(leaf));
+    return found;
   }
 
   private describeNode(node: number): void {
@@ -236,10 +245,21 @@ class Sharding {
       subtitle: "all arrays in it",
       blocks: [{ form: "facts", title: "", rows }],
     });
+    this.onArray(false);
+    this.trial.showGroup(this.leavesBelow(node));
+    this.chosen = -1;
+    this.table.select(node);
+  }
+
+  /** The picture and the menus of one array make no sense for several. */
+  private onArray(shown: boolean): void {
+    this.picture.node.hidden = !shown;
+    this.picture.menus.hidden = !shown;
   }
 
   private show(index: number): void {
     this.chosen = index;
+    this.onArray(true);
     const leaf = this.leaves[index];
     this.picture.show(leaf, this.context.array(`sharding.${index}`));
     this.trial.show(leaf);

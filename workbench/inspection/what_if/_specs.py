@@ -15,17 +15,22 @@ Spec = tuple[tuple[str, ...], ...]
 
 
 class Leaves:
-    """The leaves of a program's positional arguments, each known by two names.
+    """The leaves of a program's positional arguments, each known by several names.
 
-    `[0]['w']` is what `inspect(...).inputs` calls it, `params['w']` what one reads in the program.
+    `[0]['w']` is what `inspect(...).inputs` calls it, `params['w']` what one reads in the program. Where a library has
+    taken a module apart, `names` says what the user calls its arrays: `model.head.kernel`.
     """
 
-    def __init__(self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh) -> None:
+    def __init__(
+        self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, names: Sequence[str] = ()
+    ) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(args)
         self.values = [_shape(leaf, mesh) for _, leaf in found]  # shapes: nothing here should keep arrays alive
         self.paths = [jax.tree_util.keystr(path) for path, _ in found]
         named = _argument_names(fn, len(args))
-        self.labels = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
+        raw = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
+        self.labels = list(names[: len(raw)]) if len(names) >= len(raw) else raw
+        self._known = list(zip(self.paths, raw, self.labels, strict=True))
 
     def resolve(self, specs: Mapping[str, Any], mesh: Mesh | AbstractMesh) -> dict[int, Spec]:
         """Which leaf gets which spec.
@@ -81,7 +86,7 @@ class Leaves:
         below = (f"{name}[", f"{name}.")
         return [
             index
-            for index, names in enumerate(zip(self.paths, self.labels, strict=True))
+            for index, names in enumerate(self._known)
             if name in names or any(each.startswith(below) for each in names)
         ]
 

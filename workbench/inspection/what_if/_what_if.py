@@ -60,7 +60,7 @@ class WhatIf:
         self._there: TargetMesh | None = None
         found = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
         self._mesh = self._find_mesh(found)
-        self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh)
+        self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh, self._call.names)
         self._args = self._leaves.replaced({}, self._mesh)
         self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
         self._turn = threading.Lock()

@@ -1,0 +1,62 @@
+// The roofline of a program's lines: what limits each, how far it stays below the roof, and where its time goes.
+import { h } from "../lib/dom";
+import { formatBandwidth, formatCount, formatFlops, formatSeconds, plural } from "../lib/format";
+import { type Dot, shareOfRoof } from "../lib/roofline";
+import { rooflinePicture } from "../lib/roofline-picture";
+import type { ViewContext } from "../lib/view";
+import type { LinesRoofline } from "./cost-data";
+
+const FRAME = { width: 400, height: 240, left: 82, bottom: 34 };
+
+/** The dots in the order of the lines. */
+export const lineDots = ({ dots }: Pick<LinesRoofline, "dots">): Dot[] =>
+  dots.map(({ flops, bytes, seconds }, index) => ({ index, intensity: flops / bytes, rate: flops / seconds, seconds }));
+
+/** What a line of the program says of itself. */
+export function spokenLine(lines: LinesRoofline, dot: Dot): string {
+  const { chip, dots } = lines;
+  const { place, dtype } = dots[dot.index];
+  const peak = chip.peaks[dtype] ?? Math.max(...Object.values(chip.peaks));
+  const bound = dot.intensity < peak / chip.bandwidth ? "memory" : "compute";
+  const share = (100 * shareOfRoof(dot, chip, peak)).toFixed(0);
+  return (
+    `${place}: ${formatSeconds(dot.seconds)} predicted, bound by ${bound}; ${dot.intensity.toPrecision(3)} FLOPs per ` +
+    `byte, ${formatFlops(dot.rate)}/s in ${dtype}, ${share} % of the roof`
+  );
+}
+
+export function lineRoofline(context: ViewContext, lines: LinesRoofline): HTMLElement {
+  const { chip, assumed, without_products: without } = lines;
+  const dots = lineDots(lines);
+  const svg = rooflinePicture({
+    dots,
+    chip,
+    frame: FRAME,
+    what: "lines of the program",
+    spoken: (dot) => spokenLine(lines, dot),
+    choose: ({ index }) => {
+      const { line, instruction } = lines.dots[index];
+      context.select({ line, instruction, node: null });
+    },
+  });
+  const follow = () => {
+    const { line, instruction } = context.selection;
+    for (const mark of svg.querySelectorAll<SVGElement>("[data-dot]")) {
+      const shown = lines.dots[Number(mark.dataset.dot)];
+      const chosen = instruction ? shown.instruction === instruction : Boolean(line) && shown.line === line;
+      mark.classList.toggle("wb-selected", chosen);
+    }
+  };
+  context.onSelection(follow);
+  follow();
+  const which = assumed
+    ? `${chip.name} is assumed, since the program names no chip: pass chip="h100" or another`
+    : chip.name;
+  const rest = without[0]
+    ? ` ${plural(without[0], "line")} without matrix products (${(100 * without[1]).toFixed(0)} % of the time) cannot be drawn.`
+    : "";
+  const text =
+    `${which}, ${formatBandwidth(chip.bandwidth)}. ${formatCount(dots.length)} lines of one device; the area of a dot is ` +
+    `its predicted time.${rest}`;
+  return h("div", {}, svg, h("p", { class: "wb-note" }, text));
+}

@@ -1,0 +1,30 @@
+import { expect, it } from "vitest";
+import { areasOf } from "./treemap";
+
+const buffers = [
+  { name: "a", bytes: 60, place: "model.py:3" },
+  { name: "b", bytes: 20, place: "model.py:3" },
+  { name: "c", bytes: 20, place: "" },
+  { name: "crumb", bytes: 0.01, place: "" },
+];
+
+it("every buffer has an area in the frame of its line, the largest line first", () => {
+  const areas = areasOf(buffers, 400, 200);
+  expect(areas.filter(({ index }) => index < 0).map(({ title, bytes }) => [title, bytes])).toEqual([
+    ["model.py:3", 80],
+    ["no line", 20.01],
+  ]);
+  const [a, b] = [0, 1].map((index) => areas.find((area) => area.index === index));
+  expect((a?.width ?? 0) * (a?.height ?? 0)).toBeGreaterThan(2 * (b?.width ?? 0) * (b?.height ?? 0));
+});
+
+it("areas stay inside of the picture, and crumbs are left out", () => {
+  const areas = areasOf(buffers, 400, 200);
+  expect(areas.some(({ index }) => index === 3)).toBe(false);
+  for (const { x, y, width, height } of areas) {
+    expect(x).toBeGreaterThanOrEqual(0);
+    expect(y).toBeGreaterThanOrEqual(0);
+    expect(x + width).toBeLessThanOrEqual(400.01);
+    expect(y + height).toBeLessThanOrEqual(200.01);
+  }
+});

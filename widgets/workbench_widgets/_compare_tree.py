@@ -1,0 +1,89 @@
+"""Two call trees as one: every function, module and line with its figures in both programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.render import source_text
+from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._operations import KINDS, figures_of, shown_nodes
+from workbench_widgets._source import read_lines
+
+Key = tuple[str, str, str]
+_PASSES = {"transpose": "backward", "remat": "recomputed"}
+
+
+def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any], Arrays]:
+    """The first and the last tree merged: a node is the same where its parents are and it is called the same.
+
+    Lines are known by their code, since an edit above them moves their numbers; the second of the same name is matched
+    with the second.
+
+    Args:
+        trees: Of the compared programs, in order.
+
+    Returns:
+        Names, places and kinds of the merged nodes, and two columns for each figure that is not zero everywhere: NaN
+        where a program lacks the node.
+    """
+    sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
+    parents: list[int] = []
+    shown: list[CallNodeRecord] = []
+    found: list[list[CallFiguresRecord | None]] = []
+    below: dict[tuple[int, Key, int], int] = {}
+    for side, (nodes, above) in enumerate(sides):
+        number: list[int] = []
+        seen: dict[tuple[int, Key], int] = {}
+        for node, parent in zip(nodes, above, strict=True):
+            at = -1 if parent < 0 else number[parent]
+            key = _key(node)
+            turn = seen[at, key] = seen.get((at, key), -1) + 1
+            merged = below.get((at, key, turn))
+            if merged is None:
+                merged = below[at, key, turn] = len(parents)
+                parents.append(at)
+                shown.append(node)
+                found.append([None, None])
+            shown[merged] = node  # named as in the last program, where it is
+            found[merged][side] = node.total
+            number.append(merged)
+    columns: list[dict[str, str]] = []
+    arrays: Arrays = {
+        "tree.parent": floats(parents),
+        "tree.kind": floats([KINDS.index(node.kind) for node in shown]),
+    }
+    totals = [each for pair in found for each in pair if each is not None]
+    for key, title, unit, value in figures_of(totals):
+        if not any(value(each) for each in totals):
+            continue
+        columns.append({"key": key, "title": title, "unit": unit})
+        for side, name in enumerate("ab"):
+            figures = [None if pair[side] is None else value(pair[side]) for pair in found]
+            arrays[f"tree.{key}.{name}"] = floats([np.nan if each is None else each for each in figures])
+    state = {
+        "tree_names": [_name(node, parent, shown) for node, parent in zip(shown, parents, strict=True)],
+        "tree_places": [source_text(node.file, node.line) if node.file and node.line else "" for node in shown],
+        "kinds": list(KINDS),
+        "tree_columns": columns,
+        "counted": "jaxpr" if trees[0].made_from == "jaxpr" else "compiled",
+    }
+    return state, arrays
+
+
+def _name(node: CallNodeRecord, parent: int, shown: Sequence[CallNodeRecord]) -> str:
+    """What a node is called; where the backward pass begins, that is said."""
+    begins = node.pass_name in _PASSES and (parent < 0 or shown[parent].pass_name != node.pass_name)
+    return f"{node.name} ({_PASSES[node.pass_name]})" if begins else node.name
+
+
+def _key(node: CallNodeRecord) -> Key:
+    """What a node is known by among its siblings."""
+    name = node.name
+    if node.kind in ("root", "function"):
+        name = node.kind if node.kind == "root" else node.name.rpartition(".")[2]
+    elif node.kind in ("call", "line") and node.file and node.line:
+        code = read_lines(node.file, node.line, 0)
+        name = code[0][1].strip() if code else node.name
+    return (node.kind, name, node.pass_name)

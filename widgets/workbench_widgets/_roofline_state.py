@@ -1,0 +1,86 @@
+"""The lines of a program below the roof of a chip: what the cost view draws as dots."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.cost import CHIPS, classify_operation, nearest_dtype, predict_operation
+from workbench.records import ChipRecord, InstructionRecord, ModuleRecord
+from workbench.render import source_text
+
+ASSUMED = "v5e"  # where a program names no chip
+MOST_LINES = 200
+_DTYPES = {
+    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64", "s8": "int8", "u8": "uint8",
+    "s4": "int4", "u4": "uint4", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+}  # fmt: skip
+
+
+def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
+    """Every line with matrix products as a dot: FLOPs per byte, FLOP per second, predicted seconds in one call.
+
+    Args:
+        module: The compiled module; figures are those of one device.
+        chip: The chip that the cost is predicted for; without one `ASSUMED` is taken, and said to be assumed.
+
+    Returns:
+        The chip's roofs and the dots, the longest first; None where nothing multiplies matrices.
+    """
+    if module is None:
+        return None
+    on = chip or CHIPS[ASSUMED]
+    lines: dict[str, dict[str, Any]] = {}
+    for each in module.instructions:
+        if each.fused or not each.executions or not (each.flops or each.accessed_bytes):
+            continue
+        _add(lines.setdefault(_key(each), _line(each)), each, on)
+    made = sorted(lines.values(), key=lambda line: -line["seconds"])
+    dots = [line for line in made if line["flops"] > 0 and line["bytes"] > 0]
+    if not dots:
+        return None
+    whole = sum(line["seconds"] for line in made)
+    return {
+        "chip": chip_roofs(on),
+        "assumed": chip is None,
+        "dots": dots[:MOST_LINES],
+        "without_products": [len(made) - len(dots), (whole - sum(dot["seconds"] for dot in dots)) / whole],
+    }
+
+
+def chip_roofs(chip: ChipRecord) -> dict[str, Any]:
+    """The roofs of one device: a slope of memory, and a level per dtype."""
+    shared = chip.devices_per_chip
+    return {
+        "name": chip.name,
+        "bandwidth": chip.hbm_bytes_per_second / shared,
+        "peaks": {dtype: peak / shared for dtype, peak in chip.peak_flops_per_second.items()},
+        "source": chip.source,
+    }
+
+
+def _key(each: InstructionRecord) -> str:
+    return each.opcode if each.source is None else f"{each.source.file}:{each.source.line}"
+
+
+def _line(each: InstructionRecord) -> dict[str, Any]:
+    named = each.source is not None
+    place = source_text(each.source.file, each.source.line) if each.source is not None else each.opcode
+    return {"place": place, "line": _key(each) if named else None, "instruction": each.name, "flops": 0.0, "bytes": 0.0,
+            "seconds": 0.0, "dtype": "", "most": 0.0}  # fmt: skip
+
+
+def _add(line: dict[str, Any], each: InstructionRecord, chip: ChipRecord) -> None:
+    executions = each.executions or 0.0
+    dtype = _dtype(each.shape, _DTYPES)
+    kind = classify_operation("", each.opcode, each.flops)
+    seconds = executions * predict_operation(each.flops, each.accessed_bytes, dtype, chip, kind=kind).seconds
+    line["flops"] += executions * each.flops
+    line["bytes"] += executions * each.accessed_bytes
+    line["seconds"] += seconds
+    if each.flops and seconds >= line["most"]:  # the instruction that a click selects, and whose peak counts
+        line.update(most=seconds, instruction=each.name, dtype=nearest_dtype(dtype or "bfloat16", chip))
+
+
+def _dtype(shape: str, names: Mapping[str, str]) -> str:
+    found = re.search(r"([a-z]\w*)\[", shape)
+    return names.get(found.group(1), "") if found else ""
