@@ -6,7 +6,15 @@ import workbench_widgets
 from harness import Harness
 from playwright.sync_api import expect
 
-from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, ComparedRecord, ComparisonRecord
+from workbench.records import (
+    BufferRecord,
+    CallFiguresRecord,
+    CallNodeRecord,
+    CallTreeRecord,
+    ComparedRecord,
+    ComparisonRecord,
+    SourceLine,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -41,11 +49,16 @@ def test_a_tree_shows_both_programs_and_what_changed_most(harness: Harness):
 
 
 def test_an_area_of_the_treemap_selects_its_line(harness: Harness):
-    made = workbench_widgets.MemoryView(examples.fedavg_record())
+    record = examples.fedavg_record()
+    assert record.module is not None
+    buffer = BufferRecord(
+        name="dot.1", size_bytes=1 << 20, shape="f32[512,512]", source=SourceLine(file="model.py", line=7)
+    )
+    memory = record.module.memory.replace(largest=(buffer,))
+    made = workbench_widgets.MemoryView(record.replace(module=record.module.replace(memory=memory)))
     view = harness.mount(made)
     view.get_by_role("button", name="Treemap").click()
-    areas = view.get_by_role("group", name="Buffers alive at the peak, by line").get_by_role("button")
-    keyed = next(at for at, each in enumerate(made.data["buffers"]) if each["key"])
-    view.locator(f'[data-buffer="{keyed}"]').click()
-    assert made.selection["line"] == made.data["buffers"][keyed]["key"]
-    expect(areas.first).to_be_visible()
+    areas = view.get_by_role("group", name="Buffers alive at the peak, by line")
+    expect(areas).to_contain_text("smaller buffers")
+    areas.get_by_role("button", name="dot.1").click()
+    assert made.selection["line"] == "model.py:7"

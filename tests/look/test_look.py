@@ -1,5 +1,6 @@
 """`plan`, `inspect`, `measure`, `show`, `explore`: one call each, and what they say to bad input."""
 
+import threading
 from pathlib import Path
 
 import jax
@@ -150,12 +151,13 @@ def test_a_mesh_and_arrays_are_inspected_for_themselves():
     assert [leaf.shape for leaf in wb.inspect({"weights": WEIGHTS}).leaves] == [WEIGHTS.shape]
 
 
-def test_compilation_for_a_target_says_in_a_notebook_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_what_takes_long_says_in_a_notebook_what_it_does_and_takes_the_line_away(monkeypatch: pytest.MonkeyPatch):
     from IPython import display
 
-    from workbench.api import _show
+    from workbench.api import _waiting
 
     said: list[str] = []
+    told = threading.Event()
 
     class Handle:
         def update(self, data, *, raw):
@@ -163,10 +165,20 @@ def test_compilation_for_a_target_says_in_a_notebook_how_far_it_is(monkeypatch: 
 
     def first(data, **_):
         said.append(data["text/plain"])
+        told.set()
         return Handle()
 
     monkeypatch.setattr(display, "display", first)
-    progress = _show._say_progress("v5e:16x16")
-    for seconds in (0.1, 0.9, 1.2, 1.4, 2.5):
-        progress("compiling", seconds)
-    assert said == [f"v5e:16x16: compiling, {n} s; interrupt the kernel to stop" for n in (1, 2)]
+    with _waiting.waiting("step", "tracing", shown=True):
+        _waiting.say_phase("compiling")
+        with _waiting.waiting("step", "reading", shown=True):  # one line is enough
+            assert told.wait(30)
+    assert said[0] == "step: reading, 0 s; interrupt the kernel to stop"
+    assert said[-1] == ""
+
+
+def test_nothing_is_said_where_nobody_looks():
+    from workbench.api import _waiting
+
+    with _waiting.waiting("step", "tracing", shown=False):
+        assert _waiting._current.get() is None

@@ -1,28 +1,27 @@
 import pytest
+import records_parts as parts
 from workbench_widgets._roofline_state import roofline_state
 
 from workbench.cost import known_chip
-from workbench.records import InstructionRecord, SourceLine
+from workbench.records import InstructionRecord, ModuleRecord, SourceLine
+
+PLACE = SourceLine(file="model.py", line=3)
+DOT = InstructionRecord(
+    name="dot.1", opcode="dot", computation="main", shape="bf16[8,8]", size_bytes=128, executions=2.0, flops=1e9,
+    accessed_bytes=1000, source=PLACE,
+)  # fmt: skip
+OTHER = DOT.replace(name="dot.2", executions=1.0, accessed_bytes=3000)
+ADD = DOT.replace(name="add.1", opcode="add", executions=1.0, flops=0.0, accessed_bytes=8190, source=None)
+FUSED = DOT.replace(name="dot.3", fused=True)
 
 
-def instruction(name: str, opcode: str, line: int | None, **figures: float) -> InstructionRecord:
-    source = None if line is None else SourceLine(file="model.py", line=line)
-    return InstructionRecord(
-        name=name, opcode=opcode, computation="main", shape="bf16[8,8]", size_bytes=128, source=source, **figures
-    )  # pyright: ignore[reportArgumentType]
-
-
-class Module:
-    instructions = (
-        instruction("dot.1", "dot", 3, flops=1e9, accessed_bytes=1000, executions=2.0),
-        instruction("dot.2", "dot", 3, flops=1e9, accessed_bytes=3000, executions=1.0),
-        instruction("add.1", "add", 4, flops=0.0, accessed_bytes=8190, executions=1.0),
-        instruction("dot.3", "dot", 9, flops=5e9, accessed_bytes=1, executions=1.0, fused=True),
-    )
+def module(*instructions: InstructionRecord) -> ModuleRecord:
+    known = parts.module_record()
+    return known.replace(instructions=instructions)
 
 
 def test_a_dot_is_a_line_with_all_its_executions():
-    made = roofline_state(Module(), known_chip("v5e"))  # pyright: ignore[reportArgumentType]
+    made = roofline_state(module(DOT, OTHER, ADD, FUSED), known_chip("v5e"))
     assert made is not None
     (dot,) = made["dots"]
     assert (dot["line"], dot["flops"], dot["bytes"]) == ("model.py:3", 3e9, 5000)
@@ -32,14 +31,10 @@ def test_a_dot_is_a_line_with_all_its_executions():
 
 
 def test_a_program_without_a_chip_says_which_one_is_assumed():
-    made = roofline_state(Module(), None)  # pyright: ignore[reportArgumentType]
+    made = roofline_state(module(DOT), None)
     assert made is not None
     assert (made["assumed"], made["chip"]["name"]) == (True, "v5e")
 
 
 def test_nothing_is_drawn_where_nothing_multiplies_matrices():
-    Module.instructions, kept = Module.instructions[2:3], Module.instructions
-    try:
-        assert roofline_state(Module(), None) is None  # pyright: ignore[reportArgumentType]
-    finally:
-        Module.instructions = kept
+    assert roofline_state(module(ADD), None) is None

@@ -19,6 +19,7 @@ from workbench_widgets._profile import ProfileView as ProfileView
 from workbench_widgets._program import ProgramView as ProgramView
 from workbench_widgets._propagation import PropagationView as PropagationView
 from workbench_widgets._run import RunView as RunView
+from workbench_widgets._saved import runs_unseen as runs_unseen
 from workbench_widgets._sharding import ShardingView as ShardingView
 from workbench_widgets._show import show_record as show_record
 from workbench_widgets._timeline import TimelineView as TimelineView

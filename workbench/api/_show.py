@@ -10,6 +10,7 @@ import jax
 from workbench import launch, render
 from workbench.advice import advise_record, planner_of, recompiler
 from workbench.api._things import record_of_thing
+from workbench.api._waiting import say_phase, waiting
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError
 from workbench.federated.experiments import is_runs, overlay_runs
@@ -51,8 +52,9 @@ def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any])
     """Displays a traced program; see `Traced.show`."""
     render.register_treescope()
     if in_notebook() and options.get("target") and "progress" not in options:
-        options = {**options, "progress": _say_progress(options["target"])}
-    record = traced.inspect(**options)
+        options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {options['target']}")}
+    with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
+        record = traced.inspect(**options)
     display_record(
         record,
         view,
@@ -82,7 +84,10 @@ def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **v
     """The explorer of a traced program; see `Traced.explore`."""
     import workbench_widgets
 
-    record = traced.inspect(**options)
+    if in_notebook() and options.get("target") and "progress" not in options:
+        options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {options['target']}")}
+    with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
+        record = traced.inspect(**options)
     if callable(gradient) and not isinstance(gradient, ProgramRecord):
         gradient = traced.of(gradient).inspect(**options)
     return workbench_widgets.Explorer(
@@ -183,6 +188,15 @@ def in_notebook() -> bool:
     return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
 
 
+def is_watched() -> bool:
+    """Whether somebody waits in front of a notebook; a program that executes notebooks reads no progress."""
+    if not in_notebook():
+        return False
+    from workbench_widgets import runs_unseen
+
+    return not runs_unseen()
+
+
 def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., ProgramRecord]:
     """The program to be compiled for targets that a view names, in any thread.
 
@@ -270,24 +284,3 @@ def _widget(record: Record, view: str | None, **asked: Any) -> Any:
         print(f"The live view could not be made ({type(error).__name__}: {error}); this is the text of it:")
         print(render.render_text(record))
         return None
-
-
-def _say_progress(target: str) -> Callable[[str, float], None]:
-    """A line under the cell that says how far a compilation is, once a second."""
-    from IPython.display import display
-
-    shown: Any = None
-    said = 0
-
-    def progress(phase: str, seconds: float) -> None:
-        nonlocal shown, said
-        if seconds < said + 1:
-            return
-        said = int(seconds)
-        text = {"text/plain": f"{target}: {phase}, {said} s; interrupt the kernel to stop"}
-        if shown is None:
-            shown = display(text, raw=True, display_id=True)
-        else:
-            shown.update(text, raw=True)
-
-    return progress

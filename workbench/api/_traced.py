@@ -34,6 +34,7 @@ from workbench.api._options import (
     options_of,
 )
 from workbench.api._things import is_program, record_of_thing
+from workbench.api._waiting import say_phase, waiting
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError
 from workbench.inspection import (
@@ -937,6 +938,21 @@ def _asked(fn: Any, question: Callable, options: Mapping[str, Any]) -> Callable[
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return question(traced(*args, **kwargs), **options)
+        shown = question in _LONG and options.get("progress") is None and _show.is_watched()
+        with waiting(getattr(fn, "__name__", "the program"), "tracing", shown=shown):
+            made = traced(*args, **kwargs)
+            say_phase(_LONG.get(question, ""))
+            return question(made, **options)
 
     return call
+
+
+# Questions that people wait for in front of a notebook, and what is done after tracing.
+_LONG: dict[Callable, str] = {
+    Traced.show: "compiling and reading what was compiled",
+    Traced.explore: "compiling and reading what was compiled",
+    Traced.measure: "compiling and measuring",
+    Traced.tap: "evaluating it, the client operation by operation",
+    Traced.play: "evaluating it",
+    Traced.advise: "looking for advice, compiling each change",
+}

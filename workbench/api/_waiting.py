@@ -1,0 +1,84 @@
+"""Says under a notebook's cell what is under way and for how long: tracing, compiling and measuring take their time."""
+
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+FIRST_SECONDS = 0.2  # what is faster says nothing
+EVERY_SECONDS = 1.0
+
+_current: contextvars.ContextVar["_Line | None"] = contextvars.ContextVar("workbench_waiting", default=None)
+
+
+class _Line:
+    """One line of output that a thread renews, since the cell's own thread is busy."""
+
+    def __init__(self, name: str, phase: str) -> None:
+        self.name, self.phase = name, phase
+        self.began = time.monotonic()
+        self._handle: Any = None
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        run = contextvars.copy_context().run  # the cell that the output belongs to
+        self._thread = threading.Thread(target=run, args=(self._tick,), name="workbench-waiting", daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        seconds = time.monotonic() - self.began
+        return f"{self.name}: {self.phase}, {seconds:.0f} s; interrupt the kernel to stop"
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._handle is not None:
+            self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+
+    def _tick(self) -> None:
+        wait = FIRST_SECONDS
+        while not self._over.wait(wait):
+            wait = EVERY_SECONDS
+            self.show()
+
+    def show(self) -> None:
+        from IPython.display import display
+
+        data = {"text/plain": self.text()}
+        with self._lock:
+            if self._handle is None:
+                self._handle = display(data, raw=True, display_id=True)
+            else:
+                self._handle.update(data, raw=True)
+
+
+@contextlib.contextmanager
+def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
+    """Shows `name: phase, 3 s` under the cell until the block ends; inside another one it only names the phase.
+
+    Args:
+        name: What is waited for: the program's name.
+        phase: What is done with it now: "tracing".
+        shown: Whether there is a notebook to show it in.
+    """
+    line = _current.get()
+    if line is not None or not shown:
+        if line is not None:
+            line.phase = phase
+        yield
+        return
+    made = _Line(name, phase)
+    token = _current.set(made)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        made.end()
+
+
+def say_phase(phase: str) -> None:
+    """Names what is done now, where something is shown."""
+    line = _current.get()
+    if line is not None:
+        line.phase = phase
