@@ -4,6 +4,7 @@ from workbench.mesh import bind_here as bind_here
 from workbench.plan._arguments import check_call as check_call
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
+from workbench.plan._compile import jit as jit
 from workbench.plan._count import (
     EquationWork as EquationWork,
     count_jaxpr as count_jaxpr,
@@ -31,7 +32,6 @@ from workbench.plan._interpreter import (
 from workbench.plan._jit import (
     Jitted as Jitted,
     call_staged as call_staged,
-    jit as jit,
     trace as trace,
     trace_listening as trace_listening,
 )
@@ -56,4 +56,5 @@ from workbench.plan._plan import (
 from workbench.plan._reductions import REDUCTION_OF as REDUCTION_OF
 from workbench.plan._retarget import RebaseError as RebaseError, retarget as retarget
 from workbench.plan._spread import Spread as Spread
+from workbench.plan._tune import TunedJitted as TunedJitted
 from workbench.plan._windows import valid_positions as valid_positions

@@ -1,14 +1,13 @@
-"""`workbench.jit` and the tracing that it shares with `workbench.plan`."""
+"""What `workbench.jit` returns, and the tracing that it shares with `workbench.plan`."""
 
 import functools
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from workbench import _jax_compat
-from workbench.errors import ProgramError
 from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, Traced, evaluate
@@ -181,65 +180,3 @@ def call_staged(fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize, spr
     traced = trace(fn, *args, **kwargs)
     leaves, _ = flatten_call(args, kwargs)
     return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, spread=spread))
-
-
-@overload
-def jit(fn: Callable, *, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any) -> Jitted: ...
-@overload
-def jit(*, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
-
-
-def jit(
-    fn: Callable | None = None, *, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any
-) -> Jitted | Callable[[Callable], Jitted]:
-    """Compiles a program so that its memory does not grow with the number of clients.
-
-    Clients that are only reduced are computed in chunks on every device, with running reductions; each reduction is one
-    collective. Also for gradient programs: `jit(jax.grad(program))`. Random keys of the "rbg" generators give numbers
-    that depend on `chunk_size`, since JAX's `vmap` uses one such key per batch; those of "threefry2x32" do not.
-
-    Args:
-        fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
-        chunk_size: Clients that a device computes together; "auto" chooses; None: all of a device's clients.
-        spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, and nothing of
-            them reaches another one's. "vmap": the compiler partitions one program with an axis of devices, which it
-            survives where a client has what no partly manual program may hold. "auto": "vmap" only where the mesh has
-            axes beside the clients' and the client calls back, runs kernels, has Refs, or gathers over two of them.
-        **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
-
-    Returns:
-        A callable like that of `jax.jit`, with `lower` and `trace`; `jax.export.export` takes it as well.
-
-    Raises:
-        ProgramError: if `chunk_size` is neither "auto", None nor a positive int, or `spread` is none of the three.
-
-    Example:
-        >>> from workbench import program, reduce_mean, map_fn
-        >>> @program(clients=1000)
-        ... def mean_square(x):
-        ...     return reduce_mean(map_fn(lambda row: row**2, x))
-        >>> float(jit(mean_square, chunk_size=10)(jax.numpy.ones(1000)))
-        1.0
-
-    References:
-        DrJAX (2024), section 3; gradient accumulation over chunks as in Chen et al., arXiv 1604.06174.
-    """
-    wrong = chunk_size not in ("auto", None) and not (
-        isinstance(chunk_size, int) and not isinstance(chunk_size, bool) and chunk_size >= 1
-    )
-    if wrong:
-        message = (
-            f"`jit` was given chunk_size={chunk_size!r}. It is the number of clients that one device "
-            "computes "
-            'together: pass a positive int, "auto" to let the workbench choose, or None for all of them.'
-        )
-        raise ProgramError(message)
-    if spread not in ("auto", "shard_map", "vmap"):
-        message = (
-            f"`jit` received spread={spread!r}. It names how clients are spread over a mesh, and there are two ways: "
-            'pass "shard_map" or "vmap", or "auto" to let the workbench choose.'
-        )
-        raise ProgramError(message)
-    if fn is None:
-        return functools.partial(jit, chunk_size=chunk_size, spread=spread, **options)
-    return Jitted(fn, chunk_size, options, spread)

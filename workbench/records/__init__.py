@@ -79,6 +79,10 @@ from workbench.records._overlay import (
     RunOverlayRecord as RunOverlayRecord,
 )
 from workbench.records._packages import package_of as package_of
+from workbench.records._plan_choice import (
+    ChunkCandidateRecord as ChunkCandidateRecord,
+    PlanChoiceRecord as PlanChoiceRecord,
+)
 from workbench.records._play import (
     PlayedCourseRecord as PlayedCourseRecord,
     PlayedStageRecord as PlayedStageRecord,

@@ -1,0 +1,114 @@
+"""The chunk size by measuring: what is chosen, kept, refused, and what a call with it gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.errors import ProgramError
+from workbench.plan import trace
+from workbench.plan._tune import candidate_sizes
+from workbench.records import PlanChoiceRecord
+
+CLIENTS = 12
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    return tmp_path / "plans"
+
+
+@wb.program(clients=CLIENTS)
+def mean_of_squares(w, x):
+    return wb.reduce_mean(wb.map_fn(lambda w, row: (w @ row) ** 2, (wb.broadcast(w), x)))
+
+
+def arguments():
+    random = np.random.default_rng(0)
+    return jnp.asarray(random.normal(size=8), jnp.float32), jnp.asarray(random.normal(size=(CLIENTS, 8)), jnp.float32)
+
+
+def test_choice_is_measured_among_all_candidates_and_gives_the_same_numbers():
+    w, x = arguments()
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
+    choice = tuned.plan_choice
+    assert choice.source == "measured"
+    assert [c.chunk_size for c in choice.candidates] == candidate_sizes(trace(mean_of_squares, w, x).plan)
+    assert choice.chunk_size in [c.chunk_size for c in choice.candidates]
+    assert all(c.fastest_seconds <= c.median_seconds <= c.slowest_seconds for c in choice.candidates)
+    assert choice.ratio_to_rule() <= 1.0
+    assert PlanChoiceRecord.from_json(choice.to_json()) == choice
+
+
+def test_choice_is_measured_once_per_program_shapes_and_process(cache):
+    w, x = arguments()
+    wb.jit(mean_of_squares, chunk_size="tune")(w, x)
+    again = wb.jit(mean_of_squares, chunk_size="tune")
+    again(w, x)
+    assert again.plan_choice.source == "cache"
+    again(w.astype(jnp.bfloat16), x.astype(jnp.bfloat16))
+    assert again.plan_choice.source == "measured"
+    again(w, x)
+    assert again.plan_choice.source == "cache"
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_program_that_is_inspected_is_the_one_that_runs():
+    w, x = arguments()
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    tuned(w, x)
+    assert tuned.chunk_size == tuned.plan_choice.chunk_size
+    assert tuned.lower(w, x).as_text() == wb.jit(mean_of_squares, chunk_size=tuned.chunk_size).lower(w, x).as_text()
+
+
+def test_damaged_entry_is_measured_again(cache):
+    w, x = arguments()
+    wb.jit(mean_of_squares, chunk_size="tune")(w, x)
+    (entry,) = cache.iterdir()
+    entry.write_bytes(b"damaged")
+    again = wb.jit(mean_of_squares, chunk_size="tune")
+    again(w, x)
+    assert again.plan_choice.source == "measured"
+
+
+def test_program_that_prints_runs_once(capfd):
+    @wb.program(clients=CLIENTS)
+    def noisy(x):
+        jax.debug.print("once")
+        return wb.reduce_sum(x)
+
+    tuned = wb.jit(noisy, chunk_size="tune")
+    jax.block_until_ready(tuned(jnp.ones(CLIENTS)))
+    jax.effects_barrier()
+    assert tuned.plan_choice.source == "rule"
+    assert capfd.readouterr().out.count("once") == 1
+
+
+def test_program_without_clients_has_nothing_to_choose():
+    tuned = wb.jit(lambda x: x * 2, chunk_size="tune")
+    assert float(tuned(jnp.float32(2))) == 4.0
+    assert tuned.plan_choice.source == "rule"
+
+
+def test_donated_arguments_are_donated_by_the_call_alone():
+    w, x = arguments()
+    tuned = wb.jit(lambda w, x: (mean_of_squares(w, x), w + 1), chunk_size="tune", donate_argnums=0)
+    _, following = tuned(w, x)
+    assert w.is_deleted()
+    tuned(following, x)
+
+
+def test_inside_a_gradient_the_rule_decides():
+    w, x = arguments()
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    got = jax.grad(lambda w: tuned(w, x))(w)
+    np.testing.assert_allclose(got, jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), rtol=1e-4)
+    assert tuned.plan_choice is None
+
+
+def test_time_that_is_no_time_is_refused():
+    with pytest.raises(ProgramError, match="pass a positive number"):
+        wb.jit(mean_of_squares, chunk_size="tune", tune_seconds=0)

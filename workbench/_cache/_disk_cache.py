@@ -1,0 +1,165 @@
+"""Entries on disk, addressed by what went into them; a cache that fails costs time, never a result."""
+
+import contextlib
+import gzip
+import json
+import os
+import stat
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import needs_library
+
+_FORMAT = 1
+_ENDING = ".json.gz"
+_STALE_SECONDS = 3600.0
+LIMIT_BYTES = 512 * 2**20
+_MOST_UNPACKED = 2**30
+
+
+class DiskCache:
+    """A directory of JSON objects, least recently used ones removed beyond a size.
+
+    Args:
+        directory: Where.
+        limit_bytes: How large it may grow (compressed); None: `$WORKBENCH_CACHE_BYTES`, else 512 MiB.
+    """
+
+    def __init__(self, directory: str | Path, *, limit_bytes: int | None = None) -> None:
+        self.directory: Path = Path(directory)
+        self.limit_bytes: int = _default_limit() if limit_bytes is None else limit_bytes
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """What was stored under `key`; None where there is nothing, or nothing that can be read."""
+        path = self._path(key)
+        try:
+            if self._foreign():
+                return None
+            entry = json.loads(_unpacked(path.read_bytes()))
+            if entry["format"] != _FORMAT or entry["key"] != key:
+                return None
+            value = entry["value"]
+            if not isinstance(value, dict):
+                raise TypeError(type(value))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, zlib.error):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return value
+
+    def store(self, key: str, value: dict[str, Any]) -> str:
+        """Stores `value`; returns "" or, where it could not be stored, a note that says why."""
+        data = gzip.compress(json.dumps({"format": _FORMAT, "key": key, "value": value}).encode(), compresslevel=5)
+        if len(data) > self.limit_bytes:
+            return (
+                f"not cached: {len(data)} bytes are more than the whole cache may hold ({self.limit_bytes} bytes, set "
+                "by WORKBENCH_CACHE_BYTES)"
+            )
+        temporary = None
+        try:
+            self.directory.mkdir(
+                parents=True, exist_ok=True, mode=0o700
+            )  # HLO holds paths and names of the user's code
+            with tempfile.NamedTemporaryFile(dir=self.directory, suffix=".part", delete=False) as file:
+                temporary = Path(file.name)
+                file.write(data)
+            if self._foreign():
+                temporary.unlink()
+                return (
+                    f"not cached: other users of this machine may write in {self.directory}, and what they put there "
+                    "would be believed. Set WORKBENCH_CACHE to a directory of your own"
+                )
+            temporary.replace(self._path(key))
+        except OSError as error:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+            return (
+                f"not cached: {self.directory} cannot be written ({error.strerror or error}); next "
+                "time it is made again. Free some space there or set WORKBENCH_CACHE to another directory"
+            )
+        self._evict()
+        return ""
+
+    def clear(self) -> int:
+        """Removes every entry; returns how many there were."""
+        entries = self._entries()
+        for _, _, path in entries:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        return len(entries)
+
+    def size_bytes(self) -> int:
+        """How much the entries take together."""
+        return sum(size for _, size, _ in self._entries())
+
+    def _foreign(self) -> bool:
+        """Whether somebody else can put entries into the directory."""
+        if not hasattr(os, "getuid") or not self.directory.exists():
+            return False
+        status = self.directory.stat()
+        return status.st_uid != os.getuid() or bool(status.st_mode & stat.S_IWOTH)
+
+    def _path(self, key: str) -> Path:
+        return self.directory / f"{key}{_ENDING}"
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """Time of last use, size and path, oldest first; what another kernel has just removed is left out."""
+        found = []
+        for path in self.directory.glob(f"*{_ENDING}"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        return sorted(found)
+
+    def _evict(self) -> None:
+        entries = self._entries()
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if total <= self.limit_bytes:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            total -= size
+        for path in self.directory.glob("*.part"):  # of kernels that were killed while they wrote
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.unlink(missing_ok=True)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """What gzip packed, up to a size that no compilation reaches: a small file can unpack to any number of bytes."""
+    unpacking = zlib.decompressobj(wbits=31)
+    whole = unpacking.decompress(data, _MOST_UNPACKED)
+    if not unpacking.eof:
+        message = "the entry is cut off, or larger than any compilation"
+        raise ValueError(message)
+    return whole
+
+
+def cache_directory(name: str) -> Path:
+    """The directory of the entries of one kind: in `$WORKBENCH_CACHE`, else in the user's cache directory.
+
+    Raises:
+        MissingDependencyError: if neither the variable is set nor platformdirs is installed.
+    """
+    root = os.environ.get("WORKBENCH_CACHE")
+    if root:
+        return Path(root) / name
+    with needs_library("platformdirs", needed_for="The cache on disk (without WORKBENCH_CACHE)"):
+        import platformdirs
+    return Path(platformdirs.user_cache_dir("mapreduce-workbench", appauthor=False)) / name
+
+
+def _default_limit() -> int:
+    try:
+        return int(os.environ["WORKBENCH_CACHE_BYTES"])
+    except (KeyError, ValueError):
+        return LIMIT_BYTES
