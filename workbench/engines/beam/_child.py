@@ -15,8 +15,10 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from workbench._processes import ChildProcess
@@ -30,6 +32,7 @@ def in_broken_kernel() -> bool:
     return int(importlib.metadata.version("pandas").partition(".")[0]) >= 3
 
 
+_FOLDER = "WORKBENCH_BEAM_FOLDER"  # names the temporary folder of the child
 _working: list[str] = []  # the folder of the pipeline in progress, with clients' rows
 
 
@@ -39,7 +42,9 @@ class Child:
     def __init__(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         command = [sys.executable, "-c", "from workbench.engines.beam._child import serve; serve()"]
-        self._process = ChildProcess(command, env={**os.environ, "PYTHONPATH": path})
+        folder = Path(tempfile.mkdtemp(prefix="workbench-beam-"))  # Beam leaves folders of its own when it is killed
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), _FOLDER: str(folder)}
+        self._process = ChildProcess(command, env=environment, folder=folder)
 
     def run(
         self, job: str, arguments: Sequence[Any], runner: str, flags: Sequence[str], check: Callable[[], Any]
@@ -111,7 +116,7 @@ def _read(lines: "queue.SimpleQueue[str]") -> None:
     """
     for line in sys.stdin:
         lines.put(line)
-    for folder in _working:
+    for folder in (*_working, os.environ[_FOLDER]):
         shutil.rmtree(folder, ignore_errors=True)
     if os.getpgrp() == os.getpid():  # as `Child` starts it: the group is this process and its workers
         os.killpg(os.getpgrp(), signal.SIGKILL)

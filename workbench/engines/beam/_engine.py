@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import json
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workbench._processes import temporary_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows, batches
@@ -134,10 +134,10 @@ class Beam(Engine):
             )
             raise ProgramError(message)
         ids = list(dict.fromkeys(client.client for client in record.clients))
-        with tempfile.TemporaryDirectory(prefix="results-", dir=self.folder) as folder:
+        with temporary_folder("results-", self.folder) as folder:
             try:
-                batches = save_rows(Path(folder), ids, rows, self.clients_per_batch)
-                self._do("run_writing", folder, self.write_to, batches)
+                batches = save_rows(folder, ids, rows, self.clients_per_batch)
+                self._do("run_writing", str(folder), self.write_to, batches)
             except EngineError:
                 raise
             except Exception as error:
@@ -160,12 +160,12 @@ class Beam(Engine):
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_batch, work.clients)
-        with tempfile.TemporaryDirectory(prefix="pass-", dir=self.folder) as folder:
+        with temporary_folder("pass-", self.folder) as folder:
             started = time.perf_counter()
-            batches = _write(Path(folder), work, size)
+            batches = _write(folder, work, size)
             work.ledger.stage(work.stage, "writing rows", time.perf_counter() - started)
-            self._pipeline(Path(folder), work, batches)
-            _read(Path(folder), work, batches, self.check_nan)
+            self._pipeline(folder, work, batches)
+            _read(folder, work, batches, self.check_nan)
 
     def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
         started = time.perf_counter()

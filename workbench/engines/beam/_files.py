@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from workbench._processes import temporary_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader
 from workbench.engines._run_recorder import tell
@@ -53,10 +53,10 @@ def read_clients(
     struct = args[told[0]]
     clients = {x.shape[0] for x in jax.tree.leaves(struct)}
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
-    with tempfile.TemporaryDirectory(prefix="clients-", dir=folder) as at:
+    with temporary_folder("clients-", folder) as at:
         try:
-            pipeline(at, row)
-            reader = ClientFiles(Path(at), struct)
+            pipeline(str(at), row)
+            reader = ClientFiles(at, struct)
         except Exception as error:
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (

@@ -17,7 +17,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from workbench._processes import SupervisedProcesses
+from workbench._processes import SupervisedProcesses, is_removed, remove_with_this_process
 from workbench.engines.flower import _same_user
 from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
 from workbench.errors import EngineError
@@ -83,6 +83,7 @@ class Runtime:
     def __init__(self, nodes: int, *, start_seconds: float = _PATIENCE_SECONDS) -> None:
         self.nodes, self.start_seconds = nodes, start_seconds
         self.folder = Path(tempfile.mkdtemp(prefix="workbench-flower-"))
+        remove_with_this_process(self.folder)
         self.data = self.folder / "data"
         for node in range(nodes):
             (self.data / str(node)).mkdir(parents=True)
@@ -193,6 +194,7 @@ class Runtime:
         self.processes.close()
         self._listener.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        is_removed(self.folder)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError, EOFError):

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -21,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workbench._processes import temporary_folder
 from workbench.engines._client_loop import Pass, partial_avals
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
 from workbench.engines._engine import Engine
@@ -121,8 +121,8 @@ class Spark(Engine):
 
     def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
-        with self._lock, tempfile.TemporaryDirectory(prefix="workbench-", dir=self.folder) as folder:
-            jobs = self._jobs = _Jobs(self._opened(), Path(folder), self)
+        with self._lock, temporary_folder("workbench-", self.folder) as folder:
+            jobs = self._jobs = _Jobs(self._opened(), folder, self)
             try:
                 if self.read_from is not None:
                     args = tuple(jobs.read_clients(args, self.read_from))

@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 
+from workbench._processes import is_removed, remove_with_this_process
 from workbench.errors import EngineError, MissingDependencyError
 
 _LEAST_JAVA = 17
@@ -134,6 +135,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
 
     here = master.startswith("local")
     folder = Path(tempfile.mkdtemp(prefix="workbench-spark-"))
+    remove_with_this_process(folder)
     log = folder / "log"
     launch = SparkConf(loadDefaults=False)
     launch.set("spark.driver.memory", "1g")
@@ -155,6 +157,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
         text = log.read_text(errors="replace")[-600:] if log.exists() else ""
         _end_jvm()
         shutil.rmtree(folder, ignore_errors=True)
+        is_removed(folder)
         first = " ".join(str(error).split())[:300]
         message = (
             f"Spark could not start as {master!r}: {type(error).__name__}: {first}. Its log ends with: "
@@ -229,6 +232,7 @@ def _end(started: Started) -> None:
     for folder in (started.log.parent, work):
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+            is_removed(folder)
     if _started is started:
         _started = None
 

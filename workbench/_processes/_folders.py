@@ -1,0 +1,66 @@
+"""Temporary folders that are removed with this process, also when it is killed."""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from workbench._processes import _remover
+from workbench._processes._child import ChildProcess
+
+_lock = threading.Lock()
+_removers: list[ChildProcess] = []  # one, as long as there are folders
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[Path]:
+    """A folder for this user alone, removed afterwards, and by another process if this one is killed.
+
+    Args:
+        prefix: What its name begins with.
+        parent: The folder in which it is made; None: the system's.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    remove_with_this_process(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        is_removed(folder)
+
+
+def remove_with_this_process(folder: Path) -> None:
+    """Has a folder removed when this process ends without doing it, as by `kill -9`."""
+    _say("+", folder)
+
+
+def is_removed(folder: Path) -> None:
+    """Says that a folder needs no more care."""
+    _say("-", folder)
+
+
+def _say(change: str, folder: Path) -> None:
+    with _lock:
+        if change == "+" and not (_removers and _removers[0].running):
+            _removers[:] = [ChildProcess([sys.executable, "-I", "-S", _remover.__file__])]
+        for remover in _removers:
+            with contextlib.suppress(OSError):  # it was ended by somebody: the folder is removed by its owner alone
+                remover.stdin.write(os.fsencode(f"{change}{folder.resolve()}\n"))
+                remover.stdin.flush()
+
+
+def _forget() -> None:
+    """In a forked copy of this process, whose open pipe would keep the remover waiting."""
+    global _lock
+    _lock = threading.Lock()
+    for remover in _removers:
+        remover.forget_after_fork()
+    _removers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
