@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+import workbench as wb
 from workbench.errors import InspectionError
 from workbench.inspection import inspect_mesh, inspect_module
 
@@ -243,3 +244,32 @@ def test_module_of_another_mesh_leaves_axes_unnamed():
     (collective,) = module_of(lambda x: x.sum(0), x, mesh=inspect_mesh(small)).collectives
     assert collective.axes == ()
     assert "compiled for 8 devices and the mesh has 2" in collective.notes[0]
+
+
+def test_elementwise_flops_of_instructions_stages_and_tree_agree():
+    @wb.program(clients=4)
+    def program(w, x):
+        return wb.reduce_sum(wb.map_fn(lambda w, x: jnp.tanh(x @ w) * 2.0, (wb.broadcast(w), x)))
+
+    record = wb.inspect(program)(jnp.ones((8, 3)), jnp.ones((4, 5, 8)))
+    assert record.module is not None
+    assert record.module.call_tree is not None
+    assert record.cost is not None
+    # 4 clients: a tanh and a product per element of [5, 3]; then the sum of 4 such arrays, one addition per element.
+    assert record.module.elementwise_flops == 4 * 15 * 2 + 4 * 15
+    assert record.module.call_tree.root.total.flops_elementwise == record.module.elementwise_flops
+    assert sum(stage.elementwise_flops or 0.0 for stage in record.cost.stages) == record.module.elementwise_flops
+    (clients,) = [stage for stage in record.plan.stages if stage.kind == "clients"]
+    assert clients.elementwise_flops_per_client == 15 * 2
+    assert clients.elementwise_flops == 4 * 15 * 2
+    for text in (str(record.plan), str(record.cost), str(record.module)):
+        assert "elementwise" in text
+
+
+def test_elementwise_flops_count_every_iteration_of_a_loop():
+    def program(x):
+        return jax.lax.fori_loop(0, 7, lambda _, x: jnp.sin(x) + 1.0, x)
+
+    module = inspect_module(jax.jit(program).lower(jnp.ones(10)).compile())
+    # Of each iteration: a sine and a sum per element, and one addition to the counter.
+    assert module.elementwise_flops == pytest.approx(7 * (10 * 2 + 1), abs=7 * 2)

@@ -62,9 +62,7 @@ def test_module_text_has_totals_collectives_and_memory():
 
 
 def test_unknown_totals_are_said_to_be_unknown():
-    assert "unknown and unknown of memory traffic" in render_text(
-        module_record().replace(flops=None, accessed_bytes=None)
-    )
+    assert "unknown, unknown of memory traffic" in render_text(module_record().replace(flops=None, accessed_bytes=None))
 
 
 def test_other_records_list_their_fields_with_units():

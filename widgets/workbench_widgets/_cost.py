@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.records import ProgramRecord
-from workbench.render import GLOSSARY, Markup, bytes_text, flops_text, render_roofline_svg, seconds_text
+from workbench.render import GLOSSARY, Markup, bytes_text, render_roofline_svg, seconds_text, work_text
 from workbench_widgets._cost_desk import CompileFor, CostDesk
 from workbench_widgets._cost_state import cost_state
 
@@ -49,6 +49,6 @@ class CostView(CostDesk):
                     if stage["seconds"] is not None
                     else ""
                 )
-                flops, moved = flops_text(stage["flops"]), bytes_text(stage["accessed"])
+                flops, moved = work_text(stage["flops"], stage["elementwise"]), bytes_text(stage["accessed"])
                 lines.append(f"  {stage['stage']}. {stage['name']}: {flops}, {moved} of memory traffic{times}")
         return "\n".join(lines)

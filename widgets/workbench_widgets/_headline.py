@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.records import CollectiveRecord, ProgramRecord, SourceLine
-from workbench.render import axes_text, bytes_text, count_text, flops_text, seconds_text, source_text
+from workbench.render import (
+    axes_text,
+    bytes_text,
+    count_text,
+    seconds_text,
+    source_text,
+    work_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +119,6 @@ def _work(record: ProgramRecord) -> list[dict[str, Any]]:
         text = f"{seconds_text(record.cost.seconds)} per call{on}"
         return [_figure(f"{text}, predicted", "Roofline estimate without overlap of communication.", "cost")]
     if record.module is not None and record.module.flops is not None:
-        return [_figure(f"{flops_text(record.module.flops)} per device", "One call, counted in the module.", "cost")]
+        text = f"{work_text(record.module.flops, record.module.elementwise_flops)} per device"
+        return [_figure(text, "One call, counted in the module.", "cost")]
     return []

@@ -21,9 +21,9 @@ from workbench.render import (
     axes_text,
     bytes_text,
     count_text,
-    flops_text,
     render_hlo_svg,
     source_text,
+    work_text,
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -90,6 +90,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "hlo.source": floats([_place(each.source, place) for each in found]),
         "hlo.size": floats([each.size_bytes for each in found]),
         "hlo.flops": floats([each.flops for each in found]),
+        "hlo.elementwise": floats([each.elementwise_flops for each in found]),
         "hlo.accessed": floats([each.accessed_bytes for each in found]),
         "hlo.executions": floats([float("nan") if each.executions is None else each.executions for each in found]),
         "hlo.collective": floats([collectives.get(each.name, -1) for each in found]),
@@ -133,7 +134,7 @@ def _sentence(module: ModuleRecord | None, name: str) -> str:
 def _facts(module: ModuleRecord | None) -> str:
     if module is None:
         return ""
-    return f"{flops_text(module.flops)} per device"
+    return f"{work_text(module.flops, module.elementwise_flops)} per device"
 
 
 def _collective(each: CollectiveRecord) -> dict[str, Any]:

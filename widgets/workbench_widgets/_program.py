@@ -12,11 +12,11 @@ from workbench.render import (
     describe_program,
     disclosed_blocks,
     facts,
-    flops_text,
     render_program_svg,
     render_program_text,
     seconds_text,
     stage_details,
+    work_text,
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
@@ -78,7 +78,9 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     if record.plan.chunk_size is not None:
         rows.append(("clients at once", f"{record.plan.chunk_size:,} per device"))
     if record.module is not None:
-        rows.append(("FLOPs per device", f"{flops_text(record.module.flops)} (predicted)"))
+        rows.append(
+            ("FLOPs per device", f"{work_text(record.module.flops, record.module.elementwise_flops)} (predicted)")
+        )
         if record.module.memory.peak_bytes is not None:
             rows.append(("peak memory", f"{bytes_text(record.module.memory.peak_bytes)} per device"))
     if record.cost is not None and record.cost.seconds is not None:

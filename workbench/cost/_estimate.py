@@ -108,9 +108,13 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
     """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after."""
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
+    elementwise: dict[str, float | None] = {}
     kinds: dict[str, StageKind | Literal[""]] = {}
     for instruction in module.instructions:
         stage = instruction.stage or OUTSIDE
+        if instruction.elementwise_flops:
+            amount, executions = instruction.elementwise_flops, instruction.executions
+            elementwise[stage] = _added(elementwise.get(stage, 0.0), amount, executions)
         if instruction.flops or instruction.accessed_bytes:
             kinds.setdefault(stage, instruction.kind)
             flops[stage] = _added(flops.get(stage, 0.0), instruction.flops, instruction.executions)
@@ -128,6 +132,7 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
                 kind=records[path].kind if path in records else kinds.get(path, ""),
                 name=records[path].name if path in records else path,
                 flops=flops.get(path, 0.0),
+                elementwise_flops=elementwise.get(path, 0.0),
                 accessed_bytes=accessed.get(path, 0.0),
                 collective_bytes=_bytes_by_axis(sent.get(path, [])),
             ),
@@ -171,6 +176,7 @@ def planned_stages(
             kind=stage.kind,
             name=stage.name,
             flops=0.0 if is_loop else _times(stage.flops_per_client, per_device),
+            elementwise_flops=0.0 if is_loop else _times(stage.elementwise_flops_per_client, per_device),
             accessed_bytes=0.0 if is_loop else _times(stage.bytes_per_client, per_device),
             collective_bytes=_bytes_by_axis(sent),
         )
@@ -266,7 +272,10 @@ def _assumptions(
     module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, peak: float | None, devices: int
 ) -> Iterator[str]:
     yield "predicted, not measured"
-    yield "FLOPs are those of dot products and convolutions, a multiply and an add being two"
+    yield (
+        "FLOPs are those of dot products and convolutions, a multiply and an add being two; elementwise ones are "
+        "counted apart, one per element, and are in no seconds"
+    )
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"
         yield (

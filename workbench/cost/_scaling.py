@@ -169,6 +169,7 @@ class _Law:
             wire[axis] = wire.get(axis, 0.0) + (one.wire_bytes or 0.0) * share * (one.executions or 0.0)
         scaled = stage.replace(
             flops=None if stage.flops is None else stage.flops * factor,
+            elementwise_flops=None if stage.elementwise_flops is None else stage.elementwise_flops * factor,
             accessed_bytes=None if stage.accessed_bytes is None else stage.accessed_bytes * factor,
             collective_bytes=wire,
         )

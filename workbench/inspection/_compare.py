@@ -150,7 +150,9 @@ def _stage_text(stage: StageRecord) -> str:
         parts.append(f"{stage.trip_count} iterations")
     if stage.flops_per_client is not None:
         what = "per iteration" if stage.kind == "loop" else "per client"
-        parts.append(f"{stage.flops_per_client:,.0f} FLOP {what}")
+        elementwise = stage.elementwise_flops_per_client
+        more = f" and {elementwise:,.0f} elementwise" if elementwise else ""
+        parts.append(f"{stage.flops_per_client:,.0f} FLOP{more} {what}")
     if stage.moved_bytes:
         parts.append(f"{stage.moved_bytes:,} bytes moved")
     return ", ".join(parts) or "present"
@@ -221,6 +223,9 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     memories = [module.memory if module else None for module in modules]
     return [
         _row("per device", "FLOPs", (module.flops if module else None for module in modules), "flops"),
+        _row(
+            "per device", "elementwise", (module.elementwise_flops if module else None for module in modules), "flops"
+        ),
         _row(
             "per device", "bytes accessed", (module.accessed_bytes if module else None for module in modules), "bytes"
         ),

@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
 from workbench.mesh import Placement, find_layout
-from workbench.plan._count import count_jaxpr
+from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import find_disclosed
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
@@ -132,7 +132,7 @@ def _stage_record(
     inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in made))
     outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
     jaxpr = _stage_jaxpr(stage, inputs, outputs)
-    flops, accessed = _work(stage, jaxpr)
+    work = _work(stage, jaxpr)
     stack = outer + next((calls for s in stage.steps if (calls := source_stack(s.equation))), ())
     shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
     return StageRecord(
@@ -147,8 +147,9 @@ def _stage_record(
         outputs=tuple(flow.value(v) for v in outputs),
         consumes=tuple(sorted({flow.made_by.get(v, -1) for v in inputs})),
         moved_bytes=_moved_bytes(stage, shared),
-        flops_per_client=flops,
-        bytes_per_client=accessed,
+        flops_per_client=work.flops,
+        elementwise_flops_per_client=work.elementwise_flops,
+        bytes_per_client=work.accessed_bytes,
         trip_count=step.equation.params.get("length") if step.kind == "loop" else None,
         computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
@@ -173,18 +174,21 @@ def _stage_jaxpr(stage: Stage, inputs: Sequence[Var], outputs: Sequence[Var]) ->
     return None
 
 
-def _work(stage: Stage, jaxpr: ClosedJaxpr | None) -> tuple[float | None, int | None]:
+def _work(stage: Stage, jaxpr: ClosedJaxpr | None) -> JaxprCount:
     if stage.kind in ("loop", "branch"):
-        parts = [count_jaxpr(body) for body in loop_bodies(stage.steps[0].equation)]
-        worst = max(parts, key=lambda part: math.inf if part[0] is None else part[0])
-        return worst
+        parts = [count_jaxpr_work(body) for body in loop_bodies(stage.steps[0].equation)]
+        return max(parts, key=lambda part: math.inf if part.flops is None else part.flops)
     if jaxpr is None:
-        return 0.0, 0
-    flops, accessed = count_jaxpr(jaxpr)
+        return JaxprCount(flops=0.0, elementwise_flops=0.0, accessed_bytes=0)
+    work = count_jaxpr_work(jaxpr)
     if stage.kind == "clients" and len(stage.steps) > 1:  # rows of all clients, elementwise
         clients = stage.steps[0].placement.size if stage.steps[0].placement else 1
-        return (None if flops is None else flops / clients), (None if accessed is None else accessed // clients)
-    return flops, accessed
+        return JaxprCount(
+            flops=None if work.flops is None else work.flops / clients,
+            elementwise_flops=None if work.elementwise_flops is None else work.elementwise_flops / clients,
+            accessed_bytes=None if work.accessed_bytes is None else work.accessed_bytes // clients,
+        )
+    return work
 
 
 def _moved_bytes(stage: Stage, shared: dict[Var, Any]) -> int:

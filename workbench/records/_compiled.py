@@ -14,9 +14,10 @@ from workbench.records._sharding import CollectiveKind, PropagationRecord, Shard
 class InstructionRecord(Record):
     """One HLO instruction; `executions` is how often it runs in one call (loop trip counts multiplied; None: unknown).
 
-    `flops` (of dot products and convolutions) and `accessed_bytes` (of main memory) are per device and per execution;
-    multiply by `executions`. A fusion holds those of everything fused into it, and what is `fused` holds none, so that
-    sums over all instructions are those of the module.
+    `flops` (of dot products and convolutions), `elementwise_flops` (one per element of an arithmetic operation or
+    reduction) and `accessed_bytes` (of main memory) are per device and per execution; multiply by `executions`. A
+    fusion holds those of everything fused into it, and what is `fused` holds none, so that sums over all instructions
+    are those of the module.
     """
 
     name: str
@@ -26,6 +27,7 @@ class InstructionRecord(Record):
     size_bytes: int
     executions: float | None
     flops: float = 0.0
+    elementwise_flops: float = 0.0
     accessed_bytes: int = 0
     op_name: str = ""
     stage: str | None = None  # path of the stage: "3", "2.0"
@@ -115,6 +117,14 @@ class ModuleRecord(Record):
     text: str = ""
     notes: tuple[str, ...] = ()  # what is missing and why (a partial record says so here)
 
+    @property
+    def elementwise_flops(self) -> float | None:
+        """FLOPs of elementwise operations and reductions, per device per call; None as `flops` is."""
+        known = [each for each in self.instructions if each.elementwise_flops]
+        if self.flops is None or any(each.executions is None for each in known):
+            return None
+        return sum(each.elementwise_flops * (each.executions or 0.0) for each in known)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCostRecord(Record):
@@ -131,6 +141,7 @@ class StageCostRecord(Record):
     collective_seconds: float | None = None
     collective_seconds_by_axis: dict[str, float] = field(default_factory=dict)  # keys as in `collective_bytes`
     bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
+    elementwise_flops: float | None = 0.0  # of elementwise operations and reductions, which `flops` leaves out
 
     @property
     def seconds(self) -> float | None:

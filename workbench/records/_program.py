@@ -50,7 +50,9 @@ class PlacementRecord(Record):
 class StageRecord(Record):
     """One stage of a plan.
 
-    `flops_per_client` and `bytes_per_client` are of one call of the unbatched function (predicted from its jaxpr);
+    `flops_per_client` (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an
+    arithmetic operation or reduction) and `bytes_per_client` are of one call of the unbatched function (predicted from
+    its jaxpr);
     `moved_bytes` is what passes between server and clients (a broadcast counts the value once per client).
     A stage of kind `loop` or `branch`, and a `clients` stage that contains an inner placement, hold inner stages in
     `body`.
@@ -70,6 +72,7 @@ class StageRecord(Record):
     consumes: tuple[int, ...] = ()
     moved_bytes: int = 0
     flops_per_client: float | None = None
+    elementwise_flops_per_client: float | None = 0.0
     bytes_per_client: int | None = None
     trip_count: int | None = None
     computations: int = 1  # how often each client computes it: rows that a later level reads may be made again there
@@ -88,12 +91,18 @@ class StageRecord(Record):
     @property
     def flops(self) -> float | None:
         """Predicted FLOPs of all clients together, of all iterations of a loop; None where their number is unknown."""
-        if self.flops_per_client is None:
-            return None
+        return self._in_all(self.flops_per_client)
+
+    @property
+    def elementwise_flops(self) -> float | None:
+        """The same of elementwise operations and reductions."""
+        return self._in_all(self.elementwise_flops_per_client)
+
+    def _in_all(self, each: float | None) -> float | None:
         iterations = 1 if self.kind != "loop" else self.trip_count
-        if iterations is None:
-            return None if self.flops_per_client else 0.0
-        return self.flops_per_client * self.clients * self.computations * iterations
+        if not each or iterations is None:
+            return None if each or each is None else 0.0
+        return each * self.clients * self.computations * iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

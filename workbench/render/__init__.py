@@ -156,6 +156,7 @@ from workbench.render._svg import (
     seconds_text as seconds_text,
     shape_text as shape_text,
     source_text as source_text,
+    work_text as work_text,
 )
 from workbench.render._tables import (
     clients_table as clients_table,

@@ -4,7 +4,13 @@ import math
 from typing import Any
 
 from workbench.records import CostRecord, ModuleRecord, StageCostRecord
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render._svg import (
+    bytes_text,
+    count_text,
+    flops_text,
+    seconds_text,
+    work_text,
+)
 
 _BOUNDS = {"compute": 0, "memory": 1, "collective": 5, "unknown": 7}  # indices of Okabe and Ito's colours
 _MARKERS = {"compute": "o", "memory": "s", "collective": "D", "unknown": "x"}
@@ -141,8 +147,8 @@ def render_cost_text(cost: CostRecord) -> str:
         )
         seconds = f", {seconds_text(stage.seconds)} ({stage.bound}-bound)" if stage.seconds is not None else ""
         lines.append(
-            f"  {stage.stage} {stage.kind} {stage.name}: {flops_text(stage.flops)}, {bytes_text(stage.accessed_bytes)} "
-            f"of HBM{f', sends {sent}' if sent else ''}{seconds}"
+            f"  {stage.stage} {stage.kind} {stage.name}: {work_text(stage.flops, stage.elementwise_flops)}, "
+            f"{bytes_text(stage.accessed_bytes)} of HBM{f', sends {sent}' if sent else ''}{seconds}"
         )
     if cost.clients:
         work = [client.flops for client in cost.clients]

@@ -11,13 +11,13 @@ from workbench.render._svg import (
     bytes_text,
     count_text,
     element,
-    flops_text,
     group,
     join,
     rect,
     source_text,
     svg,
     text,
+    work_text,
 )
 from workbench.render._theme import svg_style
 
@@ -118,11 +118,14 @@ def _collectives(found: Sequence[CollectiveRecord]) -> list[_Row]:
 
 def _stages(found: Sequence[InstructionRecord]) -> list[_Row]:
     flops: dict[str, float] = {}
+    elementwise: dict[str, float] = {}
     counts: dict[str, int] = {}
     kinds: dict[str, str] = {}
     for each in found:
         stage = each.stage or ""
         flops[stage] = flops.get(stage, 0.0) + each.flops * (each.executions or 1.0)
+        more = each.elementwise_flops * (each.executions or 1.0)
+        elementwise[stage] = elementwise.get(stage, 0.0) + more
         counts[stage] = counts.get(stage, 0) + 1
         kinds.setdefault(stage, each.kind or "server")
     ranked = sorted(flops, key=lambda stage: -flops[stage])[:MOST_STAGES]
@@ -130,7 +133,7 @@ def _stages(found: Sequence[InstructionRecord]) -> list[_Row]:
         _Row(
             f"stage {stage} {kinds[stage]}" if stage else "no stage",
             flops[stage],
-            f"{flops_text(flops[stage])}, {count_text(counts[stage])} instructions",
+            f"{work_text(flops[stage], elementwise[stage])}, {count_text(counts[stage])} instructions",
             kinds[stage] if stage else "server",
         )
         for stage in sorted(ranked, key=lambda path: [int(part) for part in path.split(".") if part.isdigit()])

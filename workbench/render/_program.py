@@ -23,6 +23,7 @@ from workbench.render._svg import (
     svg,
     text,
     text_width,
+    work_text,
 )
 from workbench.render._theme import svg_style
 from workbench.render._wires import Wire, rounded
@@ -158,7 +159,8 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
         if stage.moved_bytes:
             what.append(f"moves {bytes_text(stage.moved_bytes)}")
         if stage.flops_per_client is not None:
-            what.append(f"{flops_text(stage.flops_per_client)}{_per(stage)} (predicted)")
+            work = work_text(stage.flops_per_client, stage.elementwise_flops_per_client)
+            what.append(f"{work}{_per(stage)} (predicted)")
         if stage.outputs:
             what.append("-> " + ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in stage.outputs))
         if stage.source:

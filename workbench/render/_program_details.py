@@ -65,6 +65,10 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
         rows.append((f"FLOPs{each}", f"{flops_text(stage.flops_per_client)} (predicted)"))
         if stage.flops != stage.flops_per_client:
             rows.append(("FLOPs in all", f"{flops_text(stage.flops)} (predicted)"))
+    if stage.elementwise_flops_per_client:
+        rows.append((f"elementwise{each}", f"{flops_text(stage.elementwise_flops_per_client)} (predicted)"))
+        if stage.elementwise_flops != stage.elementwise_flops_per_client:
+            rows.append(("elementwise in all", f"{flops_text(stage.elementwise_flops)} (predicted)"))
     if stage.bytes_per_client is not None:
         rows.append((f"memory traffic{each}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
     return rows
@@ -125,7 +129,8 @@ def _cost(path: str, cost: CostRecord | None) -> Block | None:
     found = next((stage for stage in cost.stages if stage.stage == path), None) if cost is not None else None
     if found is None or cost is None:
         return None
-    rows = [("FLOPs per device", flops_text(found.flops)), ("memory traffic", bytes_text(found.accessed_bytes))]
+    rows = [("FLOPs per device", flops_text(found.flops)), ("elementwise", flops_text(found.elementwise_flops))]
+    rows += [("memory traffic", bytes_text(found.accessed_bytes))]
     rows += [(f"sent over {axis}", bytes_text(sent)) for axis, sent in found.collective_bytes.items()]
     if cost.chip is not None:
         rows += [

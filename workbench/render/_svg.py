@@ -186,6 +186,18 @@ def flops_text(value: float | None) -> str:
     return _scaled(value, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
 
 
+def work_text(flops: float | None, elementwise: float | None) -> str:
+    """FLOPs of matrix products with those of elementwise operations, which are counted apart.
+
+    Example:
+        >>> work_text(2e6, 1500.0), work_text(2e6, 0.0), work_text(None, None)
+        ('2 MFLOP and 1.5 kFLOP elementwise', '2 MFLOP', 'unknown')
+    """
+    if not elementwise and (elementwise is not None or flops is None):
+        return flops_text(flops)
+    return f"{flops_text(flops)} and {flops_text(elementwise)} elementwise"
+
+
 def count_text(value: float | None) -> str:
     """A plain number, with thousands separated.
 

@@ -43,7 +43,13 @@ from workbench.render._profile import render_profile_text
 from workbench.render._program import axes_text, render_program_text
 from workbench.render._search import render_fit_text, render_search_text
 from workbench.render._sharding import render_propagation_text, render_sharding_text
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render._svg import (
+    bytes_text,
+    count_text,
+    flops_text,
+    seconds_text,
+    work_text,
+)
 from workbench.render._treescope import render_tap_text
 from workbench.render._what_if import render_what_if_text
 from workbench.render._why import render_why_text
@@ -71,7 +77,7 @@ def render_module_text(module: ModuleRecord) -> str:
     """A compiled module: totals, collectives, the costliest instructions, memory, and what is missing."""
     lines = [
         f"Module {module.name} for {module.platform}, {count_text(module.devices)} devices: "
-        f"{count_text(len(module.instructions))} instructions, {flops_text(module.flops)} and "
+        f"{count_text(len(module.instructions))} instructions, {work_text(module.flops, module.elementwise_flops)}, "
         f"{bytes_text(module.accessed_bytes)} of memory traffic per device per call.",
         f"  attributed to a stage: {module.attributed_instructions:.1%} of instructions, {module.attributed_flops:.1%} "
         f"of FLOPs, {module.attributed_bytes:.1%} of bytes",

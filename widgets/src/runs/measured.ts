@@ -184,7 +184,8 @@ class Measured {
     this.table.select(i < 0 ? null : i);
     for (const dot of this.picture.querySelectorAll<SVGElement>("[data-dot]"))
       dot.classList.toggle("wb-selected", dot.dataset.dot === String(i));
-    this.describe(i < 0 ? 0 : i);
+    const programs = this.context.state<string[]>("programs");
+    this.describe(i < 0 ? Math.max(0, programs.indexOf(this.program)) : i);
   }
 
   private describe(i: number): void {

@@ -6,6 +6,7 @@ const stage: StageCost = {
   kind: "server",
   name: "step",
   flops: 0,
+  elementwise: 0,
   accessed: 0,
   wire: {},
   wire_seconds: {},

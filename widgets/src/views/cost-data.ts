@@ -7,6 +7,7 @@ export interface StageCost {
   kind: string;
   name: string;
   flops: number | null;
+  elementwise: number | null;
   accessed: number | null;
   wire: Record<string, number>;
   wire_seconds: Record<string, number>;
@@ -55,6 +56,7 @@ export interface Target {
   assumptions: string[];
   notes: string[];
   flops: number | null;
+  elementwise: number | null;
   peak: number | null;
   available: number | null;
   fits: boolean | null;
@@ -67,7 +69,9 @@ export interface Target {
 
 /** Whether anything is counted for a stage. */
 export const costsSomething = (stage: StageCost): boolean =>
-  Boolean(stage.flops || stage.accessed || stage.seconds || Object.values(stage.wire).some(Boolean));
+  Boolean(
+    stage.flops || stage.elementwise || stage.accessed || stage.seconds || Object.values(stage.wire).some(Boolean),
+  );
 
 export const axesOf = (stages: readonly StageCost[]): string[] => [
   ...new Set(stages.flatMap(({ wire }) => Object.keys(wire))),
@@ -82,7 +86,16 @@ export function timeParts(stage: StageCost): [string, number][] {
 
 /** FLOPs of one call in words: a loop whose turns nobody knows makes them a lower bound, or unknown. */
 export function totalFlops(stages: readonly Pick<StageCost, "flops">[]): string {
-  const known = stages.reduce((sum, { flops }) => sum + (flops ?? 0), 0);
-  if (!stages.length || stages.every(({ flops }) => flops !== null)) return formatFlops(known);
+  return totalOf(stages.map(({ flops }) => flops));
+}
+
+/** The same of elementwise operations. */
+export function totalElementwise(stages: readonly Pick<StageCost, "elementwise">[]): string {
+  return totalOf(stages.map(({ elementwise }) => elementwise));
+}
+
+function totalOf(amounts: readonly (number | null)[]): string {
+  const known = amounts.reduce<number>((sum, amount) => sum + (amount ?? 0), 0);
+  if (amounts.every((amount) => amount !== null)) return formatFlops(known);
   return known > 0 ? `at least ${formatFlops(known)}` : "unknown";
 }

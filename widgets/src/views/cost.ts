@@ -5,7 +5,15 @@ import { term } from "../lib/glossary";
 import { rove } from "../lib/keyboard";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
-import { axesOf, costsSomething, type StageCost, type Target, timeParts, totalFlops } from "./cost-data";
+import {
+  axesOf,
+  costsSomething,
+  type StageCost,
+  type Target,
+  timeParts,
+  totalElementwise,
+  totalFlops,
+} from "./cost-data";
 import { lineRoofline } from "./cost-roofline";
 import { whatIf } from "./cost-scaling";
 
@@ -124,6 +132,9 @@ class Cost {
       { class: "wb-tile" },
       h("h4", {}, time ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
       h("div", { class: "wb-big" }, time || work),
+      time
+        ? null
+        : h("div", { class: "wb-note" }, `in matrix products; ${totalElementwise(target.stages)} elementwise`),
       h("div", { class: "wb-note" }, note),
     );
   }
@@ -194,6 +205,7 @@ class Cost {
       "stage",
       `${timed ? "time" : "FLOPs"}, ${known}`,
       ...(timed ? ["", "bound", "FLOPs"] : [""]),
+      "elementwise",
       "memory traffic",
       ...axes.map((axis) => `sent over ${axis}`),
     ];
@@ -256,6 +268,7 @@ class Cost {
       : null;
     const counted = [
       number(stage.flops ? formatFlops(stage.flops) : "–"),
+      number(stage.elementwise ? formatFlops(stage.elementwise) : "–"),
       number(stage.accessed ? formatBytes(stage.accessed) : "–"),
     ];
     return h(

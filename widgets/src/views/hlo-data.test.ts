@@ -27,6 +27,7 @@ const arrays: Record<string, number[]> = {
   "hlo.opcode": [0, 1, 2],
   "hlo.source": [0, 0, -1],
   "hlo.flops": [100, 0, 8],
+  "hlo.elementwise": [3, 8, 8],
   "hlo.accessed": [64, 64, 64],
   "hlo.executions": [4, Number.NaN, 1],
   "hlo.collective": [-1, 0, -1],
@@ -37,7 +38,13 @@ const module = new Module({
 });
 
 it("a line costs what its instructions cost, as often as they run", () => {
-  expect(module.costOfLines().get("f.py:3")).toEqual({ instructions: 2, flops: 400, traffic: 320, sent: 12 });
+  expect(module.costOfLines().get("f.py:3")).toEqual({
+    instructions: 2,
+    flops: 400,
+    elementwise: 20, // 4 × 3 and once 8
+    traffic: 320,
+    sent: 12,
+  });
 });
 
 it("instructions are found by name, line and words", () => {

@@ -28,6 +28,7 @@ export type SourceFile = readonly [string, string, readonly (readonly [number, s
 export interface LineCost {
   instructions: number;
   flops: number;
+  elementwise: number;
   traffic: number;
   sent: number;
 }
@@ -50,6 +51,7 @@ export class Module {
   readonly source: Float32Array;
   readonly size: Float32Array;
   readonly flops: Float32Array;
+  readonly elementwise: Float32Array;
   readonly traffic: Float32Array;
   readonly times: Float32Array;
   readonly collective: Float32Array;
@@ -75,6 +77,7 @@ export class Module {
     this.source = context.array("hlo.source");
     this.size = context.array("hlo.size");
     this.flops = context.array("hlo.flops");
+    this.elementwise = context.array("hlo.elementwise");
     this.traffic = context.array("hlo.accessed");
     this.times = context.array("hlo.executions");
     this.collective = context.array("hlo.collective");
@@ -126,9 +129,10 @@ export class Module {
     for (let i = 0; i < this.count; i++) {
       if (this.source[i] < 0) continue;
       const key = this.lineOf(i);
-      const cost = costs.get(key) ?? { instructions: 0, flops: 0, traffic: 0, sent: 0 };
+      const cost = costs.get(key) ?? { instructions: 0, flops: 0, elementwise: 0, traffic: 0, sent: 0 };
       cost.instructions += 1;
       cost.flops += this.flops[i] * this.runs(i) || 0;
+      cost.elementwise += this.elementwise[i] * this.runs(i) || 0;
       cost.traffic += this.traffic[i] * this.runs(i) || 0;
       cost.sent += this.sentBy(i);
       costs.set(key, cost);

@@ -186,6 +186,7 @@ export class Instructions {
       columns: [
         { key: "opcode", title: "opcode", text: text((i) => module.opcodes[module.opcode[i]]), width: "120px" },
         number("flops", "FLOPs", "flops", runs(module.flops), "Of one device in one call."),
+        number("elementwise", "elementwise", "flops", runs(module.elementwise), "FLOPs of elementwise operations."),
         number("traffic", "memory traffic", "bytes", runs(module.traffic), "Bytes read and written in one call."),
         ...(module.collectives.length
           ? [number("sent", "sent", "bytes", (i) => module.sentBy(i), "Bytes that one device sends in one call.")]
@@ -243,6 +244,7 @@ export class Instructions {
       `${formatCount(kept.length)} of ${formatCount(module.count)} instructions`,
       plural(joint, "collective"),
       formatFlops(sum(module.flops)),
+      `${formatFlops(sum(module.elementwise))} elementwise`,
       `${formatBytes(sum(module.traffic))} of memory traffic`,
     ].join(" · ");
   }

@@ -147,6 +147,7 @@ class Hlo {
       ["instructions", formatCount(module.count)],
       ["collectives", formatCount(module.collectives.length)],
       ["FLOPs", formatFlops(sum(module.flops))],
+      ["elementwise", formatFlops(sum(module.elementwise))],
       ["memory traffic", formatBytes(sum(module.traffic))],
     ];
     const text = "Select a collective, a line of your source or an instruction: every view follows.";
@@ -167,6 +168,7 @@ class Hlo {
       ["shape", module.shapes[i]],
       ["stage", module.stages[module.stage[i]] || "none"],
       ["FLOPs", formatFlops(module.flops[i])],
+      ["elementwise", formatFlops(module.elementwise[i])],
       ["memory traffic", formatBytes(module.traffic[i])],
       ["size", formatBytes(module.size[i])],
       ["executions", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
@@ -200,6 +202,7 @@ class Hlo {
     const rows: [string, string][] = [
       ["instructions", formatCount(all.length)],
       ["FLOPs", formatFlops(cost?.flops ?? 0)],
+      ["elementwise", formatFlops(cost?.elementwise ?? 0)],
       ["memory traffic", formatBytes(cost?.traffic ?? 0)],
       ["sent", formatBytes(cost?.sent ?? 0)],
     ];

@@ -12,6 +12,7 @@ from workbench.errors import InspectionError
 from workbench.inspection.hlo._attribution import StageFinder
 from workbench.inspection.hlo._call_tree import CallTreeReader
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
+from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, count_runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
@@ -146,7 +147,7 @@ class _Inspection:
 
     def __init__(self, hlo: Hlo, text: str, mesh: MeshRecord | None, order: tuple[int, ...] | None) -> None:
         self._hlo, self._text = hlo, text
-        self._flops, self._traffic = FlopCounter(hlo), Traffic(hlo)
+        self._flops, self._traffic, self._elementwise = FlopCounter(hlo), Traffic(hlo), ElementwiseCounter(hlo)
         self._weights: dict[str, float] = {}
         self._unbounded = [i.name for i in hlo.instructions() if "?" in i.shape_text]
         self._callers = {callee: i for i in hlo.instructions() for callee in i.calls()}
@@ -203,6 +204,7 @@ class _Inspection:
             size_bytes=shape.size_bytes,
             executions=None if math.isnan(executions) else executions,
             flops=0.0 if fused else self._flops.instruction(instruction),
+            elementwise_flops=0.0 if fused else self._elementwise.instruction(instruction),
             accessed_bytes=0 if fused else self._traffic.instruction(instruction),
             op_name=instruction.op_name,
             stage=None if stage is None else stage.path,
