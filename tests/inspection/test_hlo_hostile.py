@@ -94,3 +94,20 @@ def test_dimension_without_a_bound_leaves_the_total_unknown():
     record = inspect_module(module(body))
     assert (record.flops, record.accessed_bytes) == (None, None)
     assert any("1 instructions (`y`) have a dimension without a bound" in note for note in record.notes)
+
+
+def test_computation_that_calls_itself_is_refused_in_words():
+    text = """HloModule m
+
+%f (p: f32[3]) -> f32[3] {
+  %p = f32[3]{0} parameter(0)
+  ROOT %g = f32[3]{0} fusion(f32[3]{0} %p), kind=kLoop, calls=%f
+}
+
+ENTRY %e (p: f32[3]) -> f32[3] {
+  %p = f32[3]{0} parameter(0)
+  ROOT %a = f32[3]{0} fusion(f32[3]{0} %p), kind=kLoop, calls=%f
+}
+"""
+    with pytest.raises(InspectionError, match="its computations call each other without an end"):
+        inspect_module(text)

@@ -162,6 +162,15 @@ def test_make_mesh_rejects_what_no_devices_can_hold(axes: Any, said: str) -> Non
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("look", ["inspect", "jit"])
+def test_mesh_of_jax_with_a_name_that_ends_xla_is_refused(look: str) -> None:
+    mesh = jax.make_mesh((4,), ("gerät",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    program = wb.program(clients=4)(lambda x: wb.reduce_sum(wb.map_fn(lambda row: row * 2, x)))
+    x = jnp.ones(4)  # JAX itself would end the process here under that mesh
+    with jax.set_mesh(mesh), pytest.raises(MeshError, match="ends the process"):
+        getattr(wb, look)(program)(x)
+
+
 def test_make_mesh_takes_the_devices_it_needs() -> None:
     mesh = wb.make_mesh(clients=2, model=2)
     assert (dict(mesh.shape), mesh.devices.size) == ({"clients": 2, "model": 2}, 4)

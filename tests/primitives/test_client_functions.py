@@ -49,6 +49,11 @@ def test_client_function_equals_vmap(function: str, way: str) -> None:
     assert wrong == ""
 
 
+@pytest.mark.parametrize("function", ["pallas", "pallas_grid"])
+def test_kernel_that_is_differentiated_forwards_only_has_its_derivative(function: str) -> None:
+    assert difference(function, "forward derivative, chunks of 3") == ""
+
+
 @pytest.mark.parametrize("chunk_size", [None, 3], ids=["all at once", "chunks of 3"])
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])
 def test_wide_dtypes_keep_their_width(dtype: str, chunk_size: int | None) -> None:

@@ -19,6 +19,7 @@ from workbench.inspection import (
     inspect_stage,
     is_program_text,
 )
+from workbench.plan import nesting_problem
 from workbench.records import ComparisonRecord, Record
 
 _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
@@ -55,6 +56,11 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
         return x.record
     if isinstance(x, ExportedProgram):
         return record_of_thing(load(x).module, question, **options)
+    if problem := nesting_problem(x):
+        message = (
+            f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a tree of them that ends."
+        )
+        raise InspectionError(message)
     staged = inspect_stage(x, **options)
     if staged is not None:
         return staged

@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from workbench import _jax_compat
 from workbench.errors import InspectionError
-from workbench.mesh import planned
+from workbench.mesh import check_axis_names, planned
 from workbench.plan import ChunkSize, Jitted, Plan, RebaseError, Spread, evaluate, holds_clients, plan_jaxpr, retarget
 
 AnyMesh = Mesh | AbstractMesh
@@ -561,6 +561,7 @@ def on_mesh(mesh: AnyMesh | None) -> Iterator[None]:
 def current_mesh() -> AnyMesh | None:
     """The mesh of `jax.set_mesh`, or the abstract one of `use_abstract_mesh`; None without either."""
     abstract = jax.sharding.get_abstract_mesh()
+    check_axis_names("jax.set_mesh", abstract.axis_names)
     if not _jax_compat.at_top_level():  # JAX tells the devices outside of a trace only
         return None if abstract.empty else abstract
     concrete = jax.sharding.get_mesh()
@@ -574,6 +575,7 @@ def mesh_of_values(values: Sequence[Any]) -> AnyMesh | None:
     for value in values:
         sharding = getattr(value, "sharding", value)
         if isinstance(sharding, NamedSharding) and not sharding.mesh.empty and sharding.mesh.size > 1:
+            check_axis_names("jax.sharding.Mesh", sharding.mesh.axis_names)
             return sharding.mesh
     return None
 

@@ -15,6 +15,7 @@ from workbench.mesh._placement import (
     Placement as Placement,
     Scope as Scope,
     active as active,
+    check_axis_names as check_axis_names,
     current_scope as current_scope,
     make_placements as make_placements,
     resolve as resolve,

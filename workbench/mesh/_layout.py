@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench import _jax_compat
 from workbench.errors import MeshError
-from workbench.mesh._placement import Placement
+from workbench.mesh._placement import Placement, check_axis_names
 
 AnyMesh = Mesh | AbstractMesh
 _PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
@@ -59,6 +59,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     mesh = mesh if mesh is not None else _current_mesh()
     if mesh.empty:
         return None
+    check_axis_names("program", mesh.axis_names)
     types = {name: kind for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)}
     axes = tuple(axis for axis in placement.mesh_axes if types.get(axis, AxisType.Manual) is not AxisType.Manual)
     if not axes:

@@ -1,7 +1,7 @@
 """A program's plan: the traced program as stages, its evaluation in chunks of clients, and its description."""
 
 from workbench.mesh import bind_here as bind_here
-from workbench.plan._arguments import check_call as check_call
+from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
 from workbench.plan._compile import jit as jit

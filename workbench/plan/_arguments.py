@@ -28,7 +28,7 @@ def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mappin
     name = getattr(fn, "__name__", type(fn).__name__)
     given = [*((f"argument {i}", x) for i, x in enumerate(args)), *((f"argument {k!r}", x) for k, x in kwargs.items())]
     for place, x in given:
-        if problem := _nesting(x):
+        if problem := nesting_problem(x):
             message = (
                 f"{operation} was given `{name}` and {place}, {problem}. A pytree is a tree of arrays that ends: pass "
                 "the arrays themselves, or dictionaries and lists of them."
@@ -62,7 +62,7 @@ def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any
         raise ProgramError(message) from error
 
 
-def _nesting(x: Any) -> str:
+def nesting_problem(x: Any) -> str:
     """Why the containers of a pytree cannot be walked; "" if they can."""
     waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
     above: list[int] = []

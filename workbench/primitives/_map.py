@@ -230,9 +230,14 @@ def _jvp(
         return outputs, [_jax_compat.zero_tangent(y) for y in outputs]
     axis_sizes = {placement.name: placement.size}
     split = _Linearization(jaxpr, moving, axis_sizes)
-    first, closed_over = _jax_compat.trace_to_jaxpr(
-        split.outputs_and_residuals, jaxpr.in_avals, name=name, axis_sizes=axis_sizes
-    )
+    try:
+        first, closed_over = _jax_compat.trace_to_jaxpr(
+            split.outputs_and_residuals, jaxpr.in_avals, name=name, axis_sizes=axis_sizes
+        )
+    except ValueError as error:
+        if "Linearization failed" not in str(error):
+            raise
+        return _jvp_together(primals, tangents, jaxpr, placement, layout, name)
     assert not closed_over
     results = bind_map_jaxpr(first, primals, placement, layout, name=name)
     outputs, computed = results[: len(jaxpr.out_avals)], results[len(jaxpr.out_avals) :]
@@ -242,6 +247,42 @@ def _jvp(
     return outputs, [
         next(slopes) if moves else _jax_compat.zero_tangent(y)
         for y, moves in zip(outputs, split.outputs_move, strict=True)
+    ]
+
+
+def _jvp_together(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    jaxpr: ClosedJaxpr,
+    placement: Placement,
+    layout: Layout | None,
+    name: str,
+) -> tuple[list[Any], list[Any]]:
+    """One map of outputs and tangents, for what JAX differentiates forwards only, as Pallas kernels."""
+    moving = [not isinstance(t, ad.Zero) for t in tangents]
+    moved = [t for t, moves in zip(tangents, moving, strict=True) if moves]
+    outputs_move = [not _jax_compat.is_float0(aval.to_tangent_aval()) for aval in jaxpr.out_avals]
+
+    def outputs_and_tangents(*values: Any) -> list[Any]:
+        inputs, directions = values[: len(primals)], values[len(primals) :]
+
+        def of_moving(*points: Any) -> list[Any]:
+            supply = iter(points)
+            return jaxpr_as_fun(jaxpr)(*(next(supply) if moves else x for x, moves in zip(inputs, moving, strict=True)))
+
+        points = tuple(x for x, moves in zip(inputs, moving, strict=True) if moves)
+        outputs, slopes = jax.jvp(of_moving, points, tuple(directions))
+        return [*outputs, *(slope for slope, moves in zip(slopes, outputs_move, strict=True) if moves)]
+
+    avals = [*jaxpr.in_avals, *(a.to_tangent_aval() for a, moves in zip(jaxpr.in_avals, moving, strict=True) if moves)]
+    both, closed_over = _jax_compat.trace_to_jaxpr(
+        outputs_and_tangents, avals, name=name, axis_sizes={placement.name: placement.size}
+    )
+    assert not closed_over
+    results = bind_map_jaxpr(both, [*primals, *moved], placement, layout, name=name)
+    slopes = iter(results[len(jaxpr.out_avals) :])
+    return results[: len(jaxpr.out_avals)], [
+        next(slopes) if moves else _jax_compat.zero_tangent(y) for y, moves in zip(results, outputs_move, strict=False)
     ]
 
 

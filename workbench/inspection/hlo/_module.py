@@ -69,7 +69,10 @@ def inspect_module(
             return inspection.record(platform or _guess_platform(text), stats, available_bytes, plan)
     except InspectionError:
         raise
-    except (LookupError, ValueError, ArithmeticError, RecursionError) as error:
+    except RecursionError as error:
+        fact = "its computations call each other without an end, or hundreds deep"
+        raise InspectionError(unreadable(fact)) from error
+    except (LookupError, ValueError, ArithmeticError) as error:
         fact = f"{type(error).__name__}: {error}"
         raise InspectionError(unreadable(fact)) from error
 
