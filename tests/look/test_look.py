@@ -182,10 +182,6 @@ def test_nothing_is_said_where_nobody_looks():
 
     with _waiting.waiting("step", "tracing", shown=False):
         assert _waiting._current.get() is None
-    progress = _show._say_progress("v5e:16x16")
-    for seconds in (0.1, 0.9, 1.2, 1.4, 2.5):
-        progress("compiling", seconds)
-    assert said == [f"v5e:16x16: compiling, {n} s; interrupt the kernel to stop" for n in (1, 2)]
 
 
 def test_showing_a_list_that_contains_itself_is_refused():
