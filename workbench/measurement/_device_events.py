@@ -6,9 +6,11 @@ waiting of "XLA TraceMe". GPU: one event per kernel on the line of its stream, w
 statistics. CPU: events of the host's threads that name a device and an instruction.
 """
 
+import array
 import bisect
 import contextlib
 import heapq
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -224,8 +226,10 @@ def _of_cpu(plane: Any, shift: int, only: dict[str, Any]) -> Iterator[Found]:
 
 def _of_tpu(plane: PlaneLike, device: int) -> Iterator[Found]:
     lines = {line.name: line for line in plane.lines()}
-    runs = sorted(_runs(plane, lines.get("XLA Modules"), device), key=lambda run: run.start_seconds)
-    yield from runs
+    runs = _RunTable()
+    for run in _runs(plane, lines.get("XLA Modules"), device):
+        runs.add(run)
+        yield run
     if "XLA Ops" in lines:
         yield from _nested(_tpu_events(plane, lines["XLA Ops"], device, runs))
     if "Async XLA Ops" in lines:
@@ -240,6 +244,48 @@ def _of_tpu(plane: PlaneLike, device: int) -> Iterator[Found]:
                 yield _other(device, WAITING, event, overlaps=True)  # lies before and between operations of its run
 
 
+class _RunTable:
+    """Runs of programs on one device in four columns: a long profile has millions of them."""
+
+    def __init__(self) -> None:
+        self._starts, self._ends = array.array("d"), array.array("d")
+        self._programs, self._runs = array.array("l"), array.array("d")
+        self._names: dict[tuple[str, int | None], int] = {}
+        self._keys: list[tuple[str, int | None]] = []
+        self._large: dict[int, int] = {}  # runs whose number a float does not hold
+        self._order: list[int] | None = None
+
+    def add(self, run: ModuleRun) -> None:
+        """One more run; most files have them in order of time."""
+        key = run.module, run.program
+        if key not in self._names:
+            self._names[key] = len(self._keys)
+            self._keys.append(key)
+        if run.run is not None and abs(run.run) > 2**53:
+            self._large[len(self._starts)] = run.run
+        self._programs.append(self._names[key])
+        self._runs.append(math.nan if run.run is None else float(run.run))
+        if self._starts and run.start_seconds < self._starts[-1] and self._order is None:
+            self._order = []
+        self._starts.append(run.start_seconds)
+        self._ends.append(run.start_seconds + run.seconds)
+
+    def at(self, seconds: float) -> tuple[str, int | None, int | None] | None:
+        """Module, program and run in progress at a moment; None where none is."""
+        if self._order == []:
+            self._order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
+        if self._order is None:
+            index = bisect.bisect_right(self._starts, seconds + 1e-9) - 1
+        else:
+            place = bisect.bisect_right(self._order, seconds + 1e-9, key=self._starts.__getitem__) - 1
+            index = self._order[place] if place >= 0 else -1
+        if index < 0 or seconds >= self._ends[index]:
+            return None
+        number = self._runs[index]
+        run = self._large.get(index, None if math.isnan(number) else int(number))
+        return *self._keys[self._programs[index]], run
+
+
 def _runs(plane: PlaneLike, line: Any, device: int) -> Iterator[ModuleRun]:
     for event in plane.events(line) if line is not None else ():
         match = _PROGRAM.match(event.kind.name)
@@ -248,10 +294,7 @@ def _runs(plane: PlaneLike, line: Any, device: int) -> Iterator[ModuleRun]:
         yield ModuleRun(device, name, program, run, event.start_ps * 1e-12, event.duration_ps * 1e-12)
 
 
-def _tpu_events(
-    plane: PlaneLike, line: Any, device: int, runs: list[ModuleRun]
-) -> Iterator[tuple[int, int, DeviceEvent]]:
-    starts = [run.start_seconds for run in runs]
+def _tpu_events(plane: PlaneLike, line: Any, device: int, runs: _RunTable) -> Iterator[tuple[int, int, DeviceEvent]]:
     for event in plane.events(line):
         # Moments are moved to the host's clock, which stretches and squeezes operations; the chip's own clock does not.
         begin = _integer(event.stats.get("device_offset_ps"))
@@ -259,10 +302,7 @@ def _tpu_events(
         if begin is None or length is None:
             begin, length = event.start_ps, event.duration_ps
         start, seconds = event.start_ps * 1e-12, length * 1e-12
-        index = bisect.bisect_right(starts, start + 1e-9) - 1
-        run = runs[index] if index >= 0 else None
-        if run is not None and start >= run.start_seconds + run.seconds:
-            run = None
+        module, program, run = runs.at(start) or ("", None, None)
         stats = event.kind.stats
         stats.setdefault("long_name", event.kind.name)
         yield (
@@ -271,11 +311,11 @@ def _tpu_events(
             DeviceEvent(
                 device=device,
                 name=_tpu_name(event.kind),
-                module=run.module if run else "",
-                run=run.run if run else None,
+                module=module,
+                run=run,
                 start_seconds=start,
                 seconds=seconds,
-                program=_integer(stats.get("program_id")) or (run.program if run else None),
+                program=_integer(stats.get("program_id")) or program,
                 line=line.name,
                 category=str(stats.get("hlo_category", "")),
                 facts=stats,
