@@ -95,6 +95,8 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
         for number, where in enumerate(np.ndindex(*[sizes[axis] for axis in outer]))
     )
     reading = _reading(axes, row, column, outer)
+    if bands > 1:
+        reading = f"{reading} · {bands} blocks side by side, {height:,} rows each"
     return Arrangement(key, label, places, int(x.max()) + 1, int(y.max()) + 1, panels, reading)
 
 

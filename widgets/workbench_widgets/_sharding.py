@@ -143,12 +143,14 @@ def sharding_state(
 
 
 def _facts(leaf: LeafShardingRecord) -> list[list[str]]:
+    placed = leaf.replication > 0  # else nobody has placed it yet, and the mesh may be abstract
+    held = f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"
     rows = [
         ["spec", spec_text(leaf.spec)],
         ["shard", shape_text(leaf.dtype, leaf.shard_shape)],
         ["bytes in all", bytes_text(leaf.size_bytes)],
         ["bytes per device", bytes_text(leaf.bytes_per_device)],
-        ["replication", f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"],
+        ["replication", held if placed else "not placed yet"],
         ["kind", leaf.kind],
     ]
     if leaf.padding_bytes:

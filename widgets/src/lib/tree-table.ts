@@ -9,6 +9,7 @@ import {
   openLargest,
   pathTo,
   type Row,
+  type Sorted,
   type Tree,
   treeFrom,
   visibleRows,
@@ -81,6 +82,7 @@ class Table implements TreeTable {
   private kept: Uint8Array | undefined;
   private fold = false;
   private rows: Row[] = [];
+  private sorted: Sorted = new Map();
   private active = 0;
   private chosen: number | null = null;
   private frame = 0;
@@ -110,6 +112,7 @@ class Table implements TreeTable {
 
   setColumns(columns: readonly Column[]): void {
     this.columns = columns;
+    this.sorted.clear();
     const widths = columns.map((column) => column.width ?? "108px");
     this.node.style.setProperty("--wb-tt-columns", [`minmax(${this.nameWidth}px, 1fr)`, ...widths].join(" "));
     const least = widths.reduce(
@@ -124,11 +127,15 @@ class Table implements TreeTable {
 
   filter(passes: ((node: number) => boolean) | null, fold = false): number {
     this.fold = fold;
-    this.kept = passes ? keepWithContext(this.tree, passes) : undefined;
+    if (!passes) this.kept = undefined;
+    let count = this.tree.parent.length;
+    if (passes) {
+      const passing = Uint8Array.from(this.tree.parent, (_, node) => (passes(node) ? 1 : 0));
+      this.kept = keepWithContext(this.tree, (node) => passing[node] === 1);
+      count = passing.reduce((sum, each) => sum + each, 0);
+    }
     this.flatten();
-    let count = 0;
-    if (passes) for (let i = 0; i < this.tree.parent.length; i++) count += passes(i) ? 1 : 0;
-    return passes ? count : this.tree.parent.length;
+    return count;
   }
 
   select(node: number | null): void {
@@ -172,7 +179,7 @@ class Table implements TreeTable {
 
   private flatten(): void {
     const focused = this.rows[this.active]?.node;
-    this.rows = visibleRows(this.tree, this.open, this.compare(), this.kept, !this.fold);
+    this.rows = visibleRows(this.tree, this.open, this.compare(), this.kept, !this.fold, this.sorted);
     this.active = Math.max(
       0,
       this.rows.findIndex((row) => row.node === focused),
@@ -210,6 +217,7 @@ class Table implements TreeTable {
 
   private sortBy(key: string, numeric: boolean): void {
     const again = this.order?.key === key;
+    this.sorted.clear();
     this.order = { key, descending: again ? !this.order?.descending : numeric };
     this.drawHead();
     this.flatten();

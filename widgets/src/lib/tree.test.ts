@@ -90,3 +90,19 @@ it("a hundred thousand nodes are filtered and flattened quickly enough to type i
   );
   expect(rows.length).toBeGreaterThan(100);
 });
+
+it("long lists of siblings are sorted once, and filtered in that order", () => {
+  const count = 3000;
+  const tree = treeFrom(Array.from({ length: count }, () => -1));
+  let compared = 0;
+  const order = (a: number, b: number) => {
+    compared += 1;
+    return b - a;
+  };
+  const sorted = new Map<readonly number[], readonly number[]>();
+  const kept = Uint8Array.from({ length: count }, (_, i) => (i % 1000 === 0 ? 1 : 0));
+  visibleRows(tree, new Set(), order, undefined, true, sorted);
+  const once = compared;
+  expect(visibleRows(tree, new Set(), order, kept, true, sorted).map(({ node }) => node)).toEqual([2000, 1000, 0]);
+  expect(compared).toBe(once);
+});

@@ -43,6 +43,18 @@ export function keepWithContext(tree: Tree, passes: (node: number) => boolean): 
   return kept;
 }
 
+/** Long lists of siblings in their order, so that a filter does not sort them again with every key. */
+export type Sorted = Map<readonly number[], readonly number[]>;
+const LONG = 2000;
+
+function inOrder(nodes: readonly number[], order: Order | undefined, sorted: Sorted | undefined): readonly number[] {
+  if (!order) return nodes;
+  if (!sorted || nodes.length < LONG) return [...nodes].sort(order);
+  const known = sorted.get(nodes) ?? [...nodes].sort(order);
+  sorted.set(nodes, known);
+  return known;
+}
+
 /** The rows that are on show; a node above a match is open, whatever `open` says, unless `openMatches` is false. */
 export function visibleRows(
   tree: Tree,
@@ -50,11 +62,14 @@ export function visibleRows(
   order?: Order,
   kept?: Uint8Array,
   openMatches = true,
+  sorted?: Sorted,
 ): Row[] {
   const rows: Row[] = [];
   const add = (nodes: readonly number[], depth: number) => {
-    const shown = kept ? nodes.filter((node) => kept[node]) : [...nodes];
-    if (order) shown.sort(order);
+    const long = nodes.length >= LONG;
+    const some = kept && !long ? nodes.filter((node) => kept[node]) : nodes;
+    const inTurn = inOrder(some, order, sorted);
+    const shown = kept && long ? inTurn.filter((node) => kept[node]) : inTurn;
     shown.forEach((node, i) => {
       const expandable = tree.children[node].length > 0;
       const expanded = expandable && (open.has(node) || (openMatches && kept?.[node] === 2));

@@ -100,7 +100,11 @@ class Cost {
         )
       : null;
     const picture = target.lines ? lineRoofline(this.context, target.lines) : this.roofline(target);
-    const roofline = picture ? h("div", {}, h("h4", {}, term(this.context, "roofline")), picture) : null;
+    const stages =
+      target.lines && target.roofline
+        ? h("details", {}, h("summary", {}, "The same by stage"), this.roofline(target))
+        : null;
+    const roofline = picture ? h("div", {}, h("h4", {}, term(this.context, "roofline")), picture, stages) : null;
     const columns = h(
       "div",
       { class: "wb-columns" },

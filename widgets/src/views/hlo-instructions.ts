@@ -235,9 +235,10 @@ export class Instructions {
     const { module } = this;
     const kept: number[] = [];
     for (let i = 0; i < module.count; i++) if (this.passes(i)) kept.push(i);
-    const passing = new Set(kept);
+    const passing = new Uint8Array(module.count);
+    for (const i of kept) passing[i] = 1;
     const asked = Boolean(this.words.length || this.axis || this.stage >= 0);
-    this.table?.filter((node) => passing.has(this.index(node)), !asked);
+    this.table?.filter((node) => passing[this.index(node)] === 1, !asked);
     const sum = (values: Float32Array) => kept.reduce((total, i) => total + (values[i] * module.runs(i) || 0), 0);
     const joint = kept.filter((i) => module.jointOf(i)).length;
     this.summary.textContent = [

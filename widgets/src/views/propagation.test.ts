@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { type Propagation, reasons, sentenceOf } from "./propagation";
+import { type Propagation, reasons, sentenceOf, wholeBecause } from "./propagation";
 
 // x has the axis from the start; y got it from x in frame 1, z from y in frame 2.
 const WHY: Propagation["why"] = {
@@ -21,4 +21,10 @@ it("states what a frame decided", () => {
   const upper = (name: string) => name.toUpperCase();
   expect(sentenceOf(MADE, 0, upper)).toBe("To begin with, the program itself says: data on X.");
   expect(sentenceOf(MADE, 2, upper)).toBe("data: from y");
+});
+
+it("an array that no axis reached is explained", () => {
+  const leaf = { spec_text: "P()", shape: [64, 10], devices: [0, 1, 2, 3] };
+  expect(wholeBecause(leaf)).toContain("Each of 4 devices holds all of it. It came with P()");
+  expect(wholeBecause({ ...leaf, shape: [] })).toContain("nothing to shard");
 });

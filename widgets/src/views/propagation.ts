@@ -76,6 +76,25 @@ export function sentenceOf({ why }: Propagation, frame: number, titleOf: (name: 
   return `${first?.axis ?? ""}: ${first?.text ?? ""}${more}`;
 }
 
+interface WholeLeaf {
+  path: string;
+  shape: readonly number[];
+  spec_text: string;
+  devices: readonly number[];
+  rows: [string, string][];
+}
+
+/** Why an array of the arguments lies whole on its devices, as far as propagation tells. */
+export function wholeBecause({ spec_text: spec, shape, devices }: Omit<WholeLeaf, "path" | "rows">): string {
+  const held = devices.length > 1 ? `Each of ${devices.length} devices holds all of it. ` : "";
+  if (!shape.length) return `${held}It is a single number: there is nothing to shard.`;
+  return (
+    `${held}It came with ${spec}, and no operation that reads it handed a mesh axis back to it: Shardy carries axes on ` +
+    "from values that have them, and never splits a value that nothing asks to split. Give it a spec of its own: the " +
+    "candidates, and what each saves, are under Arrays and what if."
+  );
+}
+
 class Player {
   private readonly score = h("div", { class: "wb-wide wb-scorebox", tabindex: -1 });
   private readonly panel = h("aside", {
@@ -99,6 +118,7 @@ class Player {
   private rows: SVGElement[] = [];
   private moving: SVGElement[] = [];
   private chosen: string | null = null;
+  private leaf: string | undefined;
 
   constructor(
     host: HTMLElement,
@@ -144,9 +164,24 @@ class Player {
       h("label", {}, "speed ", speed),
       h("label", {}, "axis ", this.axis),
       this.pages,
+      this.search(),
     );
     made.addEventListener("keydown", (event) => this.onKey(event));
     return made;
+  }
+
+  private search(): HTMLElement {
+    const box = h("input", {
+      type: "search",
+      class: "wb-search",
+      placeholder: "find a value",
+      "aria-label": "Find a value; Enter goes to the next",
+    });
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.find(box.value);
+      event.stopPropagation();
+    });
+    return box;
   }
 
   private onKey(event: KeyboardEvent): void {
@@ -293,7 +328,11 @@ class Player {
 
   private follow(): void {
     const { stage, leaf, axis } = this.context.selection;
-    const { axes } = this.read();
+    const { axes, values } = this.read();
+    const own = leaf && leaf !== this.leaf ? values.find((each) => each.leaf === leaf) : undefined;
+    const moved = leaf !== this.leaf;
+    this.leaf = leaf;
+    if (moved && leaf) this.chosen = own?.name ?? null;
     this.axis.value = axis !== undefined && axes.includes(axis) ? axis : "";
     for (const row of this.rows) {
       const value = this.valueOf(row.dataset.value ?? "");
@@ -307,9 +346,36 @@ class Player {
     this.describe();
   }
 
+  /** An array of the arguments that no axis reached has no row; still somebody asks why. */
+  private describeWhole(): boolean {
+    const { leaf: path } = this.context.selection;
+    const leaf = this.context.state<WholeLeaf[] | undefined>("leaves")?.find((each) => each.path === path);
+    if (!leaf || this.read().values.some((each) => each.leaf === path)) return false;
+    const text = wholeBecause(leaf);
+    const blocks: Block[] = [
+      { form: "facts", title: "", rows: leaf.rows },
+      { form: "note", title: "Why is it whole?", text },
+    ];
+    const subtitle = "no mesh axis shards it";
+    showDetails(this.context, this.panel, { title: leaf.path, kind: "server", subtitle, blocks });
+    return true;
+  }
+
+  private find(text: string): void {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const { values } = this.read();
+    const fits = ({ title, leaf, line }: PlannedValue) =>
+      words.every((word) => `${title} ${leaf} ${line ?? ""}`.toLowerCase().includes(word));
+    const from = 1 + values.findIndex(({ name }) => name === this.chosen);
+    const found = [...values.slice(from), ...values.slice(0, from)].find(fits);
+    this.context.say(found ? found.title : "No sharded value is called so.");
+    if (found) this.choose(found.name);
+  }
+
   private describe(): void {
     const { sentence, notes } = this.read();
     const value = this.chosen === null ? undefined : this.valueOf(this.chosen);
+    if (!value && this.describeWhole()) return;
     if (value) {
       const blocks: Block[] = [{ form: "facts", title: "", rows: value.rows }];
       const extra = this.why(value.name);
