@@ -30,7 +30,8 @@ LAYERS = (
     ("errors", "_jax_compat", "_processes", "_version"),
 )
 FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
-# Open to all packages although their names begin with an underscore: the cache on disk, private JAX, child processes, the version.
+# Open to all packages although their names begin with an underscore: the cache on disk, private JAX, child processes,
+# the version.
 DOORS = ("_cache", "_jax_compat", "_processes", "_version")
 
 
