@@ -14,9 +14,15 @@ Choice: TypeAlias = ChunkSize | Literal["tune"]
 
 
 @overload
-def jit(fn: Callable, *, chunk_size: Choice = "auto", spread: Spread = "auto", **options: Any) -> Jitted: ...
+def jit(
+    fn: Callable, *, chunk_size: Literal["tune"], spread: Spread = "auto", tune_seconds: float = 20.0, **options: Any
+) -> TunedJitted: ...
 @overload
-def jit(*, chunk_size: Choice = "auto", spread: Spread = "auto", **options: Any) -> Callable[[Callable], Jitted]: ...
+def jit(fn: Callable, *, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any) -> Jitted: ...
+@overload
+def jit(
+    *, chunk_size: Choice = "auto", spread: Spread = "auto", tune_seconds: float = 20.0, **options: Any
+) -> Callable[[Callable], Jitted]: ...
 
 
 def jit(

@@ -15,6 +15,7 @@ from workbench import _jax_compat
 from workbench._cache import DiskCache, cache_directory
 from workbench.errors import MissingDependencyError
 from workbench.plan._chunk_size import choose_chunk_size
+from workbench.plan._evaluate import ChunkSize
 from workbench.plan._jit import Jitted, trace
 from workbench.plan._listen import listeners
 from workbench.plan._phases import Phase, find_phases
@@ -54,7 +55,7 @@ class TunedJitted(Jitted):
             choice = choose_plan(self, args, kwargs, seconds=self.seconds)
             self._tuned[key] = choice, Jitted(self.fn, choice.chunk_size, self.options, self.spread)
         self.plan_choice, chosen = self._tuned[key]
-        self.chunk_size = self.plan_choice.chunk_size  # what inspects this program sees what runs
+        self.chunk_size: ChunkSize = self.plan_choice.chunk_size  # what inspects this program sees what runs
         return chosen(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:

@@ -1,0 +1,242 @@
+"""A round of federated averaging against the best streamed form by hand: `python -m benchmarks.rounds_by_hand`.
+
+By hand: chunks of 1, 4, 8 or 32 clients in a `scan`, their changes added up by a plain sum or by a product with ones,
+under a `shard_map` with a `psum` where there are several devices; for gradients chunks of 1, 4 or 8 with and without
+rematerialisation. All forms and ours (`chunk_size="auto"` and `"tune"`) run interleaved in one process per point, in
+alternating order.
+
+The table says ours / best by hand of the medians, which form that was, and the spread of ours (fastest and slowest over
+median). `HELD_OUT` names the points that no rule of the library was ever fitted to.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rounds import describe_machine, gradient_of, local_sgd, mlp, transformer
+
+CHUNKS = (1, 4, 8, 32)
+HELD_OUT = ("cnn", "gru", "lora")
+
+
+def main() -> None:
+    """Runs one point in this process, or every point in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(MODELS), nargs="*", default=list(MODELS))
+    parser.add_argument("--clients", type=int, nargs="*", default=[64, 512])
+    parser.add_argument("--devices", type=int, nargs="*", default=[1, 8])
+    parser.add_argument("--calls", type=int, default=7)
+    parser.add_argument("--gradient", action="store_true", help="the gradient through a round")
+    parser.add_argument("--save", type=Path, help="a file to append the rows to, as JSON lines")
+    asked = parser.parse_args()
+    points = list(itertools.product(asked.model, asked.clients, asked.devices))
+    if len(points) == 1:  # the number of devices is fixed when JAX starts
+        row = measure_point(*points[0], asked.gradient, asked.calls)
+        print(as_markdown(row), flush=True)
+        if asked.save:
+            with asked.save.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        return
+    print(describe_machine())
+    print("| program | clients × devices | auto / hand | tuned / hand | tuned | best by hand | spread of tuned |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for model, clients, devices in points:
+        point = [f"--model={model}", f"--clients={clients}", f"--devices={devices}", f"--calls={asked.calls}"]
+        flags = ["--gradient"] * asked.gradient + ([f"--save={asked.save}"] if asked.save else [])
+        subprocess.run([sys.executable, "-m", "benchmarks.rounds_by_hand", *point, *flags], check=False)
+
+
+def as_markdown(row: dict[str, Any]) -> str:
+    """One point as a row of the table."""
+    median = {name: statistics.median(times) for name, times in row["seconds"].items()}
+    hand = min((name for name in median if name not in ("auto", "tune")), key=median.__getitem__)
+    own = row["seconds"]["tune"]
+    name = row["model"] + (", gradient" if row["gradient"] else "") + (" *" if row["model"] in HELD_OUT else "")
+    return (
+        f"| {name} | {row['clients']} × {row['devices']} | {median['auto'] / median[hand]:.2f} "
+        f"| {median['tune'] / median[hand]:.2f} | {row['chosen']}: {1e3 * median['tune']:.3g} ms "
+        f"| {hand}: {1e3 * median[hand]:.3g} ms | {min(own) / median['tune']:.2f}-{max(own) / median['tune']:.2f} |"
+    )
+
+
+def measure_point(model: str, clients: int, devices: int, gradient: bool, calls: int) -> dict[str, Any]:
+    """Seconds of every form at one point."""
+    os.environ.setdefault("NPROC", "64")  # more threads than simulated devices
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+    import jax.numpy as jnp
+
+    import workbench as wb
+
+    wb.simulate_devices(devices)
+    mesh = wb.make_mesh(clients=devices)
+    params, data, train = MODELS[model](clients)
+    transform: Callable = gradient_of if gradient else lambda fn: fn
+
+    @wb.program(clients=clients)
+    def ours(params: Any, data: Any) -> Any:
+        return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(params), data)))
+
+    with jax.set_mesh(mesh):
+        data = jax.device_put(data, jax.NamedSharding(mesh, jax.P("clients")))
+        params = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
+        tuned = wb.jit(transform(ours), chunk_size="tune", tune_seconds=60)
+        forms: dict[str, Callable] = {"auto": wb.jit(transform(ours)), "tune": tuned}
+        for chunk, product, remat in itertools.product(CHUNKS, (False, True), (False, True) if gradient else (False,)):
+            unlike = chunk == 32 or product != (chunk > 1) if gradient else chunk == 1 and product
+            if (clients // devices) % chunk or unlike:
+                continue
+            name = f"chunks of {chunk}{', product' * product}{', remat' * remat}"
+            by_hand = streamed(train, clients, devices, chunk, product=product, remat=remat)
+            forms[name] = jax.jit(transform(by_hand))
+        results = {name: jax.block_until_ready(form(params, data)) for name, form in forms.items()}
+        for name, result in results.items():
+            for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(results["auto"]), strict=True):
+                scale = float(jnp.abs(b).max())
+                assert float(jnp.abs(a - b).max()) <= 1e-3 * scale + 1e-6, (name, float(jnp.abs(a - b).max()), scale)
+        seconds: dict[str, list[float]] = {name: [] for name in forms}
+        for turn in range(calls):
+            for name in list(forms) if turn % 2 else list(forms)[::-1]:
+                began = time.perf_counter()
+                jax.block_until_ready(forms[name](params, data))
+                seconds[name].append(time.perf_counter() - began)
+    point = {"model": model, "gradient": gradient, "clients": clients, "devices": devices, "seconds": seconds}
+    chosen = tuned.plan_choice.chunk_size if tuned.plan_choice else "auto"
+    return {**point, "chosen": chosen, "machine": describe_machine()}
+
+
+def streamed(
+    train: Callable, clients: int, devices: int, chunk: int, *, product: bool, remat: bool
+) -> Callable[[Any, Any], Any]:
+    """The round as one writes it for speed: a scan over chunks of clients with running sums."""
+    import jax
+    import jax.numpy as jnp
+
+    def share(params: Any, data: Any) -> Any:
+        def add(x: Any) -> Any:
+            return jnp.tensordot(jnp.ones(chunk, x.dtype), x, 1) if product else x.sum(0)
+
+        def one(total: Any, rows: Any) -> tuple[Any, None]:
+            if chunk == 1:
+                change = train(params, jax.tree.map(lambda x: x[0], rows))
+            else:
+                change = jax.tree.map(add, jax.vmap(train, in_axes=(None, 0))(params, rows))
+            return jax.tree.map(jnp.add, total, change), None
+
+        rows = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), data)
+        start = jax.tree.map(jnp.zeros_like, params)
+        total, _ = jax.lax.scan(jax.checkpoint(one) if remat else one, start, rows)
+        if devices > 1:
+            total = jax.lax.psum(total, "clients")
+        return jax.tree.map(lambda x: x / clients, total)
+
+    if devices == 1:
+        return share
+    specs = {"in_specs": (jax.P(), jax.P("clients")), "out_specs": jax.P()}
+    return jax.shard_map(share, **specs, check_vma=False)
+
+
+def logistic(clients: int) -> tuple[Any, Any, Callable]:
+    """Logistic regression, 784 inputs and 10 classes, 4 batches of 20."""
+    import jax
+    import jax.numpy as jnp
+
+    key = jax.random.key(0)
+    params = {"w": 0.05 * jax.random.normal(key, (784, 10)), "b": jnp.zeros(10)}
+    images = jax.random.normal(key, (clients, 4, 20, 784))
+    labels = jax.random.randint(key, (clients, 4, 20), 0, 10)
+    return params, (images, labels), local_sgd(lambda p, b: _cross_entropy(b[0] @ p["w"] + p["b"], b[1]))
+
+
+def cnn(clients: int) -> tuple[Any, Any, Callable]:
+    """Two convolutions of 16 and 32 channels on 16 × 16 pixels, 4 batches of 8."""
+    import jax
+    import jax.numpy as jnp
+
+    key = jax.random.key(0)
+    shapes = {"c1": (3, 3, 1, 16), "c2": (3, 3, 16, 32), "w": (512, 10)}
+    params = {name: 0.1 * jax.random.normal(key, shape) for name, shape in shapes.items()}
+    images = jax.random.normal(key, (clients, 4, 8, 16, 16, 1))
+    labels = jax.random.randint(key, (clients, 4, 8), 0, 10)
+
+    def loss(p: Any, batch: Any) -> Any:
+        x = batch[0]
+        for name in ("c1", "c2"):
+            x = jax.lax.conv_general_dilated(x, p[name], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            x = jax.nn.relu(x)
+        return _cross_entropy(jnp.reshape(x, (x.shape[0], -1)) @ p["w"], batch[1])
+
+    return params, (images, labels), local_sgd(loss)
+
+
+def gru(clients: int) -> tuple[Any, Any, Callable]:
+    """A gated recurrent unit of width 128 over 16 steps of 32 inputs, 2 batches of 8."""
+    import jax
+    import jax.numpy as jnp
+
+    key = jax.random.key(0)
+    shapes = {"x": (32, 384), "h": (128, 384), "out": (128, 10)}
+    params = {name: 0.05 * jax.random.normal(key, shape) for name, shape in shapes.items()}
+    inputs = jax.random.normal(key, (clients, 2, 16, 8, 32))
+    labels = jax.random.randint(key, (clients, 2, 8), 0, 10)
+
+    def loss(p: Any, batch: Any) -> Any:
+        def step(h: Any, x: Any) -> tuple[Any, None]:
+            gates, inner = x @ p["x"], h @ p["h"]
+            reset, update = jnp.split(jax.nn.sigmoid(gates[:, :256] + inner[:, :256]), 2, axis=1)
+            new = jnp.tanh(gates[:, 256:] + reset * inner[:, 256:])
+            return (1 - update) * new + update * h, None
+
+        h, _ = jax.lax.scan(step, jnp.zeros((8, 128)), batch[0])
+        return _cross_entropy(h @ p["out"], batch[1])
+
+    return params, (inputs, labels), local_sgd(loss)
+
+
+def lora(clients: int) -> tuple[Any, Any, Callable]:
+    """Adapters of rank 4 beside a frozen network of three layers of 256, 4 batches of 16."""
+    import jax
+    import jax.numpy as jnp
+
+    key = jax.random.key(0)
+    frozen = 0.06 * jax.random.normal(key, (3, 256, 256))
+    params = {"a": 0.1 * jax.random.normal(key, (3, 256, 4)), "b": jnp.zeros((3, 4, 256))}
+    inputs = jax.random.normal(key, (clients, 4, 16, 256))
+    labels = jax.random.randint(key, (clients, 4, 16), 0, 256)
+
+    def loss(p: Any, batch: Any) -> Any:
+        x = batch[0]
+        for layer in range(3):
+            x = jnp.tanh(x @ frozen[layer] + (x @ p["a"][layer]) @ p["b"][layer])
+        return _cross_entropy(x, batch[1])
+
+    return params, (inputs, labels), local_sgd(loss)
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+
+
+MODELS: dict[str, Callable[[int], tuple[Any, Any, Callable]]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn": cnn,
+    "gru": gru,
+    "transformer": transformer,
+    "lora": lora,
+}
+
+
+if __name__ == "__main__":
+    main()
