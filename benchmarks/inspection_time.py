@@ -2,12 +2,14 @@
 
 `python -m benchmarks.inspection_time` compiles a training step of twelve transformer layers (Flax NNX, AdamW) and
 prints CPU seconds of: XLA's compilation, reading the compiled module with its call tree, and everything that `inspect`
-adds to lowering and compiling. Then it reads a module of about 100,000 instructions, made of copies of that one, and
+adds to tracing, lowering and compiling, all of one call, so that another process on the same cores slows both sides
+of the ratio. It does so several times and prints medians and ranges. Then it reads a module of about 100,000 instructions, made of copies of that one, and
 prints seconds and the peak of Python's memory as a multiple of the text.
 """
 
 import argparse
 import re
+import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -21,22 +23,24 @@ def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--instructions", type=int, default=100_000, help="of the long module")
     given = parser.parse_args()
     from workbench.inspection import inspect_module
 
     step, args = transformer_step(given.layers)
-    lowering, lowered = timed(lambda: jax.jit(step).lower(*args))
-    compiling, compiled = timed(lowered.compile)
-    text = compiled.as_text()
-    reading, module = timed(lambda: inspect_module(compiled))
-    whole = inspection_seconds(given.layers)
+    compiled = jax.jit(step).lower(*args).compile()
+    text, module = compiled.as_text(), inspect_module(compiled)
     size = f"{len(module.instructions):,} instructions, {len(text) / 1e6:.1f} MB of text"
-    print(f"{given.layers} layers, {size}; CPU seconds")
-    print(f"  lowering {lowering:.2f}, XLA's compilation {compiling:.2f}")
-    print(f"  reading the module {reading:.2f} = {reading / compiling:.2f} of the compilation")
-    added = whole - lowering - compiling
-    print(f"  `inspect` in all {whole:.2f}; it adds {added:.2f} = {added / compiling:.2f} of the compilation")
+    print(f"{given.layers} layers, {size}; CPU seconds, medians of {given.runs} runs")
+    runs = [inspection_seconds(given.layers) for _ in range(given.runs)]
+    for name in runs[0]:
+        values = [run[name] for run in runs]
+        ratios = [run[name] / run["compilation"] for run in runs]
+        print(
+            f"  {name:12} {statistics.median(values):.2f} = {statistics.median(ratios):.3f} of the compilation "
+            f"({min(ratios):.3f} to {max(ratios):.3f})"
+        )
     long = repeated(text, max(1, round(given.instructions / len(module.instructions))))
     seconds, read = timed(lambda: inspect_module(long))
     print(f"{len(read.instructions):,} instructions, {len(long) / 1e6:.1f} MB of text: {seconds:.1f} CPU s")
@@ -46,14 +50,38 @@ def main() -> None:
     print(f"  peak of memory {peak / 1e6:.0f} MB = {peak / len(long):.1f} × the text")
 
 
-def inspection_seconds(layers: int) -> float:
-    """CPU seconds of `inspect` of a step that was never traced before."""
+def inspection_seconds(layers: int) -> dict[str, float]:
+    """CPU seconds of `inspect` of a step that was never traced before, by what it spends them on."""
     import workbench as wb
+    from workbench.inspection import _program
 
     wb.trace(lambda x: 2 * x)(1.0).inspect()  # the package's own modules are loaded before the clock starts
     step, args = transformer_step(layers)
-    seconds, _ = timed(lambda: wb.trace(step)(*args).inspect())
-    return seconds
+    spent = {"tracing": 0.0, "lowering": 0.0, "compilation": 0.0, "reading": 0.0}
+    methods = (
+        (jax.stages.Traced, "lower", "lowering"),
+        (jax.stages.Lowered, "compile", "compilation"),
+        (_program, "inspect_module", "reading"),
+    )
+    known = [getattr(holder, method) for holder, method, _ in methods]
+    for (holder, method, name), original in zip(methods, known, strict=True):
+        setattr(holder, method, _counted(original, name, spent))
+    try:
+        spent["tracing"], traced = timed(lambda: wb.trace(step)(*args))
+        whole, _ = timed(traced.inspect)
+    finally:
+        for (holder, method, _), original in zip(methods, known, strict=True):
+            setattr(holder, method, original)
+    return {**spent, "inspect adds": whole - spent["lowering"] - spent["compilation"]}
+
+
+def _counted(call: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seconds, result = timed(lambda: call(*args, **kwargs))
+        spent[name] += seconds
+        return result
+
+    return counted
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -341,9 +341,34 @@ def has_manual_axes() -> bool:
     return not mesh.empty and jax.sharding.AxisType.Manual in mesh.axis_types
 
 
-def pretty_jaxpr(jaxpr: Any, *, source: bool = False) -> str:
-    """A jaxpr as text, optionally with the source line of each equation."""
-    return jaxpr.pretty_print(source_info=source, print_shapes=True, use_color=False)
+def pretty_jaxpr(jaxpr: Any, *, source: bool = False, most: int | None = None) -> str:
+    """A jaxpr as text, optionally with the source line of each equation.
+
+    Args:
+        jaxpr: An open jaxpr.
+        source: Whether the lines are written.
+        most: How many equations are written, those inside others counted; the first one always is. None: all.
+    """
+    shown, left = len(jaxpr.eqns), most
+    if left is not None:
+        for index, equation in enumerate(jaxpr.eqns):
+            left -= 1 + _equations_inside(equation, left)
+            if left < 0 and index:
+                shown = index
+                break
+    written = jaxpr if shown == len(jaxpr.eqns) else jaxpr.replace(eqns=jaxpr.eqns[:shown])
+    text = written.pretty_print(source_info=source, print_shapes=True, use_color=False)
+    return text if written is jaxpr else f"{text}\n# and {len(jaxpr.eqns) - shown:,} more equations"
+
+
+def _equations_inside(equation: Any, most: int) -> int:
+    """How many equations the jaxprs of an equation hold; counted no further than `most`."""
+    count, pending = 0, list(_core.jaxprs_in_params(equation.params))
+    while pending and count <= most:
+        inner = pending.pop()
+        count += len(inner.eqns)
+        pending.extend(each for e in inner.eqns for each in _core.jaxprs_in_params(e.params))
+    return count
 
 
 def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:

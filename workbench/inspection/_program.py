@@ -373,25 +373,11 @@ def _positional(jitted: Any, count: int, names: tuple[str, ...]) -> Any:
 
 
 def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
-    """The module with what only the plan knows: lines of combined collectives, products that were rewritten.
-
-    Of a program without clients all of it is the work of its one stage.
-    """
+    """The module with what only the plan knows: lines of combined collectives, products that were rewritten."""
     lines = {stage.path: stage.source for stage in described.walk()}
-    module = module.replace(
+    return module.replace(
         collectives=tuple(_with_lines(each, lines) for each in module.collectives),
         notes=(*module.notes, *_rewritten_products(module, described)),
-    )
-    if described.placements or len(described.stages) != 1 or module.attributed_instructions == 1.0:
-        return module
-    (stage,) = described.stages
-    path, kind = stage.path, stage.kind
-    return module.replace(
-        instructions=tuple(i if i.stage is not None else i.replace(stage=path, kind=kind) for i in module.instructions),
-        collectives=tuple(c if c.stages else c.replace(stages=(path,)) for c in module.collectives),
-        attributed_instructions=1.0,
-        attributed_flops=1.0,
-        attributed_bytes=1.0,
     )
 
 

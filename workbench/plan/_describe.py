@@ -19,6 +19,8 @@ from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
 from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
+_MOST_EQUATIONS = 400  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
+
 
 def describe_plan(
     plan: Plan,
@@ -154,7 +156,7 @@ def _stage_record(
         computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
         stack=stack,
-        jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True) if jaxpr is not None else "",
+        jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True, most=_MOST_EQUATIONS) if jaxpr is not None else "",
         body=_body(stage, flow, path, recompute, stack),
     )
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeAlias
 
 from workbench.inspection.call_tree._frames import Frame, layer_of, shown_file
 from workbench.inspection.call_tree._items import Amounts, Item, Scope, figures
@@ -40,6 +40,10 @@ class _Node:
         return found
 
 
+# What lies below a line, by scopes, pass and the identity of a library's frames, which the items hold.
+_Known: TypeAlias = dict[tuple[_Node, tuple[Scope, ...], CallPass, int], _Node]
+
+
 def build_tree(
     items: Iterable[Item], *, name: str, made_from: Any, notes: tuple[str, ...] = (), file: str | None = None
 ) -> CallTreeRecord:
@@ -56,14 +60,15 @@ def build_tree(
         The tree; the totals of its root are the sums over all items.
     """
     root = _Node("root", name, file=file)
+    known: _Known = {}
     placed, lost = [], []
     for item in items:
         (placed if item.frames else lost).append(item)
-    _fill(root, placed, 0)
+    _fill(root, placed, 0, known)
     named = [item for item in lost if item.scopes or item.inside]
     if named:  # a module without stack frames, or code of libraries alone: scopes are all that is known
         for item in named:
-            _leaf(root, item)
+            _leaf(root, item, known)
     rest = [item for item in lost if not item.scopes and not item.inside]
     if rest:
         node = root.below["unattributed"] = _Node("unattributed", "not attributed to a line")
@@ -95,32 +100,32 @@ def _shares(items: list[Item], everything: dict[str, float]) -> dict[str, float]
     return {figure: part / everything[figure] for figure, part in _sums(items).items() if everything[figure]}
 
 
-def _fill(node: _Node, items: list[Item], depth: int) -> None:
+def _fill(node: _Node, items: list[Item], depth: int, known: _Known) -> None:
     """Puts items below a node whose frames up to `depth` they share."""
     here = [item for item in items if len(item.frames) <= depth]
     deep = [item for item in items if len(item.frames) > depth]
     for item in here:
-        _leaf(node, item)
+        _leaf(node, item, known)
     if not deep:
         return
     if _scopes_first(deep, depth):
         for scope, group in _grouped(deep, lambda item: _next(item, depth)):
             if scope is None:
-                _descend(node, group, depth)
+                _descend(node, group, depth, known)
                 continue
             for item in group:
                 item.taken += 1
-            _fill(_scope_node(node, scope), group, depth)
+            _fill(_scope_node(node, scope), group, depth, known)
         return
-    _descend(node, deep, depth)
+    _descend(node, deep, depth, known)
 
 
-def _descend(node: _Node, items: list[Item], depth: int) -> None:
+def _descend(node: _Node, items: list[Item], depth: int, known: _Known) -> None:
     for (file, function), group in _grouped(items, lambda item: item.frames[depth][:2]):
         below = node.child(("function", file, function), functools.partial(_function_node, file, function, node.scope))
         for number, same in _grouped(group, lambda item: item.frames[depth].line):
             call = below.child(("line", number), functools.partial(_line_node, same[0].frames[depth], below.scope))
-            _fill(call, same, depth + 1)
+            _fill(call, same, depth + 1, known)
 
 
 def _function_node(file: str, function: str, scope: str) -> _Node:
@@ -173,8 +178,16 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
     return len(together) != len(set(together))
 
 
-def _leaf(node: _Node, item: Item) -> None:
+def _leaf(node: _Node, item: Item, known: _Known) -> None:
     """Puts an item below the user's innermost line: its scopes, its pass, the library's frames, the operation."""
+    key = node, item.scopes[item.taken :], item.pass_name, id(item.inside)
+    place = known.get(key)
+    if place is None:
+        place = known[key] = _below(node, item)
+    _operation(place, item)
+
+
+def _below(node: _Node, item: Item) -> _Node:
     for scope in item.scopes[item.taken :]:
         node = _scope_node(node, scope)
     node = node.child(
@@ -186,7 +199,7 @@ def _leaf(node: _Node, item: Item) -> None:
         if layer is not None:
             node = _layer_node(node, layer, item.pass_name)
         node = _library_node(node, frame, item.pass_name)
-    _operation(node, item)
+    return node
 
 
 def _layer_node(node: _Node, layer: str, pass_name: CallPass) -> _Node:

@@ -38,14 +38,18 @@ class Amounts:
         self.traffic_bytes += other.traffic_bytes
         self.peak_bytes += other.peak_bytes
         self.constant_bytes += other.constant_bytes
+        if other.predicted_seconds is not None:
+            self.predicted_seconds = (self.predicted_seconds or 0.0) + other.predicted_seconds
+        if other.collectives or other.sent_bytes or other.measured_seconds:  # most operations have none
+            self._add_tables(other)
+
+    def _add_tables(self, other: "Amounts") -> None:
         for axis, sent in other.sent_bytes.items():
             self.sent_bytes[axis] = self.sent_bytes.get(axis, 0.0) + sent
         for key, numbers in other.collectives.items():
             held = self.collectives.setdefault(key, [0.0, 0.0, 0.0, 0.0])
             for index, number in enumerate(numbers):
                 held[index] += number
-        if other.predicted_seconds is not None:
-            self.predicted_seconds = (self.predicted_seconds or 0.0) + other.predicted_seconds
         for device, seconds in other.measured_seconds.items():
             self.measured_seconds[device] = self.measured_seconds.get(device, 0.0) + seconds
 

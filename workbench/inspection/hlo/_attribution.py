@@ -94,8 +94,8 @@ def _kind(primitive: str) -> StageKind:
 class StageFinder:
     """The stages of all instructions of one module."""
 
-    def __init__(self, hlo: Hlo, runs: Runs) -> None:
-        self._hlo, self._runs = hlo, runs
+    def __init__(self, hlo: Hlo, runs: Runs, only: Stage | None = None) -> None:
+        self._hlo, self._runs, self._only = hlo, runs, None
         self._own: dict[Instruction, tuple[Stage, ...]] = {}
         self._inferred: dict[Instruction, Stage] = {}
         self._combined: dict[Instruction, tuple[Stage, ...]] = {}
@@ -108,11 +108,12 @@ class StageFinder:
             if not any(_STAGE.search(instruction.op_name) for instruction in self._own):
                 self._give_to_server()
             self._infer()
+        self._only = only  # of a program that is one stage as a whole: whatever names no other
 
     def stage(self, instruction: Instruction) -> Stage | None:
         """The stage of an instruction, None outside of all stages."""
         own = self._own.get(instruction)
-        return own[0] if own else self._inferred.get(instruction)
+        return own[0] if own else self._inferred.get(instruction, self._only)
 
     def stages(self, instruction: Instruction) -> tuple[Stage, ...]:
         """All stages of an instruction that the compiler combined from several."""

@@ -59,9 +59,11 @@ class CallTreeReader:
         self._at_peak = at_peak
         self._loops_around: dict[str, tuple[tuple[Scope, ...], bool]] = {hlo.entry.name: ((), False)}
         self._stacks: dict[tuple, tuple[tuple[Frame, ...], tuple[Frame, ...]]] = {}
+        self._split_places: dict[int, tuple[Place, tuple[tuple[Frame, ...], tuple[Frame, ...]]]] = {}  # by identity
         match = _NAME.match(hlo.name)
         self._name = re.sub(r"^_(lambda|unnamed_wrapped_function|unknown)_$", r"<\1>", match[1] if match else hlo.name)
-        stacks = {frames.stack(instruction) for instruction in hlo.instructions() if instruction.frame}
+        framed = {instruction.frame: instruction for instruction in hlo.instructions() if instruction.frame}
+        stacks = {frames.stack(instruction) for instruction in framed.values()}
         self._home = home_of(stacks, self._name)
         self._stage_calls = {} if plan is None else self._calls_of(plan)
         self._stage_of: dict[str, str | None] = {}
@@ -114,11 +116,11 @@ class CallTreeReader:
                 yield self._item(instruction, amounts)
 
     def _fusion(self, fusion: Instruction, times: float) -> Iterator[Item]:
-        parts: dict[tuple[Place | None, str], tuple[Instruction, Amounts]] = {}
+        parts: dict[tuple[int, str], tuple[Instruction, Amounts]] = {}  # places by identity: they are long to compare
 
         def part(inner: Instruction) -> Amounts:
             place = self._places.place(inner)
-            key = (place, inner.opcode if place is None else "")
+            key = (id(place), inner.opcode if place is None else "")
             if key not in parts:
                 parts[key] = (inner, Amounts())
             return parts[key][1]
@@ -239,6 +241,12 @@ class CallTreeReader:
         return self._loops_around[computation]
 
     def _split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+        known = self._split_places.get(id(place))
+        if known is None:
+            known = self._split_places[id(place)] = place, self._find_split(place)  # kept: an identity is not used again
+        return known[1]
+
+    def _find_split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
         called, stage = called_functions(place.op_name), self._stage_named(place.op_name)
         key = (place.stack, called, stage)
         if key not in self._stacks:

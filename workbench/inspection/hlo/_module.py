@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench.errors import InspectionError
-from workbench.inspection.hlo._attribution import StageFinder
+from workbench.inspection.hlo._attribution import Stage, StageFinder
 from workbench.inspection.hlo._call_tree import CallTreeReader
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
@@ -65,7 +65,7 @@ def inspect_module(
     platform = platform or next((device.platform for device in devices), None)
     try:
         with _without_collections():
-            inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh))
+            inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh), _only_stage(plan))
             return inspection.record(platform or _guess_platform(text), stats, available_bytes, plan)
     except InspectionError:
         raise
@@ -128,6 +128,13 @@ def _devices_of(compiled: Any) -> list[Any]:
         return []
 
 
+def _only_stage(plan: PlanRecord | None) -> Stage | None:
+    """The one stage of a program without clients: all of the module is its work."""
+    if plan is None or plan.placements or len(plan.stages) != 1:
+        return None
+    return Stage(plan.stages[0].path, plan.stages[0].kind)
+
+
 def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
     """Where in the mesh each position of the module's device list lies; None for the same order."""
     if mesh is None or mesh.abstract:
@@ -148,14 +155,21 @@ def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
 class _Inspection:
     """Everything that is computed once per module."""
 
-    def __init__(self, hlo: Hlo, text: str, mesh: MeshRecord | None, order: tuple[int, ...] | None) -> None:
+    def __init__(
+        self,
+        hlo: Hlo,
+        text: str,
+        mesh: MeshRecord | None,
+        order: tuple[int, ...] | None,
+        only: Stage | None = None,
+    ) -> None:
         self._hlo, self._text = hlo, text
         self._flops, self._traffic, self._elementwise = FlopCounter(hlo), Traffic(hlo), ElementwiseCounter(hlo)
         self._weights: dict[str, float] = {}
         self._unbounded = [i.name for i in hlo.instructions() if "?" in i.shape_text]
         self._callers = {callee: i for i in hlo.instructions() for callee in i.calls()}
         self._runs: Runs = count_runs(hlo, self._weight)
-        self._stages, self._frames = StageFinder(hlo, self._runs), Frames(hlo)
+        self._stages, self._frames = StageFinder(hlo, self._runs, only), Frames(hlo)
         axes = mesh and MeshAxes(
             names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order, slices=_slices(mesh)
         )
@@ -165,7 +179,7 @@ class _Inspection:
         self, platform: str, stats: Any | None, available_bytes: int | None, plan: PlanRecord | None
     ) -> ModuleRecord:
         """The module as a record."""
-        instructions = tuple(self._instruction(i) for i in self._hlo.instructions())
+        instructions = tuple(self._instructions())
         memory, at_peak = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
         collectives = tuple(self._collectives.records())
         known = not self._unbounded
@@ -195,17 +209,22 @@ class _Inspection:
         parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
         return CallTreeReader(*parts, collectives, at_peak, plan).record()
 
-    def _instruction(self, instruction: Instruction) -> InstructionRecord:
-        where = instruction.computation
-        fused = where in self._runs.fused or where in self._runs.regions
-        executions, stage, shape = self._runs.executions[where], self._stages.stage(instruction), instruction.shape
+    def _instructions(self) -> Iterator[InstructionRecord]:
+        for name, computation in self._hlo.computations.items():
+            fused = name in self._runs.fused or name in self._runs.regions
+            executions = self._runs.executions[name]
+            for instruction in computation.instructions:
+                yield self._instruction(instruction, fused, None if math.isnan(executions) else executions)
+
+    def _instruction(self, instruction: Instruction, fused: bool, executions: float | None) -> InstructionRecord:
+        stage, shape = self._stages.stage(instruction), instruction.shape
         return InstructionRecord(
             name=instruction.name,
             opcode=instruction.opcode,
-            computation=where,
+            computation=instruction.computation,
             shape=instruction.shape_text,
             size_bytes=shape.size_bytes,
-            executions=None if math.isnan(executions) else executions,
+            executions=executions,
             flops=0.0 if fused else self._flops.instruction(instruction),
             elementwise_flops=0.0 if fused else self._elementwise.instruction(instruction),
             accessed_bytes=0 if fused else self._traffic.instruction(instruction),

@@ -29,24 +29,24 @@ class Leaf:
     space: int  # 0: main memory (HBM); on TPU 1 is VMEM, 3 CMEM, 5 the host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """An array or a (nested) tuple of arrays, flattened."""
+    """An array or a (nested) tuple of arrays, flattened. `parse_shape` gives equal ones once: sums are kept."""
 
     leaves: tuple[Leaf, ...]
     is_tuple: bool
 
-    @property
+    @functools.cached_property
     def dimensions(self) -> tuple[int, ...]:
         """Dimensions of the first array."""
         return self.leaves[0].dimensions if self.leaves else ()
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         """Elements of the first array."""
         return self.leaves[0].elements if self.leaves else 0
 
-    @property
+    @functools.cached_property
     def size_bytes(self) -> int:
         """Bytes of all arrays, without padding."""
         return sum(leaf.size_bytes for leaf in self.leaves)
@@ -56,12 +56,12 @@ class Shape:
         """Bytes that only fill up the tiles of the layout, all arrays together."""
         return sum(leaf.padded_bytes - leaf.size_bytes for leaf in self.leaves)
 
-    @property
+    @functools.cached_property
     def main_bytes(self) -> int:
         """Padded bytes of the arrays that lie in main memory."""
         return sum(leaf.padded_bytes for leaf in self.leaves if leaf.space == 0)
 
-    @property
+    @functools.cached_property
     def space(self) -> int:
         """Memory space of the first array."""
         return self.leaves[0].space if self.leaves else 0

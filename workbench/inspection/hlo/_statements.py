@@ -9,6 +9,7 @@ _DEFINITION = re.compile(r"(?:ROOT\s+)?%?[\w.\-]+\s*=\s")
 _HEADER = re.compile(r"(?:ENTRY\s+)?%?[^\s(){}=@]+\s*(?:\(|\{|$)")
 _MARKS = re.compile(r'\\.|["{}()]|/\*|\*/|//')
 _ROW = re.compile(r"\d+ ")
+_PIECE = 65_536  # characters
 
 Kind = Literal["module", "table", "row", "computation", "instruction", "end", "unknown"]
 
@@ -107,10 +108,28 @@ def statements(text: str) -> Iterator[Statement]:
     """
     joiner = _Joiner()
     inside = in_table = False
-    for number, physical in enumerate(text.splitlines(), start=1):
+    whole: Statement | None = None  # an instruction that needs no joining, once the next line shows that it ended
+    for number, physical in enumerate(_lines(text), start=1):
+        if whole is not None:
+            line = physical.strip()
+            if not line:
+                continue
+            if _DEFINITION.match(line):
+                yield whole
+                whole = Statement("instruction", number, line) if _is_plain(line) else None
+                if whole is not None:
+                    continue
+            elif line[0] == "}":
+                yield whole
+            else:
+                joiner.add(whole.number, whole.text)
+            whole = None
         if not joiner.is_within_text:
             line = physical.strip()
             if not line:
+                continue
+            if inside and not joiner.first and _DEFINITION.match(line) and _is_plain(line):
+                whole = Statement("instruction", number, line)
                 continue
             if inside and not joiner.is_open and (line[0] == "}" or _DEFINITION.match(line)) and joiner.first:
                 yield Statement("instruction", joiner.number, joiner.take())
@@ -141,9 +160,21 @@ def statements(text: str) -> Iterator[Statement]:
         if ended.kind == "unknown":
             return
         inside, in_table = ended.kind == "computation", False
+    if whole is not None:
+        yield whole
     if joiner.first:
         kind: Kind = "instruction" if inside and not joiner.is_open else "unknown"
         yield Statement(kind, joiner.number, joiner.take())
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines of a text, split a piece at a time: a list of all would be as large as the text."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _PIECE)
+        end = len(text) if end < 0 else end + 1
+        yield from text[start:end].splitlines()
+        start = end
 
 
 def _outside(joiner: _Joiner, line: str) -> Statement | None:

@@ -10,12 +10,16 @@ from workbench.inspection.hlo._statements import Statement, statements
 
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([^\s({]+)\s*")
 _INSTRUCTION = re.compile(r"(ROOT\s+)?%?([^\s=]+)\s*=\s*")
+_SIMPLE = re.compile(r"(ROOT )?%([^\s=]+) = ([^\s(]\S*) ([a-z][\w\-]*)\(([^()]*)\)")
 _PLAIN_SHAPE = re.compile(r"(\S+)\s+([a-z][\w\-]*)\(")
 _TUPLE_OPCODE = re.compile(r"\)\s+([a-z][\w\-]*)\(")
 _NAMES = re.compile(r"%([^\s,()]+)")
 _SEPARATORS = re.compile(r"[,()\[\]{}]")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
+# What compilers write for JAX: nothing else in it is ever asked for.
+_METADATA = re.compile(r', metadata=\{op_name="([^"\\]*(?:\\.[^"\\]*)*)"(?: stack_frame_id=(\d+))?\}')
+_CALLING = re.compile(r"(?:calls|to_apply|condition|body|_computations?)=")
 _CALLED = re.compile(
     r"\b(calls|to_apply|condition|body|true_computation|false_computation|branch_computations|called_computations"
     r"|select|scatter)="
@@ -25,14 +29,18 @@ _CALLED = re.compile(
 
 @dataclass(slots=True, eq=False)
 class Instruction:
-    """One line of HLO. `attributes` is the text after the operands, kept unparsed until something asks."""
+    """One line of HLO. `attributes` is the text after the operands, kept unparsed until something asks.
+
+    Text that many instructions share is one object, and what is read already (operands, the metadata that JAX gives)
+    is kept once: a module of 100 MB has to fit into memory several times over.
+    """
 
     name: str
     opcode: str
     computation: str
     shape_text: str
     operands: tuple[str, ...]
-    arguments: str  # the text between the parentheses: the number of a parameter, the value of a constant
+    arguments: str  # the number of a parameter, the value of a constant; "" where operands stand there
     attributes: str
     root: bool
     op_name: str
@@ -51,6 +59,8 @@ class Instruction:
 
     def calls(self, *attributes: str) -> tuple[str, ...]:
         """The computations called through the named attributes (all of them when none is named)."""
+        if not self.called:
+            return ()
         return tuple(callee for attribute, callee in self.called if not attributes or attribute in attributes)
 
 
@@ -113,9 +123,10 @@ def parse_hlo(text: str) -> Hlo:
     header, tables, computations = "", {}, {}
     current: Computation | None = None
     table: list[str] = []
+    shared: dict[str, str] = {}
     for statement in statements(text):
         if statement.kind == "instruction" and current is not None:
-            _add(current, statement)
+            _add(current, statement, shared)
         elif statement.kind == "end":
             current = None
         elif statement.kind == "computation":
@@ -147,7 +158,50 @@ def _computation(statement: Statement) -> Computation:
     return Computation(start[2], start[1] is not None)
 
 
-def _add(computation: Computation, statement: Statement) -> None:
+def _add(computation: Computation, statement: Statement, shared: dict[str, str]) -> None:
+    line = statement.text
+    simple = _SIMPLE.match(line)
+    if simple is not None:  # nearly all that compilers print
+        root, name, shape, kind, arguments = simple.groups()
+        attributes = line[simple.end() :]
+    else:
+        root, name, shape, kind, arguments, attributes = _taken_apart(statement)
+    begin = attributes.find(", metadata={")
+    named = _METADATA.match(attributes, begin) if begin >= 0 else None
+    if named is not None:
+        op_name, frame = named.groups()
+        attributes = attributes[:begin] + attributes[named.end() :]
+    else:
+        op_name, frame = (found and found[1] for found in (_OP_NAME.search(attributes), _FRAME.search(attributes)))
+    if op_name and "\\" in op_name:
+        op_name = op_name.replace("\\'", "'")
+    op_name = op_name or ""
+    share = shared.setdefault
+    name, attributes = share(name, name), share(attributes, attributes)
+    operands: tuple[str, ...] = ()
+    if kind not in ("constant", "parameter"):
+        operands, arguments = tuple([shared.get(operand, operand) for operand in _operands(arguments)]), ""
+    instruction = Instruction(
+        name,
+        share(kind, kind),
+        computation.name,
+        share(shape, shape),
+        operands,
+        arguments,
+        attributes,
+        root is not None,
+        share(op_name, op_name),
+        int(frame) if frame else 0,
+        _called(attributes, regions=kind == "select-and-scatter"),
+    )
+    computation.instructions.append(instruction)
+    computation.by_name[name] = instruction
+    if root is not None:
+        computation.root = instruction
+
+
+def _taken_apart(statement: Statement) -> tuple[str | None, str, str, str, str, str]:
+    """ROOT, name, shape, opcode, arguments and attributes of a statement of any form."""
     line = statement.text
     start = _INSTRUCTION.match(line)
     if start is None:
@@ -162,26 +216,8 @@ def _add(computation: Computation, statement: Statement) -> None:
     close = -1 if opcode is None else _closing(line, opcode.end())
     if opcode is None or close < 0:
         raise InspectionError(_not_hlo(statement))
-    arguments, attributes = line[opcode.end() : close], line[close + 1 :]
-    name = opcode[opcode.lastindex or 1]
-    op_name, frame = _OP_NAME.search(attributes), _FRAME.search(attributes)
-    instruction = Instruction(
-        name=start[2],
-        opcode=name,
-        computation=computation.name,
-        shape_text=line[shape_start:shape_end],
-        operands=() if name in ("constant", "parameter") else _operands(arguments),
-        arguments=arguments,
-        attributes=attributes,
-        root=start[1] is not None,
-        op_name=op_name[1].replace("\\'", "'") if op_name else "",
-        frame=int(frame[1]) if frame else 0,
-        called=_called(attributes, regions=name == "select-and-scatter"),
-    )
-    computation.instructions.append(instruction)
-    computation.by_name[instruction.name] = instruction
-    if instruction.root:
-        computation.root = instruction
+    shape, kind = line[shape_start:shape_end], opcode[opcode.lastindex or 1]
+    return start[1], start[2], shape, kind, line[opcode.end() : close], line[close + 1 :]
 
 
 def _closing(line: str, start: int) -> int:
@@ -195,10 +231,10 @@ def _closing(line: str, start: int) -> int:
     return close
 
 
-def _operands(arguments: str) -> tuple[str, ...]:
+def _operands(arguments: str) -> list[str]:
     if "%" in arguments:
-        return tuple(_NAMES.findall(arguments))
-    return tuple(part.split()[-1] for part in _split(arguments) if part.strip())  # HLO printed without "%"
+        return _NAMES.findall(arguments)
+    return [part.split()[-1] for part in _split(arguments) if part.strip()]  # HLO printed without "%"
 
 
 def _split(arguments: str) -> Iterator[str]:
@@ -213,9 +249,8 @@ def _split(arguments: str) -> Iterator[str]:
 
 
 def _called(attributes: str, *, regions: bool) -> tuple[tuple[str, str], ...]:
-    if "=%" not in attributes and "={%" not in attributes and "to_apply=" not in attributes and not regions:
-        if not any(f"{word}=" in attributes for word in ("calls", "condition", "body", "_computation", "computations")):
-            return ()
+    if not regions and "=%" not in attributes and "={%" not in attributes and not _CALLING.search(attributes):
+        return ()
     found = []
     for attribute, several, one in _CALLED.findall(attributes):
         if regions or attribute not in ("select", "scatter"):
@@ -247,10 +282,11 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
         return f"computation `{computation.name}` defines an instruction twice"
     defined: set[str] = set()
     for instruction in computation.instructions:
-        lost = [f"%{operand}" for operand in instruction.operands if operand not in defined]
-        lost += [f"computation %{callee}" for _, callee in instruction.called if callee not in computations]
-        if lost:
-            return f"`{instruction.name}` reads {', '.join(lost)}, which stands nowhere before it"
+        if not defined.issuperset(instruction.operands) or instruction.called:
+            lost = [f"%{operand}" for operand in instruction.operands if operand not in defined]
+            lost += [f"computation %{callee}" for _, callee in instruction.called if callee not in computations]
+            if lost:
+                return f"`{instruction.name}` reads {', '.join(lost)}, which stands nowhere before it"
         defined.add(instruction.name)
         for callee in instruction.calls("calls") if instruction.opcode == "fusion" else ():
             taken = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)
