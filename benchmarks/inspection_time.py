@@ -3,13 +3,14 @@
 `python -m benchmarks.inspection_time` compiles a training step of twelve transformer layers (Flax NNX, AdamW) and
 prints CPU seconds of: XLA's compilation, reading the compiled module with its call tree, and everything that `inspect`
 adds to tracing, lowering and compiling, all of one call, so that another process on the same cores slows both sides
-of the ratio. It does so several times and prints medians and ranges. Then it reads a module of about 100,000 instructions, made of copies of that one, and
-prints seconds and the peak of Python's memory as a multiple of the text.
+of the ratio. It does so several times and prints medians and ranges. Then it reads a module of about 100,000
+instructions, made of copies of that one, and prints seconds and the peak of Python's memory as a multiple of the text.
 """
 
 import argparse
 import re
 import statistics
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -53,7 +54,6 @@ def main() -> None:
 def inspection_seconds(layers: int) -> dict[str, float]:
     """CPU seconds of `inspect` of a step that was never traced before, by what it spends them on."""
     import workbench as wb
-    from workbench.inspection import _program
 
     wb.trace(lambda x: 2 * x)(1.0).inspect()  # the package's own modules are loaded before the clock starts
     step, args = transformer_step(layers)
@@ -61,7 +61,7 @@ def inspection_seconds(layers: int) -> dict[str, float]:
     methods = (
         (jax.stages.Traced, "lower", "lowering"),
         (jax.stages.Lowered, "compile", "compilation"),
-        (_program, "inspect_module", "reading"),
+        (sys.modules["workbench.inspection._program"], "inspect_module", "reading"),
     )
     known = [getattr(holder, method) for holder, method, _ in methods]
     for (holder, method, name), original in zip(methods, known, strict=True):

@@ -33,6 +33,26 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
         return None
 
 
+def buffer_assignment_of(compiled: Any, stats: Any) -> tuple[bytes, bytes] | None:
+    """The compiler's plan of memory.
+
+    Args:
+        compiled: A `jax.stages.Compiled`, or anything else.
+        stats: What its `memory_analysis()` returned.
+
+    Returns:
+        A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None where this
+        backend or jaxlib tells none, or the module is larger than 64 MiB.
+    """
+    try:
+        assignment = stats.serialized_buffer_assignment_proto
+        modules = compiled.runtime_executable().hlo_modules()
+        module = modules[0].as_serialized_hlo_module_proto() if assignment and len(modules) == 1 else b""
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        return None
+    return (bytes(assignment), module) if module and len(module) <= _MOST_BYTES else None
+
+
 def _module_of(serialized: bytes) -> bytes:
     """An `HloProto` begins with its module, a module with its name, and a name with no line break."""
     if serialized[0] != 0x0A:

@@ -238,7 +238,7 @@ def _inspect_stablehlo(
             stablehlo=text,
             notes=tuple(said),
         )
-    module = inspect_module(hlo, mesh=mesh, platform="cpu")
+    module = inspect_module(hlo, mesh=mesh, platform="cpu", peak_bytes=memory.peak_bytes)
     known = {
         field: getattr(memory, field)
         for field in ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "peak_bytes")

@@ -298,6 +298,7 @@ class Inspection:
                 platform=machine.platform,
                 available_bytes=machine.available_bytes,
                 plan=described,
+                peak_bytes=compilation.memory.peak_bytes,
             )
             module = module.replace(memory=_joined_memory(module, compilation.memory), devices=machine.devices)
             module = _staged(module, described)

@@ -21,12 +21,12 @@ from workbench.inspection.call_tree import (
     split_stack,
     trim,
 )
+from workbench.inspection.hlo._assignment import RESERVED, Held
 from workbench.inspection.hlo._attribution import stages_of
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
-from workbench.inspection.hlo._memory import Buffer
 from workbench.inspection.hlo._places import Place, Places
 from workbench.inspection.hlo._shapes import parse_shape
 from workbench.inspection.hlo._text import Hlo, Instruction
@@ -50,13 +50,14 @@ class CallTreeReader:
         flops: FlopCounter,
         traffic: Traffic,
         collectives: Iterable[CollectiveRecord],
-        at_peak: tuple[Buffer, ...],
+        held: tuple[Held, ...],
+        note: str,
         plan: PlanRecord | None = None,
     ) -> None:
         self._hlo, self._runs = hlo, runs
         self._flops, self._traffic, self._elementwise = flops, traffic, ElementwiseCounter(hlo)
         self._collectives = {record.name: record for record in collectives}
-        self._at_peak = at_peak
+        self._held, self._peak_note = held, note
         self._loops_around: dict[str, tuple[tuple[Scope, ...], bool]] = {hlo.entry.name: ((), False)}
         self._stacks: dict[tuple, tuple[tuple[Frame, ...], tuple[Frame, ...]]] = {}
         self._split_places: dict[int, tuple[Place, tuple[tuple[Frame, ...], tuple[Frame, ...]]]] = {}  # by identity
@@ -64,20 +65,22 @@ class CallTreeReader:
         self._name = re.sub(r"^_(lambda|unnamed_wrapped_function|unknown)_$", r"<\1>", match[1] if match else hlo.name)
         framed = {instruction.frame: instruction for instruction in hlo.instructions() if instruction.frame}
         stacks = {frames.stack(instruction) for instruction in framed.values()}
+        if plan is not None and not _names(stacks, self._name) and _names(stacks, plan.name):
+            self._name = plan.name  # `jax.pmap` compiles a function of its own around the user's
+        self._arguments = [] if plan is None else [value.name for value in plan.inputs]
+        if len(self._arguments) != len(hlo.entry.parameters):  # what the program does not read is no parameter
+            self._arguments = []
         self._home = home_of(stacks, self._name)
         self._stage_calls = {} if plan is None else self._calls_of(plan)
         self._stage_of: dict[str, str | None] = {}
         self._outer = outer_frames(stacks, self._name) if stacks else frozenset()
-        if stacks and not any(f.function.rsplit(".", 1)[-1] == self._name for stack in stacks for f in stack):
+        if stacks and not _names(stacks, self._name):
             self._outer = self._common_start(stacks)
         self._places = Places(hlo, runs, frames, lambda place: not place.stack or bool(self._split(place)[0]))
 
     def record(self) -> CallTreeRecord:
         """The tree."""
-        notes = [
-            "peak bytes are those of the buffers that are alive at the peak of the reconstructed schedule; an argument "
-            "of the program is counted at the line that reads it first"
-        ]
+        notes = [f"{self._peak_note}; an argument of the program is counted at the line that reads it first"]
         items = list(self._items())
         if any(item.at_least for item in items):
             notes.append("a loop whose length is not known before it runs is counted as one turn")
@@ -97,9 +100,8 @@ class CallTreeReader:
                     not inner and instruction.opcode not in _SILENT and (times or instruction.name in self._collectives)
                 ):
                     yield from self._work(instruction, times)
-        for buffer in self._at_peak:
-            if buffer.leaf.padded_bytes:
-                yield self._alive(buffer)
+        for held in self._held:
+            yield self._alive(held)
 
     def _work(self, instruction: Instruction, times: float) -> Iterator[Item]:
         if instruction.name in self._collectives:
@@ -192,11 +194,15 @@ class CallTreeReader:
     def _made(self, maker: Instruction, taker: Instruction | None) -> Instruction:
         return maker if taker is None or self._places.is_own(maker) or self._places.place(taker) is None else taker
 
-    def _alive(self, buffer: Buffer) -> Item:
-        instruction = buffer.instruction
-        amounts = Amounts(peak_bytes=buffer.leaf.padded_bytes)
+    def _alive(self, held: Held) -> Item:
+        instruction = held.instruction
+        amounts = Amounts(peak_bytes=held.size_bytes)
+        if instruction is None:
+            return Item((), (), (), "forward", RESERVED, amounts)
         if instruction.opcode == "parameter" and instruction.computation == self._hlo.entry.name:
-            return self._item(instruction, amounts, operation=f"argument {_plain(instruction.op_name)}".rstrip())
+            number = int(instruction.arguments)
+            known = self._arguments[number] if self._arguments else _plain(instruction.op_name)
+            return self._item(instruction, amounts, operation=f"argument {known}".rstrip())
         return self._item(instruction, amounts)
 
     def _item(
@@ -243,7 +249,10 @@ class CallTreeReader:
     def _split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
         known = self._split_places.get(id(place))
         if known is None:
-            known = self._split_places[id(place)] = place, self._find_split(place)  # kept: an identity is not used again
+            known = self._split_places[id(place)] = (
+                place,
+                self._find_split(place),
+            )  # kept: an identity is not used again
         return known[1]
 
     def _find_split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
@@ -310,6 +319,10 @@ def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scop
         else:
             found.append(Scope(name, "scope"))
     return (*found, *waiting)
+
+
+def _names(stacks: Iterable[tuple[Frame, ...]], name: str) -> bool:
+    return any(is_named(frame, name) for stack in stacks for frame in stack)
 
 
 def _plain(op_name: str) -> str:

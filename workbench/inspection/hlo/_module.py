@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench.errors import InspectionError
+from workbench.inspection.hlo._assignment import Held, divide_peak
 from workbench.inspection.hlo._attribution import Stage, StageFinder
 from workbench.inspection.hlo._call_tree import CallTreeReader
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
@@ -16,7 +17,7 @@ from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, count_runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
-from workbench.inspection.hlo._memory import Buffer, read_memory
+from workbench.inspection.hlo._memory import read_memory
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
@@ -38,6 +39,7 @@ def inspect_module(
     platform: str | None = None,
     available_bytes: int | None = None,
     plan: PlanRecord | None = None,
+    peak_bytes: int | None = None,
 ) -> ModuleRecord:
     """Reads what the compiler made of a program; nothing runs.
 
@@ -48,6 +50,7 @@ def inspect_module(
         platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
         available_bytes: Memory of one device, for the question whether the program fits.
         plan: The program's plan. Its stages tell the calls that lead to their clients' work, which is compiled without.
+        peak_bytes: The peak of memory that the compiler stated, where `compiled` is text, which does not hold it.
 
     Returns:
         The module. Its `notes` say what could not be known: loops of unknown length, custom calls, an unknown backend.
@@ -66,7 +69,9 @@ def inspect_module(
     try:
         with _without_collections():
             inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh), _only_stage(plan))
-            return inspection.record(platform or _guess_platform(text), stats, available_bytes, plan)
+            return inspection.record(
+                platform or _guess_platform(text), stats, available_bytes, plan, compiled, peak_bytes
+            )
     except InspectionError:
         raise
     except RecursionError as error:
@@ -176,11 +181,20 @@ class _Inspection:
         self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
 
     def record(
-        self, platform: str, stats: Any | None, available_bytes: int | None, plan: PlanRecord | None
+        self,
+        platform: str,
+        stats: Any | None,
+        available_bytes: int | None,
+        plan: PlanRecord | None,
+        compiled: Any,
+        peak_bytes: int | None,
     ) -> ModuleRecord:
         """The module as a record."""
         instructions = tuple(self._instructions())
         memory, at_peak = read_memory(self._hlo, stats, self._frames.source, available=available_bytes)
+        if peak_bytes is None:
+            peak_bytes = memory.peak_bytes
+        held, note = divide_peak(self._hlo, compiled, stats, peak_bytes, at_peak)
         collectives = tuple(self._collectives.records())
         known = not self._unbounded
         flops = _total((i.flops, i.executions) for i in instructions) if known else None
@@ -198,16 +212,16 @@ class _Inspection:
             attributed_instructions=_share([(1.0, i.stage) for i in working]),
             attributed_flops=_share([(i.flops * _once(i.executions), i.stage) for i in working]),
             attributed_bytes=_share([(i.accessed_bytes * _once(i.executions), i.stage) for i in working]),
-            call_tree=self._call_tree(collectives, at_peak, plan),
+            call_tree=self._call_tree(collectives, held, note, plan),
             text=self._text,
             notes=tuple(self._notes(platform)),
         )
 
     def _call_tree(
-        self, collectives: tuple[CollectiveRecord, ...], at_peak: tuple[Buffer, ...], plan: PlanRecord | None
+        self, collectives: tuple[CollectiveRecord, ...], held: tuple[Held, ...], note: str, plan: PlanRecord | None
     ) -> CallTreeRecord:
         parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
-        return CallTreeReader(*parts, collectives, at_peak, plan).record()
+        return CallTreeReader(*parts, collectives, held, note, plan).record()
 
     def _instructions(self) -> Iterator[InstructionRecord]:
         for name, computation in self._hlo.computations.items():

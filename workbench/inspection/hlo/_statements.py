@@ -108,28 +108,10 @@ def statements(text: str) -> Iterator[Statement]:
     """
     joiner = _Joiner()
     inside = in_table = False
-    whole: Statement | None = None  # an instruction that needs no joining, once the next line shows that it ended
     for number, physical in enumerate(_lines(text), start=1):
-        if whole is not None:
-            line = physical.strip()
-            if not line:
-                continue
-            if _DEFINITION.match(line):
-                yield whole
-                whole = Statement("instruction", number, line) if _is_plain(line) else None
-                if whole is not None:
-                    continue
-            elif line[0] == "}":
-                yield whole
-            else:
-                joiner.add(whole.number, whole.text)
-            whole = None
         if not joiner.is_within_text:
             line = physical.strip()
             if not line:
-                continue
-            if inside and not joiner.first and _DEFINITION.match(line) and _is_plain(line):
-                whole = Statement("instruction", number, line)
                 continue
             if inside and not joiner.is_open and (line[0] == "}" or _DEFINITION.match(line)) and joiner.first:
                 yield Statement("instruction", joiner.number, joiner.take())
@@ -160,8 +142,6 @@ def statements(text: str) -> Iterator[Statement]:
         if ended.kind == "unknown":
             return
         inside, in_table = ended.kind == "computation", False
-    if whole is not None:
-        yield whole
     if joiner.first:
         kind: Kind = "instruction" if inside and not joiner.is_open else "unknown"
         yield Statement(kind, joiner.number, joiner.take())

@@ -1,0 +1,98 @@
+"""The peak of memory on a call tree is the compiler's, divided over the lines whose values it is reserved for."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import workbench as wb
+from workbench.inspection.hlo import inspect_module
+from workbench.inspection.hlo._assignment import Allocation, Placed, _addresses as addresses, fields, read_allocations
+
+
+def step(w, x):
+    def loss(w):
+        hidden = jnp.tanh(x @ w)
+        return (jnp.tanh(hidden @ w.T) ** 2).sum()
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+ARGS = jnp.ones((96, 128)), jnp.ones((64, 96))
+
+
+@pytest.fixture(scope="module", params=[(), (0,)], ids=["kept", "donated"])
+def compiled(request):
+    return jax.jit(step, donate_argnums=request.param).lower(*ARGS).compile()
+
+
+def stated(compiled):
+    told = compiled.memory_analysis()
+    parts = told.argument_size_in_bytes + told.output_size_in_bytes + told.temp_size_in_bytes
+    return max(told.peak_memory_in_bytes, parts - told.alias_size_in_bytes)
+
+
+def test_nodes_add_up_to_the_compilers_peak(compiled):
+    module = inspect_module(compiled)
+    own = sum(node.own.peak_bytes for node in module.call_tree.nodes)
+    assert own == module.call_tree.root.total.peak_bytes == module.memory.peak_bytes == stated(compiled)
+
+
+def test_every_argument_counts_its_bytes_once(compiled):
+    tree = inspect_module(compiled).call_tree
+    counted = {node.name: node.own.peak_bytes for node in tree.nodes if node.name.startswith("argument")}
+    assert counted == {"argument w": 4 * 96 * 128, "argument x": 4 * 64 * 96}
+
+
+def test_all_of_the_peak_is_on_lines(compiled):
+    assert inspect_module(compiled).call_tree.attributed_to_line["peak_bytes"] == 1.0
+
+
+def test_what_the_compiler_reserves_beyond_the_schedule_is_a_node_of_its_own(compiled):
+    text = compiled.as_text()
+    reached = inspect_module(text).call_tree.root.total.peak_bytes
+    tree = inspect_module(text, peak_bytes=int(reached) + 1000).call_tree
+    (rest,) = [node for node in tree.nodes if node.kind == "unattributed"]
+    assert rest.total.peak_bytes == 1000
+    assert tree.root.total.peak_bytes == reached + 1000
+
+
+def test_memory_that_the_compiler_shares_counts_less(compiled):
+    text = compiled.as_text()
+    reached = inspect_module(text).call_tree.root.total.peak_bytes
+    tree = inspect_module(text, peak_bytes=int(reached) // 2).call_tree
+    assert tree.root.total.peak_bytes == pytest.approx(reached / 2)
+    assert "each counts 50% of its bytes" in tree.notes[0]
+
+
+def test_addresses_are_of_who_lives_there_at_the_peak_else_of_the_largest():
+    placed = (Placed("early", 0, 400), Placed("alive", 100, 100), Placed("small", 300, 200), Placed("end", 1000, 24))
+    parts = list(addresses(Allocation(1024, None, placed), {"alive"}))
+    assert parts == [
+        ("early", 100), ("alive", 100), ("early", 100), ("early", 100), ("small", 100), (None, 500), ("end", 24),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x80", b"\x09abc"])
+def test_message_that_is_cut_off_is_no_plan(message):
+    with pytest.raises(ValueError, match="cut off"):
+        list(fields(message))
+
+
+def test_allocations_are_those_of_the_compilers_totals(compiled):
+    told = compiled.memory_analysis()
+    module = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    allocations = list(read_allocations(told.serialized_buffer_assignment_proto, module))
+    arguments = sum(each.size for each in allocations if each.parameter is not None)
+    assert arguments == told.argument_size_in_bytes
+    assert sum(each.size for each in allocations) == stated(compiled)
+
+
+def test_pmap_is_named_as_the_users_function():
+    record = wb.trace(jax.pmap(product, in_axes=(None, 0)))(ARGS[0], ARGS[1][None]).inspect()
+    tree = record.call_tree
+    assert tree.root.name == "product"
+    assert {node.name for node in tree.nodes if node.name.startswith("argument")} == {"argument w", "argument x"}
+
+
+def product(w, x):
+    return x @ w

@@ -1,0 +1,212 @@
+"""The compiler's own peak of memory, divided over the instructions whose values it is reserved for.
+
+XLA plans memory as allocations: one per argument, one per result that is no argument's, and an arena in which
+temporaries share addresses. It hands out that plan beside the program (`serialized_buffer_assignment_proto`).
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from workbench._jax_compat.hlo import buffer_assignment_of
+from workbench.inspection.hlo._memory import Buffer
+from workbench.inspection.hlo._text import Hlo, Instruction
+
+RESERVED = "reserved by the compiler"
+_ALIGNMENT = 64  # bytes: what XLA leaves between two buffers of an arena belongs to the first
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Held(NamedTuple):
+    """Bytes of the peak and the instruction whose value they hold; None where no value is known."""
+
+    instruction: Instruction | None
+    size_bytes: float
+
+
+class Placed(NamedTuple):
+    """A value in an allocation."""
+
+    instruction: str
+    offset: int
+    size: int
+
+
+class Allocation(NamedTuple):
+    """Memory that the compiler reserves."""
+
+    size: int
+    parameter: int | None  # the number of the argument that it belongs to
+    placed: tuple[Placed, ...]
+
+
+def divide_peak(
+    hlo: Hlo, compiled: Any, stats: Any | None, peak_bytes: int | None, at_peak: tuple[Buffer, ...]
+) -> tuple[tuple[Held, ...], str]:
+    """Who holds the bytes of the peak.
+
+    Args:
+        hlo: The module.
+        compiled: What it was read from: a `jax.stages.Compiled` tells the compiler's plan of memory, text does not.
+        stats: What its `memory_analysis()` returned, or None.
+        peak_bytes: The peak that the compiler states; None where it states none.
+        at_peak: The values that are alive at the peak of the reconstructed schedule.
+
+    Returns:
+        Shares that add up to the compiler's peak (to that of the schedule without one), and a note on their origin.
+    """
+    alive = [Held(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
+    reached = sum(held.size_bytes for held in alive)
+    if not peak_bytes:
+        return tuple(alive), (
+            "peak bytes are those of the values that are alive at the peak of the reconstructed schedule"
+        )
+    allocations = _allocations(compiled, stats)
+    if allocations and sum(allocation.size for allocation in allocations) == peak_bytes:
+        return tuple(_planned(hlo, allocations, at_peak)), (
+            "peak bytes are the compiler's: memory that it reserves for a call counts for the value that is alive "
+            "there at the peak of the schedule, else for the largest value that it puts there"
+        )
+    note = f"the schedule's peak of {reached:,} bytes is laid on the lines; the compiler states {peak_bytes:,}"
+    if reached <= peak_bytes:
+        rest = [Held(None, peak_bytes - reached)] if reached < peak_bytes else []
+        return (*alive, *rest), f"{note}, and what it reserves beyond is a node of its own"
+    factor = peak_bytes / reached
+    return tuple(Held(held.instruction, held.size_bytes * factor) for held in alive), (
+        f"{note}: it shares memory between values, so that each counts {factor:.0%} of its bytes"
+    )
+
+
+def _allocations(compiled: Any, stats: Any | None) -> list[Allocation]:
+    plan = buffer_assignment_of(compiled, stats)
+    try:
+        return [] if plan is None else list(read_allocations(*plan))
+    except (ValueError, TypeError):  # another XLA's messages: the schedule is what is left
+        return []
+
+
+def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
+    """The memory that a call of a program takes, from a `BufferAssignmentProto` and its `HloModuleProto`.
+
+    Constants and what is kept per thread do not count: the compilers' totals leave them out as well.
+
+    Raises:
+        ValueError: if a message is cut off.
+    """
+    values: dict[int, tuple[int, int]] = {}  # id of a value -> id of its instruction, size
+    allocations: list[dict[int, list[Any]]] = []
+    for number, value in fields(assignment):
+        if number == 1:
+            read = dict(fields(value))
+            values[read.get(1, 0)] = dict(fields(read.get(3, b""))).get(4, 0), read.get(2, 0)
+        elif number == 3:
+            found: dict[int, list[Any]] = {}
+            for key, each in fields(value):
+                found.setdefault(key, []).append(each)
+            if not any(found.get(flag) for flag in (3, 12)):  # per thread, constant
+                allocations.append(found)
+    names = _names(module, {instruction for instruction, _ in values.values()})
+    for found in allocations:
+        placed = []
+        for each in found.get(9, ()):
+            read = dict(fields(each))
+            instruction, size = values.get(read.get(1, 0), (0, 0))
+            if instruction in names:
+                placed.append(Placed(names[instruction], read.get(2, 0), read.get(3, size)))
+        parameter = found.get(6, [0])[0] if found.get(5) else None
+        yield Allocation(found.get(2, [0])[0], parameter, tuple(placed))
+
+
+def _names(module: bytes, wanted: set[int]) -> dict[int, str]:
+    computations, names = {instruction >> 32 for instruction in wanted}, {}
+    for number, computation in fields(module):
+        if number != 3:
+            continue
+        parts = list(fields(computation))
+        if next((value for key, value in parts if key == 5), 0) not in computations:
+            continue
+        for key, instruction in parts:
+            if key != 2:
+                continue
+            name = b""
+            for field, value in fields(instruction):
+                if field == 1:
+                    name = value
+                elif field == 35:
+                    names[value] = name.decode()
+                    break
+    return names
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Numbers and values of the fields of a protobuf message.
+
+    Raises:
+        ValueError: if it is cut off.
+    """
+    index, end = 0, len(message)
+    while index < end:
+        key, index = _varint(message, index)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, index = _varint(message, index)
+            yield number, value
+            continue
+        if kind == _BYTES:
+            size, index = _varint(message, index)
+        else:
+            size = {_FIXED64: 8, _FIXED32: 4}.get(kind, end)
+        if index + size > end:
+            fact = "a message is cut off"
+            raise ValueError(fact)
+        yield number, message[index : index + size]
+        index += size
+
+
+def _varint(message: bytes, index: int) -> tuple[int, int]:
+    value = shift = 0
+    while index < len(message):
+        byte = message[index]
+        value |= (byte & 0x7F) << shift
+        index, shift = index + 1, shift + 7
+        if byte < 0x80:
+            return value, index
+    fact = "a number is cut off"
+    raise ValueError(fact)
+
+
+def _planned(hlo: Hlo, allocations: Iterable[Allocation], at_peak: tuple[Buffer, ...]) -> Iterator[Held]:
+    by_name = {i.name: i for c in hlo.computations.values() for i in c.instructions}
+    parameters = hlo.entry.parameters
+    alive = {buffer.instruction.name for buffer in at_peak}
+    for allocation in allocations:
+        if allocation.parameter is not None:
+            yield Held(parameters.get(allocation.parameter), allocation.size)
+            continue
+        sums: dict[str | None, int] = {}
+        for name, size in _addresses(allocation, alive):
+            sums[name] = sums.get(name, 0) + size
+        for name, size in sums.items():
+            yield Held(by_name.get(name) if name else None, size)
+
+
+def _addresses(allocation: Allocation, alive: set[str]) -> Iterator[tuple[str | None, int]]:
+    """Whose each part of an allocation is: of a value that is alive, else of the largest one that lies there."""
+    starting = sorted(allocation.placed, key=lambda placed: placed.offset)
+    bounds = {0, allocation.size}
+    for placed in starting:
+        bounds.update((placed.offset, min(placed.offset + placed.size, allocation.size)))
+    edges, here, following, last = sorted(bounds), [], 0, None
+    for low, high in itertools.pairwise(edges):
+        while following < len(starting) and starting[following].offset <= low:
+            placed = starting[following]
+            heapq.heappush(here, (placed.instruction not in alive, -placed.size, following, placed))
+            following += 1
+        while here and here[0][3].offset + here[0][3].size <= low:
+            heapq.heappop(here)
+        if here:
+            last = here[0][3].instruction
+            yield last, high - low
+        else:
+            yield last if high - low < _ALIGNMENT else None, high - low
