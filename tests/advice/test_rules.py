@@ -6,6 +6,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench.inspection import order_of_jax
+from workbench.records import DeviceRecord
 
 
 def rules(advice):
@@ -267,6 +269,63 @@ def summed(mesh):
 
     shard = jax.shard_map(sums, mesh=mesh, in_specs=P("data", "model"), out_specs=P())
     return wb.inspect(jax.jit(shard))(jax.ShapeDtypeStruct((64, 128), "float32"))
+
+
+def chunked(chunk_size):
+    """Local training on 32 clients whose hidden layers are larger than their data."""
+
+    @wb.program(clients=32)
+    def train(w, x):
+        def loss(w, x):
+            return jnp.mean(jnp.tanh(jnp.tanh(x @ w) @ w.T) ** 2)
+
+        return wb.reduce_mean(wb.map_fn(jax.grad(loss), (wb.broadcast(w), x)))
+
+    return wb.jit(train, chunk_size=chunk_size)
+
+
+CLIENT_ARGS = jnp.ones((64, 4096)), jnp.ones((32, 64, 64))
+
+
+def test_clients_that_are_computed_together_for_nothing_are_found_and_another_chunk_is_compiled():
+    advice = wb.advise(chunked(32))(*CLIENT_ARGS)
+    found = next(each for each in advice.findings if each.rule == "chunk size")
+    assert found.is_verified
+    assert found.gain.after < 0.5 * found.gain.before
+    assert "chunk_size=1)" in found.code
+
+
+def test_chunk_size_that_is_left_to_the_workbench_is_no_finding():
+    assert "chunk size" not in rules(wb.advise(chunked("auto"))(*CLIENT_ARGS))
+
+
+V5E = [DeviceRecord(id=i, position=(), platform="tpu", kind="TPU v5 lite", host=0, coords=(i % 4, i // 4, 0),
+                    core_on_chip=0) for i in range(8)]  # fmt: skip
+
+
+def on_torus(record, numbers):
+    """The record on the chips of a v5e:2x4, in the given order."""
+    positions = [device.position for device in record.mesh.devices]
+    devices = tuple(V5E[i].replace(position=position) for i, position in zip(numbers, positions, strict=True))
+    return record.replace(mesh=record.mesh.replace(devices=devices))
+
+
+def test_order_of_devices_whose_groups_lie_apart_is_found(summed):
+    advice = wb.advice.advise_record(on_torus(summed, [0, 7, 1, 6, 2, 5, 3, 4]))  # `model` pairs up far corners
+    found = next(each for each in advice.findings if each.rule == "order of devices")
+    assert found.axes == ("model",)
+    assert "links apart" in found.what
+    assert found.code == 'mesh = jax.make_mesh((4, 2), ("data", "model"))'
+
+
+def test_order_of_jax_itself_is_no_finding(summed):
+    of_jax = order_of_jax(on_torus(summed, range(8)).mesh)
+    for numbers in (range(8), [device.id for device in of_jax.devices]):
+        assert "order of devices" not in rules(wb.advice.advise_record(on_torus(summed, numbers)))
+
+
+def test_devices_without_places_have_no_order_to_advise_on(summed):
+    assert "order of devices" not in rules(wb.advice.advise_record(summed))
 
 
 def across(record, axis):

@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from workbench.advice._chunks import chunk_size as chunk_size_rule
 from workbench.advice._collectives import gather_and_slice, loop_invariant_gather, reduced_then_sliced, wide_collective
 from workbench.advice._evidence import with_evidence
 from workbench.advice._host import host_in_loop, retraces
-from workbench.advice._links import slow_axis
+from workbench.advice._links import device_order, slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
@@ -34,7 +36,9 @@ RULES: tuple[Rule, ...] = (
     unused_axis,
     unbalanced_clients,
     empty_slots,
+    chunk_size_rule,
     slow_axis,
+    device_order,
     host_in_loop,
     retraces,
     small_loop_body,
@@ -49,6 +53,7 @@ def advise_record(
     recompile: Recompile | None = None,
     planner: SearchProgram | None = None,
     fn: Callable | None = None,
+    chunk_size: Any = "auto",
     at_most: int = 20,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
@@ -61,6 +66,7 @@ def advise_record(
             (donation, specs) are verified by compiling them. Without it none is.
         planner: Prices the program with other specs; the rules that try some need it.
         fn: The function itself: what compiles it (`jax.jit`, `nnx.jit`), and how often it did so here.
+        chunk_size: The chunk size that it was compiled with, as the user gave it.
         at_most: Findings to keep.
         progress: Called with what is done now and the seconds so far.
         cancel: Ends the verification once it is set; findings that were not verified by then are kept as estimates.
@@ -83,7 +89,15 @@ def advise_record(
             "compiled instructions: inspect it on a mesh of devices, or for a `target`."
         )
         raise InspectionError(message)
-    program = Compiled(record, record.module, planner, traces=count_traces(fn), wrapper=wrapper_of(fn))
+    program = Compiled(
+        record,
+        record.module,
+        planner,
+        traces=count_traces(fn),
+        chunk_size=chunk_size,
+        recompile=recompile,
+        wrapper=wrapper_of(fn),
+    )
     began = time.monotonic()
 
     def report(phase: str) -> None:

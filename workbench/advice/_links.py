@@ -1,8 +1,11 @@
-"""Rules about the wires below the mesh: a busy axis on the slow network."""
+"""Rules about the wires below the mesh: a busy axis on the slow network, groups that lie apart on the torus."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from workbench.advice._module import Compiled, sent
+from workbench.inspection import link_distances, order_of_jax
 from workbench.records import FindingRecord
 from workbench.render import bytes_text
 
@@ -47,3 +50,64 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
         instructions=tuple(each.name for each in program.module.collectives if each.across_slices)[:8],
         axes=(busy, other),
     )
+
+
+_CLEARLY = 1.1  # how much further than in JAX's order
+
+
+def device_order(program: Compiled) -> Iterator[FindingRecord]:
+    """Devices in an order whose groups lie further apart on the torus than in the order of `jax.make_mesh`."""
+    mesh = program.record.mesh
+    other = None if mesh is None else order_of_jax(mesh)
+    here = None if mesh is None else link_distances(mesh)
+    there = None if other is None else link_distances(other)
+    if mesh is None or here is None or there is None:
+        return
+    names, crossed = [axis.name for axis in mesh.axes], {}
+    for each in program.module.collectives:
+        if not each.axes or not set(each.axes) <= set(names):
+            continue
+        where = [names.index(name) for name in each.axes]
+        neighbours = each.kind == "collective-permute"
+        lengths = [_length(distances, mesh.shape, where, neighbours=neighbours) for distances in (here, there)]
+        now, then = crossed.get(each.axes, (0.0, 0.0))
+        crossed[each.axes] = now + sent(each) * lengths[0], then + sent(each) * lengths[1]
+    now, then = (sum(both[side] for both in crossed.values()) for side in (0, 1))
+    if now <= _CLEARLY * then:
+        return
+    axes = max(crossed, key=lambda axes: crossed[axes][0] - crossed[axes][1])
+    where = [names.index(name) for name in axes]
+    lengths = [_length(distances, mesh.shape, where, neighbours=False) for distances in (here, there)]
+    shown = ", ".join(f"`{name}`" for name in axes)
+    sizes, quoted = ", ".join(map(str, mesh.shape)), ", ".join(f'"{name}"' for name in names)
+    code = f"mesh = jax.make_mesh(({sizes}{',' * (len(names) == 1)}), ({quoted}{',' * (len(names) == 1)}))"
+    yield FindingRecord(
+        rule="order of devices",
+        what=f"Devices that communicate over {shown} lie {lengths[0]:.2g} links apart on average; in the order of "
+        f"`jax.make_mesh` it is {lengths[1]:.2g}.",
+        why="The mesh was built from devices in an order that does not follow the torus, so that a message between "
+        "devices of one group crosses links that other groups use as well.",
+        change="Let JAX order the devices: `jax.make_mesh(shape, names)` instead of "
+        "`Mesh(devices.reshape(shape), names)`.",
+        code=code,
+        evidence=(
+            f"bytes sent x links between the devices of a group: {bytes_text(now)} here, {bytes_text(then)} in JAX's "
+            "order",
+            "counted on the torus of the devices; the route inside a group is the compiler's",
+        ),
+        weight=min(1.0, 1.0 - then / now),
+        instructions=tuple(each.name for each in program.module.collectives if each.axes == axes)[:8],
+        axes=axes,
+    )
+
+
+def _length(distances: np.ndarray, shape: Sequence[int], axes: Sequence[int], *, neighbours: bool) -> float:
+    """Mean links between the devices of a group: between neighbours for a permutation, else between any two."""
+    places = np.moveaxis(np.arange(len(distances)).reshape(tuple(shape)), axes, range(-len(axes), 0))
+    size = int(np.prod([shape[axis] for axis in axes]))
+    if size < 2:
+        return 0.0
+    groups = places.reshape(-1, size)
+    if neighbours:
+        return float(distances[groups, np.roll(groups, -1, axis=1)].mean())
+    return float(distances[groups[:, :, None], groups[:, None, :]].sum() / (len(groups) * size * (size - 1)))

@@ -3,9 +3,9 @@
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
 
@@ -24,6 +24,8 @@ class Compiled:
     module: ModuleRecord
     planner: "SearchProgram | None" = None  # prices the program with other specs, where that is possible
     traces: int | None = None  # how often the function was compiled in this process; None where nothing counts it
+    chunk_size: Any = "auto"  # as the user gave it; None for all clients of a device together
+    recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
     wrapper: str = "jax.jit"  # what compiles the user's function: "jax.jit", "nnx.jit"
 
     @functools.cached_property

@@ -18,6 +18,7 @@ from workbench.inspection import Call, current_mesh, mesh_of_values
 from workbench.records import FindingRecord, GainRecord, ProgramRecord
 
 Recompile = Callable[..., ProgramRecord]
+_SAME: Any = object()
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -119,6 +120,12 @@ def _same_work(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and abs(after - before) <= 0.01 * max(before, 1.0)
 
 
+def chunk_of(traced: Any, options: dict[str, Any]) -> Any:
+    """The chunk size that a traced call is compiled with: a number, "auto", a function, or None for all clients."""
+    call = getattr(traced, "_call", None)
+    return options.get("chunk_size", getattr(call, "chunk_size", "auto"))
+
+
 def planner_of(traced: Any, options: dict[str, Any]) -> SearchProgram | None:
     """What prices a traced call with other specs; None without a mesh of several devices, or where it cannot be."""
     call = getattr(traced, "_call", None)
@@ -153,9 +160,13 @@ def _donating(fn: Callable, positions: tuple[int, ...]) -> Callable:
 
 
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
-    """Compiles variants of a traced call: with donated arguments, or with other specs of its arguments."""
+    """Compiles variants of a traced call: with donated arguments, other specs of its arguments, or another chunk."""
 
-    def recompile(*, donate: tuple[int, ...] = (), specs: dict[str, Any] | None = None) -> ProgramRecord:
+    def recompile(
+        *, donate: tuple[int, ...] = (), specs: dict[str, Any] | None = None, chunk_size: Any = _SAME
+    ) -> ProgramRecord:
+        if chunk_size is not _SAME:
+            return traced.inspect(**{**options, "chunk_size": chunk_size})
         if specs is not None:
             given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
             return traced.try_specs(specs, **given).after

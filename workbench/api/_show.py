@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from workbench import launch, render
-from workbench.advice import advise_record, planner_of, recompiler
+from workbench.advice import advise_record, chunk_of, planner_of, recompiler
 from workbench.api._things import record_of_thing
 from workbench.api._waiting import say_phase, waiting
 from workbench.engines import play
@@ -224,7 +224,8 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
     def found(**waiting: Any) -> AdviceRecord:
         known = {k: v for k, v in remembered.items() if v is not None}
         planner, recompile = planner_of(shapes, known), recompiler(shapes, known)
-        return advise_record(record, recompile=recompile, planner=planner, fn=traced.fn, **waiting)
+        chunk = chunk_of(shapes, known)
+        return advise_record(record, recompile=recompile, planner=planner, fn=traced.fn, chunk_size=chunk, **waiting)
 
     return advise
 

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench.advice import (
     advise_record,
+    chunk_of,
     fit as fit_program,
     planner_of,
     recompiler,
@@ -335,7 +336,8 @@ class Traced:
         waiting = {"progress": options.get("progress"), "cancel": options.get("cancel")}
         record = self.inspect(**options)
         planner = planner_of(self, dict(options))
-        return advise_record(record, recompile=recompile, planner=planner, fn=self.fn, **waiting)
+        chunk = chunk_of(self, dict(options))
+        return advise_record(record, recompile=recompile, planner=planner, fn=self.fn, chunk_size=chunk, **waiting)
 
     def suggest_shardings(
         self,

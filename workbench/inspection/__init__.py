@@ -29,6 +29,8 @@ from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (
     inspect_mesh as inspect_mesh,
     inspect_sharding as inspect_sharding,
+    link_distances as link_distances,
+    order_of_jax as order_of_jax,
     place_clients as place_clients,
     propagate_shardings as propagate_shardings,
 )

@@ -434,8 +434,11 @@ def _is_literal(var: Any) -> bool:
 
 
 def _symbolic(equation: _Equation) -> bool:
-    shapes = (getattr(v.aval, "shape", ()) for v in (*equation.operands, *equation.results))
-    return any(not isinstance(d, int) for shape in shapes for d in shape)
+    for value in (*equation.operands, *equation.results):
+        for size in getattr(value.aval, "shape", ()):
+            if not isinstance(size, int):
+                return True
+    return False
 
 
 def _elements(var: Any) -> int:

@@ -72,6 +72,8 @@ def find_phases(plan: Plan, *, recompute: bool) -> dict[int, list[Phase]]:
     With `recompute`, rows that a later level reads are made again there when keeping them for every client would cost
     more memory than the clients' own data do, or more than a fixed budget (rematerialisation).
     """
+    if not any(step.kind in ("clients", "reduce") for step in plan.steps):
+        return {}
     flow = _Flow(plan, recompute)
     phases: dict[int, list[Phase]] = {}
     for level in range(plan.levels):

@@ -1,6 +1,7 @@
 """A program as steps: which equation runs at the server, which at the clients, and what has to wait for what."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,12 +36,12 @@ class Step:
     jaxpr: ClosedJaxpr | None = None  # of one client; for rows of elementwise operations a jaxpr made here
     glue: bool = False
 
-    @property
+    @functools.cached_property
     def inputs(self) -> list[Var]:
         """Variables that it reads."""
         return [v for v in self.equation.invars if not isinstance(v, Literal)]
 
-    @property
+    @functools.cached_property
     def outputs(self) -> list[Var]:
         """Variables that it makes."""
         return list(self.equation.outvars)

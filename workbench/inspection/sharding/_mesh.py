@@ -1,10 +1,12 @@
 """Reads a mesh: its devices, their places on the torus, hops along its axes, and who holds which clients."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench.errors import InspectionError, MeshError
@@ -59,6 +61,81 @@ def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
         for name, size, kind, (mean, most) in zip(mesh.axis_names, shape, mesh.axis_types, hops, strict=True)
     )
     return MeshRecord(axes=axes, devices=devices if shape else (), abstract=isinstance(mesh, AbstractMesh))
+
+
+def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
+    """The same devices in the order in which `jax.make_mesh` lays them on a mesh of this shape.
+
+    Args:
+        mesh: From `inspect_mesh`, or of a target.
+
+    Returns:
+        The mesh with that order, its hops counted again; None where JAX orders nothing: devices without coordinates,
+        devices of several slices, and shapes that `jax.make_mesh` refuses.
+
+    Example:
+        >>> order_of_jax(inspect_mesh(AbstractMesh((4, 2), ("clients", "model")))) is None
+        True
+    """
+    if not mesh.devices or any(device.coords is None for device in mesh.devices):
+        return None
+    if len({device.slice_index or 0 for device in mesh.devices}) > 1:
+        return None
+    known = {device.id: device for device in mesh.devices}
+    stand_ins = [
+        _StandIn(**{name: getattr(known[id_], field) for name, field in _FIELDS.items()}) for id_ in sorted(known)
+    ]
+    try:
+        ordered = mesh_utils.create_device_mesh(mesh.shape, stand_ins)
+    except (ValueError, NotImplementedError, AssertionError, LookupError):
+        return None
+    devices = tuple(
+        known[device.id].replace(position=position)
+        for position, device in zip(np.ndindex(mesh.shape), ordered.flat, strict=True)
+    )
+    hops = _hops(devices, mesh.shape)
+    axes = tuple(
+        axis.replace(mean_hops=mean, max_hops=most) for axis, (mean, most) in zip(mesh.axes, hops, strict=True)
+    )
+    return mesh.replace(devices=devices, axes=axes, clients=())
+
+
+@dataclasses.dataclass(frozen=True)
+class _StandIn:
+    """A device as `mesh_utils` reads it."""
+
+    id: int
+    platform: str
+    device_kind: str
+    coords: tuple[int, ...]
+    process_index: int
+    core_on_chip: int | None
+    slice_index: int | None
+
+
+_FIELDS = {
+    "id": "id", "platform": "platform", "device_kind": "kind", "coords": "coords", "process_index": "host",
+    "core_on_chip": "core_on_chip", "slice_index": "slice_index",
+}  # fmt: skip
+_MOST_DEVICES = 2048
+
+
+def link_distances(mesh: MeshRecord) -> np.ndarray | None:
+    """How many links of the torus lie between every two devices of a mesh.
+
+    Returns:
+        Shape (devices, devices), in the order of the mesh; None where devices have no coordinates, lie in several
+        slices, or are more than 2,048.
+    """
+    devices = mesh.devices
+    if not 0 < len(devices) <= _MOST_DEVICES or any(device.coords is None for device in devices):
+        return None
+    if len({device.slice_index or 0 for device in devices}) > 1:
+        return None
+    coords = np.array([device.coords for device in devices])
+    extent = coords.max(axis=0) - coords.min(axis=0) + 1
+    away = np.abs(coords[:, None] - coords[None])
+    return np.where(_wraps(devices[0].kind, extent), np.minimum(away, extent - away), away).sum(axis=-1)
 
 
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
