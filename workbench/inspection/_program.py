@@ -23,7 +23,7 @@ from workbench.inspection._call import (
     trace_call,
 )
 from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
-from workbench.inspection.hlo import inspect_module, with_padding
+from workbench.inspection.hlo import inspect_module, with_padding, without_collections
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.mesh import chunk_shard
 from workbench.plan import (
@@ -243,6 +243,10 @@ class Inspection:
 
     def here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
         """The record on a mesh of this machine, or planned on an abstract one."""
+        with without_collections():
+            return self._here(mesh, chip)
+
+    def _here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
         made, call = self.compile(mesh), self.call
         devices = made.module.devices if made.module is not None else len(made.mesh.devices) if made.mesh else 1
         known = None if made.compiled is None else made.compiled.input_shardings

@@ -67,7 +67,7 @@ def inspect_module(
     text, stats, devices = _opened(compiled)
     platform = platform or next((device.platform for device in devices), None)
     try:
-        with _without_collections():
+        with without_collections():
             inspection = _Inspection(parse_hlo(text), text, mesh, _order(devices, mesh), _only_stage(plan))
             return inspection.record(
                 platform or _guess_platform(text), stats, available_bytes, plan, compiled, peak_bytes
@@ -83,8 +83,14 @@ def inspect_module(
 
 
 @contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pauses Python's search for cycles: it would go through every instruction again and again, and find none."""
+def without_collections() -> Iterator[None]:
+    """Pauses Python's search for cycles: it would go through every instruction again and again, and find none.
+
+    Example:
+        >>> with without_collections():
+        ...     gc.isenabled()
+        False
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
