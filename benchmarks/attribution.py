@@ -28,7 +28,7 @@ _HEAD = """# What of a program finds its line
 
 Every figure of the call tree (`inspect(fn)(*args).call_tree`) is laid on the user's own lines and on functions or
 modules. This table says for programs out of published libraries which share of each figure finds such a place;
-`python -m benchmarks.attribution --write docs/attribution.md` makes it anew. The first number is the share on a line
+`python -m benchmarks.attribution --write docs/attribution.md` makes it again. The first number is the share on a line
 of the user's code, the second the share in a function or module, and in brackets stands how much of the first was
 inferred. "–": the program has none of it.
 
