@@ -37,7 +37,8 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         "donated, so old and new values are in memory together.",
         change=f"Donate them: `{code}`."
         if code
-        else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
+        else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`; Equinox's `filter_jit` "
+        'takes `donate="all"`.',
         evidence=(
             f"{len(paths)} arguments match results: {', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
             f"aliased now: {bytes_text(memory.alias_bytes or 0)}; peak: {bytes_text(memory.peak_bytes)}",
