@@ -1,4 +1,4 @@
-"""Memory and threads over many rounds, inspections and explorers: `python benchmarks/soak.py --share 1`."""
+"""Memory and threads over many rounds, inspections and explorers: `python -m benchmarks.soak --share 1`."""
 
 import argparse
 import ctypes
