@@ -214,6 +214,20 @@ def test_equal_layers_of_a_python_loop_are_found():
     assert ["12 times" in each.what for each in found] == [True]
 
 
+@pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["forward", "gradient"])
+def test_projections_of_two_attention_layers_are_no_copies_of_one(transform):
+    nnx = pytest.importorskip("flax.nnx")
+    heads = [nnx.split(nnx.MultiHeadAttention(4, 32, decode=False, rngs=nnx.Rngs(i))) for i in range(2)]
+
+    def loss(params, x):
+        for (graph, _), own in zip(heads, params, strict=True):
+            x = x + nnx.merge(graph, own)(x)
+        return x.sum()
+
+    found = wb.advise(jax.jit(transform(loss)), verify=False)([own for _, own in heads], jnp.ones((2, 8, 32)))
+    assert "layers written out" not in rules(found)
+
+
 def test_scanned_layers_are_no_finding():
     def scan(ws, x):
         return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]

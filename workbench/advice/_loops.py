@@ -1,5 +1,6 @@
 """Rules about loops and small operations: bodies that do little, layers written out, many small instructions."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ _SMALL_FLOPS = 1e6
 _MANY_ITERATIONS = 64
 _MANY_INSTRUCTIONS = 500
 _MANY_COPIES = 8
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _CALLING = {"while", "conditional", "call"}
 _WORKLESS = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",
@@ -61,14 +63,17 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
 
 def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
     """The same matrix product written out many times: equal layers that could be one scan."""
-    copies: dict[tuple[str, str, SourceLine], list[InstructionRecord]] = defaultdict(list)
+    # Copies of one layer share the whole call stack; what a library's attention does on one line of the user's does
+    # not, except in the backward pass, where XLA knows the line of the gradient alone.
+    copies: dict[tuple[str, str, SourceLine, str], list[InstructionRecord]] = defaultdict(list)
     products = [each for each in program.module.instructions if each.opcode in ("dot", "convolution")]
     for each in products:
-        if each.source is not None and each.executions == 1:
-            copies[each.opcode, each.shape, each.source].append(each)
+        if each.source is not None and each.executions == 1 and "transpose(" not in each.op_name:
+            frame = _FRAME.search(program.lines.get(each.name, ""))
+            copies[each.opcode, each.shape, each.source, frame.group(1) if frame else ""].append(each)
     if not copies:
         return
-    (opcode, shape, source), same = max(copies.items(), key=lambda item: len(item[1]))
+    (opcode, shape, source, _), same = max(copies.items(), key=lambda item: len(item[1]))
     if len(same) < _MANY_COPIES:
         return
     yield FindingRecord(
