@@ -8,6 +8,8 @@ from workbench.records import (
     BufferRecord,
     ChipRecord,
     ClientRunRecord,
+    CollectiveRecord,
+    InstructionRecord,
     MemoryRecord,
     PlannedCollectiveRecord,
     PlannedValueRecord,
@@ -15,6 +17,8 @@ from workbench.records import (
     RunRecord,
     ShardRecord,
     SourceLine,
+    StageCostRecord,
+    StageRecord,
     StageRunRecord,
 )
 from workbench.render import clients_table, collectives_table, planned_collectives_table, to_pandas
@@ -47,6 +51,31 @@ def test_module_has_a_row_per_instruction():
     table = to_pandas(module)
     assert table["name"].tolist() == [instruction.name for instruction in module.instructions]
     assert table["flops"].sum() == sum(instruction.flops for instruction in module.instructions)
+
+
+@pytest.mark.parametrize(
+    ("table", "record"),
+    [
+        (to_pandas(module_record()), InstructionRecord),
+        (collectives_table(module_record()), CollectiveRecord),
+        (to_pandas(cost_record()), StageCostRecord),
+        (to_pandas(fedavg_record().plan), StageRecord),
+    ],
+    ids=["instructions", "collectives", "cost", "stages"],
+)
+def test_every_column_is_something_that_the_record_knows(table, record):
+    sent = {column for column in table.columns if column.startswith("sent_bytes_")}
+    assert {column for column in set(table.columns) - sent - {"stage"} if not hasattr(record, column)} == set()
+
+
+def test_executions_and_elementwise_work_are_in_the_tables():
+    module = module_record(count=24)
+    table = to_pandas(module)
+    assert table["executions"].tolist() == [instruction.executions for instruction in module.instructions]
+    assert table["elementwise_flops"].sum() == sum(each.elementwise_flops for each in module.instructions)
+    assert collectives_table(module)["executions"].tolist() == [each.executions for each in module.collectives]
+    plan = fedavg_record().plan
+    assert to_pandas(plan)["elementwise_flops"].tolist() == [stage.elementwise_flops for stage in plan.stages]
 
 
 def test_collectives_write_their_axes_as_words():

@@ -86,15 +86,15 @@ def program_table(record: ProgramRecord) -> "pd.DataFrame":
 
 @to_pandas.register(ModuleRecord)
 def instructions_table(module: ModuleRecord) -> "pd.DataFrame":
-    """Every compiled instruction; costs per device and per execution, `times` executions per call."""
-    columns = "name opcode computation shape size_bytes times flops accessed_bytes stage source op_name inferred"
-    return _frame(map(_fields, module.instructions), columns.split())
+    """Every compiled instruction; costs per device and per execution, with the executions per call."""
+    columns = "name opcode computation shape size_bytes executions flops elementwise_flops accessed_bytes stage source"
+    return _frame(map(_fields, module.instructions), [*columns.split(), "op_name", "inferred"])
 
 
 def collectives_table(module: ModuleRecord | Iterable[CollectiveRecord]) -> "pd.DataFrame":
     """Every collective of a compiled module by mesh axes; bytes per device and per execution."""
     found = module.collectives if isinstance(module, ModuleRecord) else module
-    columns = "name kind axes group_size groups payload_bytes wire_bytes times stages sources algorithm"
+    columns = "name kind axes group_size groups payload_bytes wire_bytes executions stages sources algorithm"
     return _frame(map(_fields, found), [*columns.split(), "asynchronous", "reduction"])
 
 
@@ -160,8 +160,11 @@ def cost_table(cost: CostRecord) -> "pd.DataFrame":
         }
         for stage in cost.stages
     ]
-    columns = "stage kind name flops accessed_bytes compute_seconds memory_seconds collective_seconds seconds bound"
-    return _frame(rows, [*columns.split(), *(key for row in rows for key in row if key.startswith("sent_bytes_"))])
+    columns = "stage kind name flops elementwise_flops accessed_bytes compute_seconds memory_seconds"
+    times = ["collective_seconds", "seconds", "bound"]
+    return _frame(
+        rows, [*columns.split(), *times, *(key for row in rows for key in row if key.startswith("sent_bytes_"))]
+    )
 
 
 def clients_table(record: CostRecord | RunRecord | Iterable[ClientCostRecord]) -> "pd.DataFrame":
@@ -221,7 +224,7 @@ def run_table(run: RunRecord) -> "pd.DataFrame":
 
 _STAGE_COLUMNS = [
     *("stage", "kind", "name", "placement", "clients", "inputs", "outputs", "moved_bytes", "flops_per_client"),
-    *("bytes_per_client", "trip_count", "flops", "source"),
+    *("elementwise_flops_per_client", "bytes_per_client", "trip_count", "flops", "elementwise_flops", "source"),
 ]
 
 
@@ -230,7 +233,13 @@ def _stage_row(stage: StageRecord) -> dict[str, Any]:
         key: ", ".join(shape_text(value.dtype, value.shape) for value in getattr(stage, key))
         for key in ("inputs", "outputs")
     }
-    return {**_fields(stage), **types, "stage": stage.path, "flops": stage.flops}
+    return {
+        **_fields(stage),
+        **types,
+        "stage": stage.path,
+        "flops": stage.flops,
+        "elementwise_flops": stage.elementwise_flops,
+    }
 
 
 def _leaf_row(leaf: Any) -> dict[str, Any]:
