@@ -58,6 +58,19 @@ def test_chain_leads_through_every_operation_back_to_the_argument(shape):
     assert chain[1] not in render_why_text(found)
 
 
+def loss_and_gradient(params, x):
+    """Two sums over the batch, of 4 bytes and of 2 KiB, which the compiler combines."""
+    return jax.value_and_grad(lambda params: (jnp.tanh(x @ params["w"]) ** 2).mean())(params)
+
+
+def test_combined_collective_is_explained_by_its_largest_part(shape):
+    found = wb.why(loss_and_gradient)({"w": shape((32, 16))}, shape((64, 32), "data"))
+    (collective,) = found.collectives
+    assert collective.payload_bytes == 4 + 32 * 16 * 4
+    assert collective.operation == "dot_general"
+    assert "The compiler combined 2 such exchanges into one; this is the largest of them." in collective.sentence
+
+
 def constrained(x, mesh):
     """A constraint that asks for a whole array."""
     return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P()))  # asks

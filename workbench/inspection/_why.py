@@ -123,7 +123,12 @@ class _Reader:
             chosen = self._values_of(same, (), axes) or chosen
         if not chosen or self._reason(chosen[0], axes)[0] == "unknown":  # or to the name of an argument, or to none
             chosen = self._needing(found, axes) or chosen
-        return self._why(found.kind, axes or found.axes, found.executions, found.payload_bytes, chosen, line)
+        why = self._why(found.kind, axes or found.axes, found.executions, found.payload_bytes, chosen, line)
+        parts = len({value.op_name for value in chosen if self._reason(value, axes)[0] == why.reason})
+        if parts > 1 and len(names) > 1 and why.reason != "unknown":
+            combined = f" The compiler combined {parts} such exchanges into one; this is the largest of them."
+            why = dataclasses.replace(why, sentence=why.sentence + combined)
+        return why
 
     def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
         chosen = self._values_of([found], {found.op_name}, found.axes)
@@ -132,7 +137,7 @@ class _Reader:
     def _values_of(
         self, planned: Sequence[PlannedCollectiveRecord], names: Iterable[str], axes: Sequence[str]
     ) -> list[PlannedValueRecord]:
-        """The operations that a collective may serve, those that can explain it first."""
+        """The operations that a collective may serve, those that can explain it first and the largest of these."""
         found: list[PlannedValueRecord] = []
         for each in planned:
             same = self.by_op_name.get(each.op_name, [])
@@ -140,7 +145,7 @@ class _Reader:
         for name in names:
             found += self.by_op_name.get(name, [])
         unique = list({value.name: value for value in found}.values())
-        return sorted(unique, key=lambda value: self._reason(value, axes)[0] == "unknown")
+        return sorted(unique, key=lambda value: (self._reason(value, axes)[0] == "unknown", -self._device_bytes(value)))
 
     def _needing(self, found: CollectiveRecord, axes: Sequence[str]) -> list[PlannedValueRecord]:
         """The operation that needs an exchange of this kind and size, where there is only one such operation."""
