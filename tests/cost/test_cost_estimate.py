@@ -207,7 +207,9 @@ def test_clients_without_examples_all_cost_the_same():
 
 
 def test_ragged_clients_cost_their_true_share():
-    cost = estimate_cost(None, plan(client_stage()), examples_per_client=(10, 5, 5, 0))
+    stages = plan(client_stage(elementwise_flops_per_client=20.0))
+    cost = estimate_cost(None, stages, examples_per_client=(10, 5, 5, 0))
+    assert [c.elementwise_flops for c in cost.clients] == [20.0, 10.0, 10.0, 0.0]
     assert [c.flops for c in cost.clients] == [100.0, 50.0, 50.0, 0.0]
     assert {c.padded_examples for c in cost.clients} == {10}
     assert cost.padding_waste == 0.5  # 20 of 40 examples are real

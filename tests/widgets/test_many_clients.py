@@ -52,7 +52,9 @@ def test_view_of_ten_million_clients_is_of_groups(record) -> None:
     ]
     flops = np.frombuffer(arrays["clients.flops"], "<f4")
     assert flops.shape == (state["count"],)
-    assert set(flops) == {next(stage.flops_per_client for stage in record.plan.stages if stage.kind == "clients")}
+    trains = next(stage for stage in record.plan.stages if stage.kind == "clients")
+    assert set(flops) == {trains.flops_per_client}
+    assert set(np.frombuffer(arrays["clients.elementwise"], "<f4")) == {trains.elementwise_flops_per_client} != {0.0}
 
 
 def test_explorer_of_ten_million_clients_needs_no_gigabyte_and_fits_a_page(record) -> None:

@@ -102,13 +102,17 @@ def _columns(
         found = [
             ("examples", "examples", "count", "", [each.examples if each else None for each in held]),
             ("flops", "FLOPs", "flops", "predicted", [each.flops if each else None for each in held]),
+            *_elementwise([each.elementwise_flops if each else None for each in held]),
             ("bytes", "memory traffic", "bytes", "predicted", [each.accessed_bytes if each else None for each in held]),
         ]
         padded = [each.padded_examples if each else None for each in held]
         found.insert(1, ("padded", "examples with padding", "count", "", padded))
         found.append(("estimate", "time", "seconds", "estimated", _estimated(record, stage, held)))
     elif stage is not None and stage.flops_per_client is not None:
-        found = [("flops", "FLOPs", "flops", "predicted", np.full(rows, stage.flops_per_client))]
+        found = [
+            ("flops", "FLOPs", "flops", "predicted", np.full(rows, stage.flops_per_client)),
+            *_elementwise([stage.elementwise_flops_per_client] * rows),
+        ]
         if stage.bytes_per_client is not None:
             found.append(("bytes", "memory traffic", "bytes", "predicted", np.full(rows, stage.bytes_per_client)))
     columns, arrays = [], {}
@@ -118,6 +122,11 @@ def _columns(
         columns.append({"key": key, "label": label, "unit": unit, "kind": kind})
         arrays[f"clients.{key}"] = floats(numbers(values))
     return columns, arrays
+
+
+def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, Numbers]]:
+    """The column of elementwise work beside that of matrix products, where there is any."""
+    return [("elementwise", "elementwise FLOPs", "flops", "predicted", values)] if any(values) else []
 
 
 def numbers(values: Numbers) -> np.ndarray:

@@ -47,6 +47,7 @@ def client_costs(
     flops, accessed = _work(plan.stages, name, "flops_per_client"), _work(plan.stages, name, "bytes_per_client")
     if flops is None or accessed is None:
         return (), None, None, None
+    elementwise = _work(plan.stages, name, "elementwise_flops_per_client") or 0.0
     held = {client: device for device, part in _parts(mesh, name, min(count, MOST_CLIENTS)) for client in part}
     largest = None if examples is None else _capacity(plan, name, count, max(examples))
     shares = np.ones(count) if examples is None or not largest else np.asarray(examples) / largest
@@ -59,6 +60,7 @@ def client_costs(
             accessed_bytes=accessed * float(shares[client]),
             examples=None if examples is None else examples[client],
             padded_examples=largest,
+            elementwise_flops=elementwise * float(shares[client]),
         )
         for client in each
     )

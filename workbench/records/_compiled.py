@@ -161,6 +161,7 @@ class ClientCostRecord(Record):
     accessed_bytes: float
     examples: int | None = None
     padded_examples: int | None = None
+    elementwise_flops: float = 0.0  # of elementwise operations and reductions, which `flops` leaves out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,10 +151,11 @@ def render_cost_text(cost: CostRecord) -> str:
             f"{bytes_text(stage.accessed_bytes)} of HBM{f', sends {sent}' if sent else ''}{seconds}"
         )
     if cost.clients:
-        work = [client.flops for client in cost.clients]
+        work = sorted((client.flops, client.elementwise_flops) for client in cost.clients)
+        mean = [sum(each) / len(work) for each in zip(*work, strict=True)]
         lines.append(
-            f"  {count_text(len(work))} clients: {flops_text(min(work))} to {flops_text(max(work))} each, "
-            f"{flops_text(sum(work) / len(work))} on average"
+            f"  {count_text(len(work))} clients: {work_text(*work[0])} to {work_text(*work[-1])} each, "
+            f"{work_text(*mean)} on average"
         )
     wastes = {
         "padding": cost.padding_waste,
