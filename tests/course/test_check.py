@@ -61,6 +61,8 @@ NUMBERS = [
     ("17.1", 50 / 59.5, 0.45),
     ("17.2", 64, 16),
     ("18.1", 5, 0),
+    ("20.1", 1.2e10, 2.4e10),
+    ("20.3", 30_070, 30),
     ("22.3", 201326592, 2 * 2**30 * 3 / 4),
     ("23.1", 1.75e9, 7e9 * 4 / 64),
     ("23.2", 63, 62),
@@ -122,6 +124,15 @@ def test_ring_that_sends_whole_rows_is_refused():
 
     with pytest.raises(WrongAnswerError, match="a device sends 1,792 bytes; a ring needs 448"):
         course.check("22.1", whole_rows)
+
+
+def test_stale_updates_are_scaled_each_by_its_own_factor():
+    def scaled(updates, staleness):
+        return (updates / jnp.sqrt(1.0 + staleness)[:, None]).mean(0)
+
+    assert course.check("20.2", scaled)
+    with pytest.raises(WrongAnswerError, match="values differ"):
+        course.check("20.2", lambda updates, staleness: updates.mean(0))
 
 
 def test_masks_that_do_not_cancel_are_refused():

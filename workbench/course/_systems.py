@@ -1,4 +1,4 @@
-"""Exercises of notebooks 04 to 07, 14, 15, 18 and 19: shardings, the compiled program, cost, layouts, replicas."""
+"""Exercises of notebooks 04 to 07, 14, 15, 18, 19 and 20: shardings, compiled programs, cost, layouts, populations."""
 
 from typing import Any
 
@@ -153,3 +153,26 @@ def small_roll(answer: Any) -> str:
     if (sent := sent_bytes(found)) > 2 * 4 * 4:
         wrong(f"the values are right, but a device sends {sent:,.0f} bytes; two rows are 32.")
     return f"a device sends {sent:,.0f} bytes to its neighbour."
+
+
+@exercise("20.1", "bytes that over-selection moves for nothing in a round")
+def wasted_bytes(answer: Any) -> str:
+    expect_number(answer, 300 * 40e6, "Who is stopped has received the model, and sends nothing.")
+    return "300 phones received 40 MB each; that is the price of not waiting for them."
+
+
+@exercise("20.2", "the server's step from a buffer of stale updates")
+def stale_mean(answer: Any) -> str:
+    random = np.random.default_rng(0)
+    updates, staleness = random.normal(size=(12, 5)).astype("float32"), random.integers(0, 6, size=12).astype("float32")
+    expected = (updates / np.sqrt(1 + staleness)[:, None]).sum(0) / 12
+    found = called(answer, jnp.asarray(updates), jnp.asarray(staleness))
+    expect_values(found, expected, "Scale each update by its own factor, then divide by the number of updates.")
+    return "an update that started five steps ago counts 0.41 times; the sum is divided by the buffer's size."
+
+
+@exercise("20.3", "masks that the server expands after dropouts")
+def expanded_masks(answer: Any) -> str:
+    hint = "Each survivor has one mask of its own, and one in common with each phone that dropped out."
+    expect_number(answer, 970 + 30 * 970, hint)
+    return "970 masks of survivors, and 30 × 970 in common with those that are gone: the work grows with dropouts."
