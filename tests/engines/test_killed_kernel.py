@@ -49,10 +49,10 @@ SCRIPT = """
         print("begins", flush=True)
         engine(sys.argv[1]).run(sines, np.ones(8, np.float32))
 """
-NEEDS = {"beam": "apache_beam", "loky": "loky", "dask": "distributed", "spark": "pyspark"}
+NEEDS = {"beam": "apache_beam", "loky": "loky", "dask": "dask", "spark": "pyspark"}
 
 
-def at_work(parent: psutil.Process, seconds: float) -> list[psutil.Process]:
+def at_work(parent: psutil.Popen, seconds: float) -> list[psutil.Process]:
     """The processes below `parent`, once one of them has computed for so long."""
     until = time.monotonic() + LONG
     while time.monotonic() < until:
@@ -60,7 +60,7 @@ def at_work(parent: psutil.Process, seconds: float) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):  # one that ended between two looks
             if any(sum(each.cpu_times()[:2]) > seconds for each in found if each.name() != "java"):
                 return found
-        assert parent.is_running(), "the kernel ended by itself"
+        assert parent.poll() is None, "the kernel ended by itself"
         time.sleep(0.1)
     raise AssertionError("no process of the engine came to its work")
 
