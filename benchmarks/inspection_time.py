@@ -31,7 +31,7 @@ def main() -> None:
 
     step, args = transformer_step(given.layers)
     compiled = jax.jit(step).lower(*args).compile()
-    text, module = compiled.as_text(), inspect_module(compiled)
+    text, module = compiled.as_text() or "", inspect_module(compiled)
     size = f"{len(module.instructions):,} instructions, {len(text) / 1e6:.1f} MB of text"
     print(f"{given.layers} layers, {size}; CPU seconds, medians of {given.runs} runs")
     runs = [inspection_seconds(given.layers) for _ in range(given.runs)]
