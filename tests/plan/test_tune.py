@@ -101,6 +101,17 @@ def test_donated_arguments_are_donated_by_the_call_alone():
     tuned(following, x)
 
 
+def test_static_arguments_are_values_while_candidates_are_found():
+    w, x = arguments()
+
+    def repeated(w, x, times):
+        return sum(mean_of_squares(w, x) for _ in range(times))
+
+    tuned = wb.jit(repeated, chunk_size="tune", static_argnums=2)
+    np.testing.assert_allclose(tuned(w, x, 3), 3 * jnp.mean((x @ w) ** 2), rtol=1e-5)
+    assert tuned.plan_choice.source == "measured"
+
+
 def test_inside_a_gradient_the_rule_decides():
     w, x = arguments()
     tuned = wb.jit(mean_of_squares, chunk_size="tune")

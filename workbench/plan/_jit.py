@@ -103,11 +103,11 @@ class Jitted:
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(*_without_static(plain, args, kwargs), chunk_size, spread)
+            return call_staged(*without_static(plain, args, kwargs), chunk_size, spread)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
-            moving, args, kwargs = _without_static(plain, args, kwargs)
+            moving, args, kwargs = without_static(plain, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=spread)
             count = traced.out_tree.num_leaves
@@ -158,7 +158,7 @@ class Jitted:
         return self if instance is None else functools.partial(self, instance)
 
 
-def _without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any, Any]:
+def without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any, Any]:
     """The call without its static arguments, which are closed over: under a jit whatever moves is a tracer."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     moves = [isinstance(leaf, Tracer) for leaf in leaves]

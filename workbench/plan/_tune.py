@@ -16,7 +16,7 @@ from workbench._cache import DiskCache, cache_directory
 from workbench.errors import MissingDependencyError
 from workbench.plan._chunk_size import choose_chunk_size
 from workbench.plan._evaluate import ChunkSize
-from workbench.plan._jit import Jitted, trace
+from workbench.plan._jit import Jitted, trace, without_static
 from workbench.plan._listen import listeners
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._plan import Plan
@@ -31,6 +31,7 @@ _HOPELESS = 1.4  # a candidate whose fastest first run is this much slower than 
 _SAME = 0.97  # what is not faster than this times the rule's own choice does not replace it
 _LARGEST_BYTES = 2 << 30  # rows of all devices that a candidate may hold at once
 _DONATES = ("donate_argnums", "donate_argnames")
+_STATIC = ("static_argnums", "static_argnames")
 
 
 class TunedJitted(Jitted):
@@ -92,15 +93,15 @@ def choose_plan(program: Jitted, args: Any, kwargs: Any, *, seconds: float) -> P
     """
     began = time.monotonic()
     name = getattr(program.fn, "__name__", "program")
-    traced = trace(program.fn, *args, **kwargs)
-    sizes = candidate_sizes(traced.plan)
+    plan = _plan_of_call(program, args, kwargs)
+    sizes = candidate_sizes(plan)
     if len(sizes) < 2:
         why = "There is one way to compute its clients on these devices."
         return PlanChoiceRecord(program=name, chunk_size="auto", source="rule", why=why)
-    if traced.plan.closed.jaxpr.effects:
+    if plan.closed.jaxpr.effects:
         why = "The program calls back, prints or writes, which runs for measuring would repeat."
         return PlanChoiceRecord(program=name, chunk_size="auto", source="rule", why=why)
-    cache, key = _cache(), _key(program, traced.plan, args, kwargs)
+    cache, key = _cache(), _key(program, plan, args, kwargs)
     if cache is not None and (kept := cache.load(key)) is not None:
         try:
             found = PlanChoiceRecord.from_dict(kept)
@@ -117,6 +118,21 @@ def choose_plan(program: Jitted, args: Any, kwargs: Any, *, seconds: float) -> P
     if cache is not None:
         cache.store(key, choice.to_dict())
     return choice
+
+
+def _plan_of_call(program: Jitted, args: Any, kwargs: Any) -> Plan:
+    """The plan of a call, whose static arguments are values and not traced."""
+    static = {name: program.options[name] for name in _STATIC if name in program.options}
+    if not static:
+        return trace(program.fn, *args, **kwargs).plan
+    found: list[Plan] = []
+
+    def look(*args: Any, **kwargs: Any) -> None:
+        fn, moving, named = without_static(program.fn, args, kwargs)
+        found.append(trace(fn, *moving, **named).plan)
+
+    jax.jit(look, **static).trace(*args, **kwargs)
+    return found[0]
 
 
 def candidate_sizes(plan: Plan) -> list[Size]:
