@@ -34,7 +34,8 @@ class _Line:
         self._over.set()
         self._thread.join()
         if self._handle is not None:
-            self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+            with contextlib.suppress(Exception):  # a display that fails must not end the cell
+                self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
 
     def _tick(self) -> None:
         wait = FIRST_SECONDS
