@@ -92,10 +92,8 @@ class Pass:
         kept, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
         if check_nan and (what := find_nan(outputs, names)) is not None:
             raise self.nan(batch, what)
-        if self._kept is None and not held:
-            self._kept = [np.empty((self.clients, *x.shape[1:]), x.dtype) for x in kept]
-        for all_rows, some in zip(self._kept or (), kept, strict=True):
-            all_rows[self._done : self._done + clients] = some[:clients]
+        if not held:
+            self._keep(kept, clients)
         if totals:
             self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
         for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
@@ -108,6 +106,22 @@ class Pass:
         self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
         self._done += clients
         self.ledger.check(self.stage, self._done / self.clients)
+
+    def keep(self, batch: Batch, rows: Sequence[Any]) -> None:
+        """Takes the kept rows of a batch of an engine that is this process, and says nothing of single clients.
+
+        Raises:
+            EngineError: if the run was cancelled.
+        """
+        self._keep([np.asarray(x) for x in rows], len(batch.clients))
+        self._done += len(batch.clients)
+        self.ledger.check(self.stage, self._done / self.clients)
+
+    def _keep(self, rows: Sequence[np.ndarray], clients: int) -> None:
+        if self._kept is None:
+            self._kept = [np.empty((self.clients, *x.shape[1:]), x.dtype) for x in rows]
+        for all_rows, some in zip(self._kept, rows, strict=True):
+            all_rows[self._done : self._done + clients] = some[:clients]
 
     def hold(self, rows: Sequence[Any]) -> None:
         """Takes what stands for the kept rows that stayed at the clients."""

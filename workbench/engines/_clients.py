@@ -1,6 +1,7 @@
 """Clients' data that are read one client at a time, so that they need not fit in memory."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ class ClientReader:
             raise ProgramError(message)
         leaves, structure = jax.tree.flatten(first[1])
         self.structure: Any = structure
-        self.avals: tuple[Any, ...] = tuple(_as_aval(leaf) for leaf in leaves)
+        self.avals: tuple[Any, ...] = as_avals(leaves)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """The pairs, from the first."""
@@ -74,6 +75,19 @@ class ClientReader:
         """The whole argument with leaves that say where to read them."""
         return jax.tree.unflatten(self.structure, [ReadRows(self, index) for index in range(len(self.avals))])
 
+    def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
+        """Ids and leaves `[clients, ...]` of `size` clients at a time, the last time of those that are left.
+
+        Raises:
+            EngineError: as `read`.
+        """
+        stream = self.read(stage)
+        while some := list(itertools.islice(stream, size)):
+            yield (
+                tuple(identity for identity, _ in some),
+                [np.stack(x) for x in zip(*(y for _, y in some), strict=True)],
+            )
+
     def read(self, stage: str) -> Iterator[tuple[Any, list[np.ndarray]]]:
         """Each client's id and leaves, checked.
 
@@ -83,11 +97,11 @@ class ClientReader:
         count = 0
         for identity, data in self._guarded(stage):
             if count == self.clients:
-                raise EngineError(_wrong_number(stage, self.clients, "more"), stage=stage, client=identity)
+                raise EngineError(wrong_number(stage, self.clients, "more"), stage=stage, client=identity)
             yield identity, self._leaves(identity, data, stage)
             count += 1
         if count < self.clients:
-            raise EngineError(_wrong_number(stage, self.clients, str(count)), stage=stage)
+            raise EngineError(wrong_number(stage, self.clients, str(count)), stage=stage)
 
     def _guarded(self, stage: str) -> Iterator[tuple[Any, Any]]:
         last = None
@@ -107,7 +121,7 @@ class ClientReader:
 
     def _leaves(self, identity: Any, data: Any, stage: str) -> list[np.ndarray]:
         leaves, structure = jax.tree.flatten(data)
-        given = [_as_aval(leaf) for leaf in leaves]
+        given = as_avals(leaves)
         if structure != self.structure or any(
             a.shape != b.shape or a.dtype != b.dtype for a, b in zip(given, self.avals, strict=True)
         ):
@@ -135,12 +149,14 @@ class ReadRows:
         return self.reader.clients * int(np.prod(aval.shape)) * aval.dtype.itemsize
 
 
-def _as_aval(leaf: Any) -> jax.ShapeDtypeStruct:
-    array = np.asarray(leaf)
-    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Shape and dtype of one client's leaves; of leaves `[clients, ...]` with `rows`."""
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    return tuple(jax.ShapeDtypeStruct(x.shape[rows:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays)
 
 
-def _wrong_number(stage: str, expected: int, found: str) -> str:
+def wrong_number(stage: str, expected: int, found: str) -> str:
+    """The message about a source with more or fewer clients than the program was traced for."""
     return (
         f"stage {stage} read {found} clients, expected {expected}: the program was traced for {expected}, and the "
         f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass `clients=` what the "
@@ -160,20 +176,19 @@ class Batch:
 def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterator[Batch]:
     """The rows of a pass, batch by batch; the last one is filled up with copies of its first client."""
     readers = {id(x.reader): x.reader for x in rows if isinstance(x, ReadRows)}
-    streams = {key: reader.read(stage) for key, reader in readers.items()}
+    streams = {key: reader.read_batches(size, stage) for key, reader in readers.items()}
     for index, start in enumerate(range(0, clients, size)):
         stop = min(start + size, clients)
-        read = {key: [next(stream) for _ in range(start, stop)] for key, stream in streams.items()}
+        read = {key: next(stream) for key, stream in streams.items()}
         filled = []
         for x in rows:
             if isinstance(x, ReadRows):
-                part = np.stack([leaves[x.index] for _, leaves in read[id(x.reader)]])
-                part = part.astype(x.reader.avals[x.index].dtype, copy=False)
+                part = read[id(x.reader)][1][x.index].astype(x.reader.avals[x.index].dtype, copy=False)
             else:
                 part = x[start:stop]
             filled.append(_fill(part, size))
-        names = next(iter(read.values()), None)
-        yield Batch(index, tuple(i for i, _ in names) if names else tuple(range(start, stop)), filled)
+        names = next((names for names, _ in read.values()), tuple(range(start, stop)))
+        yield Batch(index, names, filled)
     for stream in streams.values():
         next(stream, None)  # a source with too many clients says so
 

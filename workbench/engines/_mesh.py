@@ -2,18 +2,21 @@
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Literal
 
 import jax
-import numpy as np
 
 from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
-from workbench.engines._clients import ClientReader
+from workbench.engines._clients import Batch, ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
 from workbench.engines._run_recorder import Ledger, tell
-from workbench.errors import EngineError, WorkbenchError
+from workbench.engines._stage import BatchFunction
+from workbench.engines._stream import StreamedPass, stream
+from workbench.errors import EngineError, ProgramError, WorkbenchError
 from workbench.plan import ChunkSize, jit, listeners
 from workbench.records import RunRecord
 
@@ -21,42 +24,72 @@ from workbench.records import RunRecord
 class Mesh(Engine):
     """Runs a program as `workbench.jit` does, and returns a record as the other engines do.
 
-    Stages are compiled into one computation here, so the record has no seconds of their own: see `workbench.measure`.
-    The rows of a `ClientReader` are read into memory.
+    Stages are compiled into one computation, so the record has no seconds of their own: see `workbench.measure`.
+
+    Clients of a `ClientReader` need not fit into the memory of the devices, or of this machine: batches of them are
+    read by a thread, sent to the devices while others are computed, and forgotten. Memory is that of a few batches,
+    whatever the number of clients. Rows that the program keeps for every client are copied to the host.
 
     Args (of the constructor):
         mesh: Mesh to run on. Default: that of `jax.set_mesh`.
         chunk_size: As for `workbench.jit`.
+        clients_per_batch: Clients of a `ClientReader` that are on the devices at once, rounded up to a multiple of the
+            devices. "auto": rows of 64 MiB, in batches that are equally large.
+
+    Raises:
+        ProgramError: if `clients_per_batch` is neither "auto" nor a positive int.
 
     Example:
         >>> import workbench as wb
         >>> @wb.program(clients=3)
         ... def total(x):
         ...     return wb.reduce_sum(wb.map_fn(lambda row: row**2, x))
-        >>> float(Mesh().run(total, np.arange(3, dtype=np.float32)).results)
+        >>> float(Mesh().run(total, jax.numpy.arange(3.0)).results)
         5.0
     """
 
     name: str = "mesh"
 
-    def __init__(self, mesh: jax.sharding.Mesh | None = None, *, chunk_size: ChunkSize = "auto") -> None:
+    def __init__(
+        self,
+        mesh: jax.sharding.Mesh | None = None,
+        *,
+        chunk_size: ChunkSize = "auto",
+        clients_per_batch: int | Literal["auto"] = "auto",
+    ) -> None:
+        whole = isinstance(clients_per_batch, int) and not isinstance(clients_per_batch, bool)
+        if clients_per_batch != "auto" and not (whole and clients_per_batch >= 1):
+            message = (
+                f"`Mesh` was given clients_per_batch={clients_per_batch!r}. It is the number of clients of a "
+                '`ClientReader` that are on the devices at once: pass a positive int, or "auto" for rows of 64 MiB.'
+            )
+            raise ProgramError(message)
         self.mesh = mesh
         self.chunk_size: ChunkSize = chunk_size
+        self.clients_per_batch: int | Literal["auto"] = clients_per_batch
+        self._streamed: weakref.WeakKeyDictionary[BatchFunction, StreamedPass] = weakref.WeakKeyDictionary()
         self._programs: dict[Any, Callable] = {}
         self._jitted: dict[Callable, Callable] = {}
 
     def run(self, fn: Callable, *args: Any, progress: Any = None, cancel: Any = None) -> RunRecord:
-        """As every engine's `run`; progress is told, and `cancel` looked at, before and after the computation only."""
+        """As every engine's `run`.
+
+        Without a `ClientReader`, progress is told, and `cancel` looked at, before and after the computation only; with
+        one, after every batch.
+        """
+        if any(isinstance(x, ClientReader) for x in jax.tree.leaves(args, is_leaf=_is_reader)):
+            mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
+            with self._streaming(None if mesh.empty else mesh):
+                return super().run(fn, *args, progress=progress, cancel=cancel)
         ledger = Ledger(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         try:
             ledger.check("", 0.0)
-            whole = jax.tree.map(_read_all, args, is_leaf=lambda x: isinstance(x, ClientReader))
             with jax.set_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext():
                 started = time.perf_counter()
-                compiled = self._compiled(fn, whole)
+                compiled = self._compiled(fn, args)
                 ledger.warmup_seconds = time.perf_counter() - started
                 started = time.perf_counter()
-                results = jax.block_until_ready(compiled(*whole))
+                results = jax.block_until_ready(compiled(*args))
         except WorkbenchError:
             raise
         except Exception as error:
@@ -83,12 +116,35 @@ class Mesh(Engine):
             self._programs[key] = jit(fn, chunk_size=self.chunk_size).lower(*args).compile()
         return self._programs[key]
 
+    @contextlib.contextmanager
+    def _streaming(self, mesh: Any) -> Iterator[None]:
+        token = _MESH.set(mesh)
+        try:
+            yield
+        finally:
+            _MESH.reset(token)
+
     def _compute(self, work: Pass) -> None:
-        raise AssertionError(work)  # run does not walk the plan
+        mesh, one = _MESH.get(), work.function(1)
+        streamed = self._streamed.get(one)
+        if streamed is None or streamed.mesh != mesh:
+            size = None if self.clients_per_batch == "auto" else self.clients_per_batch
+            streamed = self._streamed[one] = StreamedPass(one, mesh, self.chunk_size, size)
+        started, compiling = time.perf_counter(), work.ledger.warmup_seconds
+        try:
+            stream(work, streamed)
+        except WorkbenchError:
+            raise
+        except Exception as error:
+            raise work.failed(Batch(0, tuple(range(work.clients)), []), error, "the mesh") from error
+        compiling = work.ledger.warmup_seconds - compiling
+        where = f"{jax.default_backend()} x {streamed.shards}"
+        work.ledger.stage(work.stage, where, time.perf_counter() - started - compiling)
+        work.ledger.note(f"stage {work.stage} read its clients in batches of {streamed.size}")
 
 
-def _read_all(x: Any) -> Any:
-    if not isinstance(x, ClientReader):
-        return x
-    columns = zip(*(leaves for _, leaves in x.read("0")), strict=True)
-    return jax.tree.unflatten(x.structure, [np.stack(column) for column in columns])
+_MESH: ContextVar[Any] = ContextVar("workbench_streaming_mesh", default=None)
+
+
+def _is_reader(x: Any) -> bool:
+    return isinstance(x, ClientReader)

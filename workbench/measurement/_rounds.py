@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from workbench.measurement._history import History, read_metrics, without_client
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._run_store import StoredRun, load_run
-from workbench.records import ProblemRecord, RoundRecord
+from workbench.records import ProblemRecord, RoundRecord, RunRecord
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
 Callback = Callable[["Run", RoundRecord], Any]
@@ -57,6 +57,14 @@ def run_rounds(step: Callable[..., Any], state: Any, rounds: int, **settings: An
     """
     background = settings.pop("background", False)
     return Run(step, state, rounds, **settings).start(background=background)
+
+
+class RoundEngine(Protocol):
+    """What runs a step elsewhere: every engine of `workbench.engines`."""
+
+    def run(self, fn: Callable, *args: Any) -> RunRecord:
+        """A record of the run, whose `results` are what `fn` returns."""
+        ...
 
 
 class _Finished(NamedTuple):
@@ -93,6 +101,8 @@ class Run:
             `TrackioLog`, or your own with their three methods), or a folder, which is a registry of runs as JSON lines
             (`Run.load`, `list_runs`, `workbench runs`).
         name: Of the run, for trackers; default: that of the step.
+        engine: One of `workbench.engines` that runs the step, a program, instead of a call here. `data` may then be a
+            `ClientReader`, whose clients need not fit in memory: `Mesh()` reads them again in every round.
 
     Raises:
         MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
@@ -120,6 +130,7 @@ class Run:
         progress: bool = True,
         log: Tracker | str | Path | Sequence[Tracker | str | Path] | None = None,
         name: str = "",
+        engine: RoundEngine | None = None,
     ) -> None:
         _check(
             rounds=(rounds, 0), keep=(keep, 1), checkpoint_every=(checkpoint_every, 1), client_rounds=(client_rounds, 1)
@@ -127,6 +138,7 @@ class Run:
         self.rounds = rounds
         self.error: BaseException | None = None
         self._step, self._client_rounds, self._emitted = step, client_rounds, emitted
+        self._engine = engine
         self._stop_when, self._nonfinite, self._progress = stop_when, nonfinite, progress
         self._checkpoint_every = checkpoint_every
         self._checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, keep=keep)
@@ -381,7 +393,10 @@ class Run:
         started = time.perf_counter()
         round = self.finished
         with hearing(self._emitted) as heard:
-            returned = self._step(self._last.state, *self._feed.arguments(round))
+            arguments = (self._last.state, *self._feed.arguments(round))
+            returned = (
+                self._step(*arguments) if self._engine is None else self._engine.run(self._step, *arguments).results
+            )
         if not isinstance(returned, tuple) or len(returned) != 2:
             msg = (
                 f"`run_rounds` was given a step that returned a `{type(returned).__name__}` in round {round}. A step "

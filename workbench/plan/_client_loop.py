@@ -67,6 +67,25 @@ class ClientLoop:
                 results[step.equation.outvars[0]] = REDUCTION_OF[step.equation.primitive].finish(step.equation, total)
         return results
 
+    def run_batch(
+        self, phase: Phase, rows: Sequence[Any], shared: Sequence[Any], *, number: Any, size: int
+    ) -> tuple[list[Any], list[Any]]:
+        """Batch `number` of `size` clients of a divisible phase that has more; `size` fills the devices evenly.
+
+        Returns the rows that are kept and the totals of this batch, merged over the mesh and not finished.
+        """
+        layout, clients = phase.layout, phase.placement.size
+        shards = 1 if layout is None else layout.size
+        assert size % shards == 0, (size, shards)
+        per_shard = size // shards
+        chunk_size = math.gcd(per_shard, self.chunk_size_of(phase, per_shard))
+        shard = ClientShard(phase, chunk_size, per_shard, None if clients % size == 0 else clients, self)
+        if layout is None:
+            return shard.run(rows, shared, number)
+        over = _spread_by_shard_map if choose_spread(phase, self.spread) == "shard_map" else _spread_by_vmap
+        scope = self.scope_of(next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
+        return over(layout, shard, rows, shared, scope, number * shards)
+
 
 @dataclasses.dataclass(frozen=True)
 class ClientShard:
@@ -176,32 +195,35 @@ def _read(values: dict[Var, tuple[Any, bool]], atom: Any) -> tuple[Any, bool]:
 
 
 def _spread_by_shard_map(
-    layout: Layout, shard: ClientShard, rows: Sequence[Any], shared: Sequence[Any], scope: str
+    layout: Layout, shard: ClientShard, rows: Sequence[Any], shared: Sequence[Any], scope: str, *first: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Every mesh position along the layout takes its shard; totals are merged by one collective per reduction."""
+    """Every mesh position along the layout takes its shard; totals are merged by one collective per reduction.
 
-    def per_device(rows: Any, shared: Any) -> Any:
+    `first` is the number of the first position's shard among all of the phase, where that is not 0.
+    """
+
+    def per_device(rows: Any, shared: Any, *first: Any) -> Any:
         with jax.named_scope(scope):
-            index = None if shard.clients is None else jax.lax.axis_index(layout.axes)
+            index = None if shard.clients is None else sum(first, jax.lax.axis_index(layout.axes))
             kept, totals = shard.run(rows, shared, index)
         return kept, _merged(shard, totals, layout.axes)
 
     over = jax.shard_map(
         per_device,
         mesh=layout.mesh if jax.sharding.get_abstract_mesh().empty else None,
-        in_specs=(P(layout.entry), P()),
+        in_specs=(P(layout.entry), P(), *(P() for _ in first)),
         out_specs=(P(layout.entry), P()),
         axis_names=manual_axes(shard.phase),
         check_vma=False,
     )
-    return over(list(rows), list(shared))
+    return over(list(rows), list(shared), *first)
 
 
 _SHARDS = "workbench shards"  # the name of the axis that `_spread_by_vmap` adds
 
 
 def _spread_by_vmap(
-    layout: Layout, shard: ClientShard, rows: Sequence[Any], shared: Sequence[Any], scope: str
+    layout: Layout, shard: ClientShard, rows: Sequence[Any], shared: Sequence[Any], scope: str, *first: Any
 ) -> tuple[list[Any], list[Any]]:
     """As `_spread_by_shard_map`, but the compiler partitions all axes: the shards are rows of a `vmap` over them.
 
@@ -226,7 +248,7 @@ def _spread_by_vmap(
 
     def everywhere(rows: Any, shared: Any) -> Any:
         apart = [x.reshape(size, -1, *x.shape[1:]) for x in rows]
-        index = jnp.arange(size, dtype=jnp.int32)
+        index = sum(first, jnp.arange(size, dtype=jnp.int32))
         mapped = jax.vmap(
             per_shard,
             in_axes=(0, 0, None),

@@ -1,0 +1,199 @@
+"""Readers of clients that stand in arrays or files with one row per client."""
+
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench.engines._clients import ClientReader, as_avals, wrong_number
+from workbench.errors import DataError, EngineError, MissingDependencyError, ProgramError
+
+
+class ArrayReader(ClientReader):
+    """A `ClientReader` of arrays `[clients, ...]` on disk or in memory, read slice by slice.
+
+    Args (of the constructor):
+        arrays: Pytree of what has a shape, a dtype and slices along its first axis: `numpy.load(file, mmap_mode="r")`,
+            `numpy.memmap`, HDF5 and zarr data sets, arrays in memory.
+
+    Raises:
+        ProgramError: if a leaf is no such array, or they have different numbers of rows, or none.
+
+    Example:
+        >>> reader = ArrayReader({"x": np.zeros((1000, 5), np.float32)})
+        >>> reader.clients, reader.struct
+        (1000, {'x': ShapeDtypeStruct(shape=(1000, 5), dtype=float32)})
+    """
+
+    def __init__(self, arrays: Any) -> None:
+        leaves, self.structure = jax.tree.flatten(arrays)
+        for leaf in leaves:
+            if not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")) or not leaf.shape:
+                message = (
+                    f"`ArrayReader` was given a leaf of type {type(leaf).__name__}, which is no array with a row for "
+                    "each client. It reads slices of arrays `[clients, ...]`: pass a pytree of numpy arrays, memory "
+                    "maps, or data sets of HDF5 or zarr."
+                )
+                raise ProgramError(message)
+        counts = {len(leaf) for leaf in leaves}
+        if len(counts) != 1 or 0 in counts:
+            message = (
+                f"`ArrayReader` was given arrays of {', '.join(map(str, sorted(counts))) or 'no'} rows. Every array "
+                "has one row for each client, and there is at least one client: pass arrays `[clients, ...]`."
+            )
+            raise ProgramError(message)
+        self.clients = counts.pop()
+        self._leaves_on_disk = leaves
+        self.avals = as_avals([np.empty((0, *leaf.shape[1:]), leaf.dtype) for leaf in leaves], rows=True)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The number of each client and its rows."""
+        for names, leaves in self.read_batches(256, ""):
+            for seat, name in enumerate(names):
+                yield name, jax.tree.unflatten(self.structure, [leaf[seat] for leaf in leaves])
+
+    def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
+        """As every reader's, a slice of each array at a time."""
+        for start in range(0, self.clients, size):
+            stop = min(start + size, self.clients)
+            try:
+                leaves = [np.asarray(leaf[start:stop]) for leaf in self._leaves_on_disk]
+            except Exception as error:
+                message = (
+                    f"stage {stage} could not read the clients {start} to {stop - 1}: {type(error).__name__}: {error}. "
+                    "Each client's data are read when its turn comes: look at the file; the exception above tells more."
+                )
+                raise EngineError(message, stage=stage) from error
+            yield tuple(range(start, stop)), leaves
+            for leaf in self._leaves_on_disk:
+                _forget(leaf, start, stop)
+
+
+def _forget(leaf: Any, start: int, stop: int) -> None:
+    """Lets the system take back the pages of rows that were read: a mapped file would fill the process's memory."""
+    mapped = getattr(leaf, "_mmap", None)
+    if mapped is None or getattr(leaf, "mode", None) != "r" or not hasattr(mapped, "madvise"):
+        return
+    if not isinstance(leaf.base, mmap.mmap) or not leaf.flags.c_contiguous:
+        return  # a view of the map, whose rows lie elsewhere in the file
+    row_bytes = leaf.nbytes // len(leaf)
+    begin = leaf.offset % mmap.ALLOCATIONGRANULARITY + start * row_bytes
+    begin -= begin % mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, begin, min((stop - start) * row_bytes + mmap.PAGESIZE, len(mapped) - begin))
+
+
+class ParquetReader(ClientReader):
+    """A `ClientReader` of a parquet file or folder with one row per client. Needs the extra `data`.
+
+    Args (of the constructor):
+        path: A `.parquet` file, or a folder of them.
+        columns: The columns to read, in this order; all by default. Columns of numbers, or of (nested) lists of
+            numbers that are as long for every client.
+
+    Raises:
+        DataError: if the file cannot be read, is empty, or a column has other types.
+        MissingDependencyError: if pyarrow is not installed.
+
+    Example:
+        >>> reader = ParquetReader("clients.parquet", columns=["x", "y"])  # doctest: +SKIP
+        >>> wb.engines.Mesh().run(fedavg, w, reader)  # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | Path, *, columns: Sequence[str] | None = None) -> None:
+        try:
+            import pyarrow as pa  # pyright: ignore[reportMissingImports]
+            import pyarrow.dataset as datasets  # pyright: ignore[reportMissingImports]
+        except ImportError as missing:
+            raise MissingDependencyError("pyarrow", extra="data", needed_for="`ParquetReader`") from missing
+        self.path: Path = Path(path)
+        try:
+            self._table = datasets.dataset(self.path, format="parquet")
+            self.columns: list[str] = list(columns if columns is not None else self._table.schema.names)
+            self.clients = self._table.count_rows()
+            first = next(iter(self._table.head(1, columns=self.columns).to_batches()), None)
+        except (pa.ArrowException, OSError) as error:
+            fact = f"it cannot be read ({error})"
+            raise self._wrong(fact, "pass a parquet file, or a folder of them") from error
+        if first is None:
+            raise self._wrong("it holds no row", "write one row for each client")
+        leaves, self.structure = jax.tree.flatten(dict(zip(self.columns, self._arrays(first), strict=True)))
+        self.avals = as_avals(leaves, rows=True)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The number of each client and its columns."""
+        for names, leaves in self.read_batches(256, ""):
+            for seat, name in enumerate(names):
+                yield name, jax.tree.unflatten(self.structure, [leaf[seat] for leaf in leaves])
+
+    def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
+        """As every reader's, some record batches at a time."""
+        start, waiting = 0, []
+        for found in self._table.to_batches(columns=self.columns, batch_size=min(size, 1 << 16), batch_readahead=2):
+            if not found.num_rows:
+                continue
+            waiting.append(self._checked(found, stage))
+            while (count := sum(len(part[0]) for part in waiting)) >= size:
+                whole = _joined(waiting)
+                waiting = [[x[size:] for x in whole]] if count > size else []
+                yield tuple(range(start, start + size)), [x[:size] for x in whole]
+                start += size
+        if waiting:
+            whole = _joined(waiting)
+            yield tuple(range(start, start + len(whole[0]))), whole
+            start += len(whole[0])
+        if start != self.clients:
+            raise EngineError(wrong_number(stage, self.clients, str(start)), stage=stage)
+
+    def _checked(self, found: Any, stage: str) -> list[np.ndarray]:
+        leaves = jax.tree.leaves(dict(zip(self.columns, self._arrays(found), strict=True)))
+        for leaf, aval in zip(leaves, self.avals, strict=True):
+            if leaf.shape[1:] != aval.shape:
+                message = (
+                    f"stage {stage} read clients with rows {leaf.shape[1:]} from {self.path.name}, but the first "
+                    f"client's are {aval.shape}. All clients of a program have the same shapes: pad their examples."
+                )
+                raise EngineError(message, stage=stage)
+        return leaves
+
+    def _arrays(self, batch: Any) -> list[np.ndarray]:
+        return [self._array(batch.column(name), name) for name in self.columns]
+
+    def _array(self, column: Any, name: str) -> np.ndarray:
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+        shape, uneven = [len(column)], f"the lists of its column {name!r} have different lengths"
+        while pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or _is_fixed(column.type):
+            inner = column.flatten()
+            if column.null_count or len(inner) % max(1, len(column)):
+                raise self._wrong(uneven, "pad them")
+            shape.append(len(inner) // max(1, len(column)))
+            if not _is_fixed(column.type):
+                lengths = np.diff(column.offsets.to_numpy())
+                if len(lengths) and lengths.min() != lengths.max():
+                    raise self._wrong(uneven, "pad them")
+            column = inner
+        numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        if column.null_count or not (numbers or pa.types.is_boolean(column.type)):
+            fact = f"its column {name!r} holds {column.type}{' with missing values' * bool(column.null_count)}"
+            raise self._wrong(fact, "keep columns of numbers, or of lists of numbers, with `columns=`")
+        values = column.to_numpy(zero_copy_only=False)
+        return values.reshape(shape)
+
+    def _wrong(self, fact: str, advice: str) -> DataError:
+        return DataError(
+            f"`ParquetReader` was given {self.path.name}, but {fact}. It reads one row per client, of numbers or of "
+            f"lists of numbers that are as long for every client: {advice}."
+        )
+
+
+def _is_fixed(kind: Any) -> bool:
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+    return pa.types.is_fixed_size_list(kind)
+
+
+def _joined(parts: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return [np.concatenate(x) if len(parts) > 1 else x[0] for x in zip(*parts, strict=True)]
