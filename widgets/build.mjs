@@ -8,7 +8,29 @@ import { build, context } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const target = join(here, "workbench_widgets", "static", "built");
+// `import code from "./worker?text"`: the module's own bundle as a text, for a worker that needs no address to load from.
+const texts = {
+  name: "text",
+  setup(building) {
+    building.onResolve({ filter: /\?text$/ }, ({ path, resolveDir }) => ({
+      path: join(resolveDir, path.replace("?text", ".ts")),
+      namespace: "text",
+    }));
+    building.onLoad({ filter: /.*/, namespace: "text" }, async ({ path }) => {
+      const { outputFiles, metafile } = await build({
+        ...options,
+        entryPoints: [path],
+        outdir: undefined,
+        metafile: true,
+        plugins: [],
+      });
+      const watchFiles = Object.keys(metafile.inputs).map((each) => join(here, each));
+      return { contents: outputFiles[0].text, loader: "text", watchFiles };
+    });
+  },
+};
 const options = {
+  plugins: [texts],
   absWorkingDir: here,
   entryPoints: {
     workbench: "src/main.ts",
@@ -50,7 +72,8 @@ function write(files) {
 
 if (process.argv.includes("--watch")) {
   const watcher = { name: "write", setup: (made) => made.onEnd((result) => write(result.outputFiles ?? [])) };
-  for (const each of [options, labextension]) await (await context({ ...each, plugins: [watcher] })).watch();
+  for (const each of [options, labextension])
+    await (await context({ ...each, plugins: [...each.plugins, watcher] })).watch();
 } else {
   const built = await Promise.all([build(options), build(labextension)]);
   const outputFiles = built.flatMap((each) => each.outputFiles);

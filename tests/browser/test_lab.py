@@ -100,6 +100,23 @@ def test_keys_in_a_view_do_not_edit_the_notebook(lab_page: Page, lab: str, lab_r
     assert set(lab_page.evaluate(types)) == {"code"}
 
 
+def test_stop_under_a_cell_that_traces_interrupts_it(lab_page: Page, lab: str, lab_root: Path):
+    cell = """
+import time
+import workbench as wb
+def slow_step(x):
+    time.sleep(120)
+    return x
+wb.show(slow_step)(1.0)"""
+    open_notebook(lab_page, lab, notebook(lab_root, "stop.ipynb", cell))
+    lab_page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    expect(lab_page.locator(".jp-OutputArea")).to_contain_text("slow_step: tracing", timeout=90_000)
+    stop = lab_page.locator(".jp-OutputArea").get_by_role("button", name="Stop")
+    stop.click()
+    expect(lab_page.locator(".jp-OutputArea")).to_contain_text("KeyboardInterrupt")
+    expect(stop).to_have_count(0)
+
+
 def test_two_views_share_one_copy_of_the_bundle(lab_page: Page, lab: str, lab_root: Path):
     show = "workbench_widgets.Explorer(examples.fedavg_record())"
     open_notebook(lab_page, lab, notebook(lab_root, "shared.ipynb", IMPORTS, show, show))

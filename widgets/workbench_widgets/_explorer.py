@@ -252,7 +252,8 @@ def _parts(
         add("clients", clients)
     if record.mesh is not None and record.mesh.devices:
         names = [value.name for value in record.plan.inputs]
-        add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names))
+        sent = record.module.collectives if record.module is not None else ()
+        add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names, collectives=sent))
     if record.inputs is not None and record.inputs.leaves:
         # Arrays that were not placed yet do not know their mesh, but the program does.
         known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)

@@ -5,12 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import AxisRecord, CostRecord, DeviceRecord, LeafShardingRecord, MeshRecord, ShardingRecord
+from workbench.records import (
+    AxisRecord,
+    CollectiveRecord,
+    CostRecord,
+    DeviceRecord,
+    LeafShardingRecord,
+    MeshRecord,
+    ShardingRecord,
+)
 from workbench.render import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_mesh_text, shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
 
+MOST_COLLECTIVES = 40  # that links can be drawn for, those that send most first
 MOST_CORNERS = 1_000_000  # numbers that say which device holds which shard
 
 
@@ -22,6 +31,7 @@ class MeshView(WorkbenchWidget):
         cost: A prediction whose clients say how much work each device has.
         sharding: Arrays that lie on it.
         names: What to call these arrays; by default their paths in the tree.
+        collectives: What devices send to each other, drawn on the links that carry it.
     """
 
     view_name = "mesh"
@@ -33,10 +43,11 @@ class MeshView(WorkbenchWidget):
         *,
         sharding: ShardingRecord | None = None,
         names: Sequence[str] = (),
+        collectives: Sequence[CollectiveRecord] = (),
         **values: Any,
     ) -> None:
         self.record = record
-        data, arrays = mesh_state(record, cost, sharding, names=names)
+        data, arrays = mesh_state(record, cost, sharding, names=names, collectives=collectives)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_mesh(record), **values)
 
     def static_svg(self) -> Markup:
@@ -54,6 +65,7 @@ def mesh_state(
     sharding: ShardingRecord | None = None,
     *,
     names: Sequence[str] = (),
+    collectives: Sequence[CollectiveRecord] = (),
 ) -> tuple[dict[str, Any], Arrays]:
     """What the mesh view draws: places for every device, what it is called, a few numbers, and what it holds."""
     devices = record.devices
@@ -100,6 +112,8 @@ def mesh_state(
         "kinds": sorted({device.kind for device in devices if device.kind}),
         "hosts": len({device.host for device in devices}),
         "coords": coords,
+        "wraps": list(record.wraps or ()),
+        "collectives": _collectives(record, collectives),
         "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in held.items()},
         "leaves": leaves,
         "sentence": describe_mesh(record),
@@ -110,6 +124,22 @@ def mesh_state(
 def _axis(axis: AxisRecord) -> dict[str, Any]:
     hops = None if axis.mean_hops is None else f"{axis.mean_hops:.3g} on average, {axis.max_hops} at most"
     return {"name": axis.name, "size": axis.size, "type": axis.type, "hops": hops}
+
+
+def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[dict[str, Any]]:
+    """Those whose groups are whole mesh axes, with what one device sends in one call of the program."""
+    axes = {axis.name for axis in record.axes}
+    known = [
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "axes": list(each.axes),
+            "sent": each.wire_bytes * (each.executions or 1),
+        }
+        for each in found
+        if each.wire_bytes and each.axes and axes.issuperset(each.axes)
+    ]
+    return sorted(known, key=lambda each: -each["sent"])[:MOST_COLLECTIVES]
 
 
 def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:

@@ -158,7 +158,11 @@ def _record(reply: dict[str, Any], target: TargetRecord, axes: dict[str, int], c
         target=target,
         hlo=reply["hlo"],
         memory=memory,
-        mesh=MeshRecord(axes=mesh_axes(target, axes, devices), devices=devices),
+        mesh=MeshRecord(
+            axes=mesh_axes(target, axes, devices),
+            devices=devices,
+            wraps=None if any(device.coords is None for device in devices) else torus_wraps(target),
+        ),
         order=reply["order"],
         seconds=reply["seconds"],
         cached=False,

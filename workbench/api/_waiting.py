@@ -10,6 +10,11 @@ from typing import Any
 FIRST_SECONDS = 0.2  # what is faster says nothing
 EVERY_SECONDS = 1.0
 
+# JupyterLab's and Notebook's own command, which reaches the kernel beside its busy thread; other hosts do not show it.
+STOP = """<style>.wb-stop { display: none } .jp-NotebookPanel .wb-stop { display: inline-block }</style>
+<button type="button" class="wb-stop jp-mod-styled jp-mod-warn" data-commandlinker-command="notebook:interrupt-kernel"
+ data-commandlinker-args="{}" data-lm-suppress-shortcuts="true" title="Interrupts the kernel">Stop</button>"""
+
 _current: contextvars.ContextVar["_Line | None"] = contextvars.ContextVar("workbench_waiting", default=None)
 
 
@@ -20,6 +25,7 @@ class _Line:
         self.name, self.phase = name, phase
         self.began = time.monotonic()
         self._handle: Any = None
+        self._stop: Any = None  # an output of its own: a button that is drawn again each second cannot be pressed
         self._over = threading.Event()
         self._lock = threading.Lock()
         run = contextvars.copy_context().run  # the cell that the output belongs to
@@ -33,9 +39,10 @@ class _Line:
     def end(self) -> None:
         self._over.set()
         self._thread.join()
-        if self._handle is not None:
-            with contextlib.suppress(Exception):  # a display that fails must not end the cell
-                self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
+        for handle in (self._handle, self._stop):
+            if handle is not None:
+                with contextlib.suppress(Exception):  # a display that fails must not end the cell
+                    handle.update({"text/plain": "", "text/html": ""}, raw=True)
 
     def _tick(self) -> None:
         wait = FIRST_SECONDS
@@ -50,6 +57,7 @@ class _Line:
         with self._lock:
             if self._handle is None:
                 self._handle = display(data, raw=True, display_id=True)
+                self._stop = display({"text/plain": "", "text/html": STOP}, raw=True, display_id=True)
             else:
                 self._handle.update(data, raw=True)
 

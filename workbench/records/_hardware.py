@@ -50,6 +50,7 @@ class MeshRecord(Record):
     devices: tuple[DeviceRecord, ...]
     abstract: bool = False
     clients: tuple[ClientRange, ...] = ()
+    wraps: tuple[bool, ...] | None = None  # torus dimensions whose ends are wired together; None: no coordinates
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -21,8 +21,11 @@ import {
   gutter,
   keymap,
   lineNumbers,
+  ViewPlugin,
+  type ViewUpdate,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
+import { expressionOf } from "../lib/matches";
 import type { CreateEditor, EditorHandle, EditorOptions, GutterColumn } from "./types";
 
 const setMarks = StateEffect.define<readonly (readonly [number, string])[]>();
@@ -43,6 +46,37 @@ const marks = StateField.define<DecorationSet>({
   },
   provide: (field) => EditorView.decorations.from(field),
 });
+
+const setMatches = StateEffect.define<RegExp | null>();
+const match = Decoration.mark({ class: "wb-match" });
+/** Matches of a search, decorated where they are in sight only: a listing may have a hundred thousand lines. */
+const matches = StateField.define<RegExp | null>({
+  create: () => null,
+  update: (present, { effects }) =>
+    effects.reduce((value, each) => (each.is(setMatches) ? each.value : value), present),
+});
+const shownMatches = ViewPlugin.fromClass(
+  class {
+    decorations: DecorationSet;
+    constructor(view: EditorView) {
+      this.decorations = this.find(view);
+    }
+    update(update: ViewUpdate) {
+      if (update.viewportChanged || update.startState.field(matches) !== update.state.field(matches))
+        this.decorations = this.find(update.view);
+    }
+    private find(view: EditorView): DecorationSet {
+      const expression = view.state.field(matches);
+      const made = new RangeSetBuilder<Decoration>();
+      if (expression)
+        for (const { from, to } of view.visibleRanges)
+          for (const found of view.state.sliceDoc(from, to).matchAll(expression))
+            made.add(from + found.index, from + found.index + found[0].length, match);
+      return made.finish();
+    }
+  },
+  { decorations: (plugin) => plugin.decorations },
+);
 
 class Cell extends GutterMarker {
   constructor(
@@ -170,6 +204,8 @@ export const createEditor: CreateEditor = (options: EditorOptions): EditorHandle
         ...foldKeymap,
       ]),
       marks,
+      matches,
+      shownMatches,
       look,
       EditorView.contentAttributes.of({ "aria-label": label, "data-lm-suppress-shortcuts": "true", tabindex: "0" }),
       EditorView.domEventHandlers({
@@ -182,12 +218,28 @@ export const createEditor: CreateEditor = (options: EditorOptions): EditorHandle
     ],
   });
   const view = new EditorView({ state, parent });
+  let found: number[] = []; // lines with a match
+  let at = -1;
   return {
     mark(lines, reveal) {
       view.dispatch({ effects: setMarks.of(lines.map(([number, name]) => [lineOf(number), name] as const)) });
       const line = reveal === undefined ? 0 : lineOf(reveal);
       if (line >= 1 && line <= view.state.doc.lines)
         view.dispatch({ effects: EditorView.scrollIntoView(view.state.doc.line(line).from, { y: "center" }) });
+    },
+    highlight(words) {
+      const expression = expressionOf(words);
+      view.dispatch({ effects: setMatches.of(expression) });
+      const single = expression ? new RegExp(expression.source, "i") : null;
+      found = single ? text.split("\n").flatMap((line, i) => (single.test(line) ? [i + 1] : [])) : [];
+      at = -1;
+      return found.length;
+    },
+    next(step) {
+      if (!found.length) return;
+      at = at < 0 && step < 0 ? found.length - 1 : (at + step + found.length) % found.length;
+      const { from } = view.state.doc.line(found[at]);
+      view.dispatch({ selection: { anchor: from }, effects: EditorView.scrollIntoView(from, { y: "center" }) });
     },
     destroy: () => view.destroy(),
   };

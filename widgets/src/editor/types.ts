@@ -25,6 +25,10 @@ export interface EditorOptions {
 export interface EditorHandle {
   /** Marks lines with a class, and scrolls one of them into sight. */
   mark(lines: readonly (readonly [number, string])[], reveal?: number): void;
+  /** Marks every occurrence of the words; returns how many lines hold one. */
+  highlight(words: readonly string[]): number;
+  /** Scrolls to the next line with a match after the one that it went to last, or to the one before. */
+  next(step: 1 | -1): void;
   destroy(): void;
 }
 export type CreateEditor = (options: EditorOptions) => EditorHandle;

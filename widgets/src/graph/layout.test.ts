@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
-import { arrange, lift, type Place } from "./layout";
+import { arrange, lift } from "./layout";
 import type { Arc, Box } from "./model";
+import type { Place } from "./routes";
 
 const box = (id: number, parent = -1, open = false): Box => ({ id, parent, open, rest: 0 });
 const arc = (from: number, to: number, bytes = 1): Arc => ({ from, to, bytes, values: 1 });

@@ -1,13 +1,17 @@
 // The graph of the module: groups that fold, at most about eighty boxes, search, keys.
+
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
+import { wordsOf } from "../lib/matches";
 import type { ViewContext } from "../lib/view";
 import { isTrivial, type Module } from "../views/hlo-data";
 import { Labels, plural } from "./labels";
-import { arrange, type Layout } from "./layout";
+import { Minimap } from "./minimap";
 import { around, type Box, closeOldest, type Frontier, Graph, groupOfRest, isRest, mergeChains } from "./model";
 import { type Drawn, drawGraph, measure } from "./picture";
+import { Planner } from "./planner";
+import type { Layout } from "./routes";
 
 const MOST_BOXES = 80;
 const FIRST_BOXES = 18;
@@ -43,6 +47,8 @@ export class GraphPane {
   private shown: Frontier = { boxes: [], arcs: [] };
   private layout: Layout = { places: new Map(), routes: [], width: 1, height: 1 };
   private drawn: Drawn | null = null;
+  private readonly planner: Planner;
+  private readonly minimap: Minimap;
   private matches: number[] = [];
   private match = -1;
   private readonly canvas = h("div", { class: "wb-graph" });
@@ -59,6 +65,9 @@ export class GraphPane {
     host: HTMLElement,
     private readonly options: GraphOptions,
   ) {
+    this.planner = new Planner(context.signal);
+    this.minimap = new Minimap(context, (x, y) => this.centre(x, y));
+    this.canvas.append(this.minimap.node);
     host.append(this.tools(), this.canvas, this.status);
     this.listen();
     this.nest(this.nestings()[0][0]);
@@ -96,8 +105,7 @@ export class GraphPane {
     this.order = [...this.graph.firstLook(FIRST_BOXES)];
     this.pages = new Map();
     this.cursor = Number.NaN;
-    this.update();
-    this.fit();
+    this.update(() => this.fit());
   }
 
   private tools(): HTMLElement {
@@ -164,8 +172,12 @@ export class GraphPane {
     return this.graph.frontier(open, { all: this.all, page: PAGE, pages: this.pages });
   }
 
-  /** Shows what is open now. */
-  private update(): void {
+  /** Shows what is open now, then goes where it has to; a newer call makes one that still waits void. */
+  private update(then: () => void = () => {}): void {
+    this.lay(then).catch((error) => this.context.fail(error));
+  }
+
+  private async lay(then: () => void): Promise<void> {
     let made = this.frontier(new Set(this.order));
     const box = this.boxOf(this.chosen >= 0 ? this.graph.nodeOf(this.chosen) : this.cursor, made.boxes);
     if (this.near && box !== null) {
@@ -176,20 +188,37 @@ export class GraphPane {
         arcs: made.arcs.filter(({ from, to }) => kept.has(from) && kept.has(to)),
       };
     }
+    const { labels } = this;
+    const sizes = new Map(made.boxes.map((each) => [each.id, measure(labels.words(each))] as const));
+    const slow = setTimeout(() => this.wait(), SLOW);
+    const layout = await this.planner.plan({ ...made, sizes }).finally(() => clearTimeout(slow));
+    if (!layout || this.context.signal.aborted) return;
     this.shown = made;
+    this.layout = layout;
     if (!made.boxes.some(({ id }) => id === this.cursor)) this.cursor = made.boxes[0]?.id ?? Number.NaN;
-    this.layout = arrange(made.boxes, made.arcs, (each) => measure(this.labels.words(each)));
     this.drawn = drawGraph(this.canvas, this.drawn, {
       boxes: made.boxes,
       arcs: made.arcs,
-      layout: this.layout,
-      labels: this.labels,
+      layout,
+      labels,
       cursor: this.cursor,
       on: { choose: (id) => this.act(id), toggle: (id) => this.toggle(id), key: (event, id) => this.key(event, id) },
     });
     this.canvas.dataset.boxes = String(made.boxes.length);
+    const boxes = made.boxes.flatMap((each) => {
+      const place = layout.places.get(each.id);
+      return place ? [{ place, kind: labels.words(each).kind, open: each.open }] : [];
+    });
+    this.minimap.set(layout, boxes);
+    this.canvas.removeAttribute("aria-busy");
     this.highlight();
     this.look();
+    then();
+  }
+
+  private wait(): void {
+    this.canvas.setAttribute("aria-busy", "true");
+    this.status.textContent = "Laying out the graph …";
   }
 
   /** The box that shows a node: itself, or the closed group around it. */
@@ -226,8 +255,7 @@ export class GraphPane {
 
   private turnPage(group: number): void {
     this.pages.set(group, (this.pages.get(group) ?? 0) + 1);
-    this.update();
-    this.focus(this.cursor);
+    this.update(() => this.focus(this.cursor));
   }
 
   private toggle(id: number): void {
@@ -238,9 +266,7 @@ export class GraphPane {
       const inside = (group: number) => this.graph.pathTo(group).includes(id);
       this.order = this.order.filter((group) => !inside(group));
     } else this.openGroup(id);
-    this.update();
-    this.bringIntoView(id);
-    this.focus(id);
+    this.update(() => this.focus(id));
   }
 
   /** Opens a group; others fold where too many boxes would show. */
@@ -255,8 +281,7 @@ export class GraphPane {
   private foldAll(): void {
     this.order = [];
     this.pages.clear();
-    this.update();
-    this.fit();
+    this.update(() => this.fit());
   }
 
   private showAll(all: boolean): void {
@@ -267,8 +292,7 @@ export class GraphPane {
   private toggleNear(): void {
     this.near = !this.near;
     this.nearButton.setAttribute("aria-pressed", String(this.near));
-    this.update();
-    this.fit();
+    this.update(() => this.fit());
   }
 
   /** What is chosen anywhere: the instruction is opened and brought into view, all of `marked` are outlined. */
@@ -287,10 +311,13 @@ export class GraphPane {
       for (const group of path) if (!this.order.includes(group)) this.openGroup(group);
     }
     this.turnTo(node);
-    const found = this.boxOf(node);
-    if (found !== null) this.cursor = found;
-    this.update();
-    if (found !== null) this.bringIntoView(found);
+    this.update(() => {
+      const found = this.boxOf(node);
+      if (found === null) return;
+      this.cursor = found;
+      this.highlight();
+      this.bringIntoView(found);
+    });
   }
 
   /** The page of its group on which a node is. */
@@ -308,7 +335,7 @@ export class GraphPane {
   }
 
   private search(text: string): void {
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = wordsOf(text);
     const { module } = this.options;
     this.matches = [];
     if (words.length)
@@ -404,14 +431,23 @@ export class GraphPane {
     this.look();
   }
 
+  /** Brings a point of the layout into the middle. */
+  private centre(x: number, y: number): void {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    this.offset = [width / 2 - x * this.scale, height / 2 - y * this.scale];
+    this.look();
+  }
+
   private look(): void {
     this.drawn?.look(this.scale, [this.offset[0] + INSET, this.offset[1] + INSET]);
+    this.minimap.look(this.scale, this.offset, [this.canvas.clientWidth, this.canvas.clientHeight]);
   }
 }
 
 const READABLE = 0.92; // text of 12 px has 11 px on the screen when a graph opens
 const LEAST_SCALE = 0.1;
 const EDGE = 24;
+const SLOW = 150; // milliseconds after which a reader is told what is waited for
 const INSET = 12;
 
 const middle = (place: { x: number; y: number; width: number; height: number }): [number, number] => [

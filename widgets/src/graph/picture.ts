@@ -2,8 +2,8 @@
 import { s, setTabIndex, uniqueId } from "../lib/dom";
 import { formatBytes } from "../lib/format";
 import type { Labels, Words } from "./labels";
-import { crossPath, type Layout, type Place, pathOf, type Route, TITLE } from "./layout";
 import type { Arc, Box } from "./model";
+import { crossPath, type Layout, type Place, pathOf, type Route, TITLE } from "./routes";
 
 const LETTER = 7.8; // pixels of a letter of a title
 const SMALL = 6.6;

@@ -2,6 +2,7 @@
 import { type Child, h, keepKeys, replace, setTabIndex, uniqueId } from "./dom";
 import { formatAs } from "./format";
 import { clamp, consume, listStep } from "./keyboard";
+import { marked } from "./matches";
 import {
   byNumber,
   byText,
@@ -56,6 +57,8 @@ export interface TreeTable {
   readonly node: HTMLElement;
   /** Shows what passes, with its ancestors, which are opened for it unless `fold`; null shows all. Returns how many pass. */
   filter(passes: ((node: number) => boolean) | null, fold?: boolean): number;
+  /** Marks these words wherever they stand in the rows. */
+  highlight(words: readonly string[]): void;
   /** Marks a node; opens what it stands in and scrolls to it. */
   select(node: number | null): void;
   setColumns(columns: readonly Column[]): void;
@@ -81,6 +84,7 @@ class Table implements TreeTable {
   private order: { key: string; descending: boolean } | undefined;
   private kept: Uint8Array | undefined;
   private fold = false;
+  private words: readonly string[] = [];
   private rows: Row[] = [];
   private sorted: Sorted = new Map();
   private active = 0;
@@ -136,6 +140,11 @@ class Table implements TreeTable {
     }
     this.flatten();
     return count;
+  }
+
+  highlight(words: readonly string[]): void {
+    this.words = words;
+    this.later();
   }
 
   select(node: number | null): void {
@@ -237,7 +246,7 @@ class Table implements TreeTable {
       { role: "gridcell", class: "wb-tt-name", title: name },
       twist,
       this.options.mark?.(node),
-      h("span", { class: "wb-tt-text" }, name),
+      h("span", { class: "wb-tt-text" }, marked(name, this.words)),
     );
     first.style.paddingLeft = `${6 + 13 * depth}px`;
     const look = [
@@ -275,7 +284,7 @@ class Table implements TreeTable {
     const text = column.cell
       ? column.cell(node)
       : column.text
-        ? column.text(node)
+        ? marked(column.text(node), this.words)
         : value === null
           ? "–"
           : formatAs(column.unit ?? "count", value);

@@ -1,7 +1,9 @@
 // Operations of a recorded profile: measured beside predicted seconds, and as dots under the roofline of the chip.
+
 import { type Block, showDetails } from "../lib/details";
 import { h, replace } from "../lib/dom";
 import { formatBandwidth, formatCount, formatFlops, formatSeconds } from "../lib/format";
+import { wordsOf } from "../lib/matches";
 import { type Chip, type Dot, dotsOf, type Frame, shareOfRoof } from "../lib/roofline";
 import { rooflinePicture } from "../lib/roofline-picture";
 import { split } from "../lib/split";
@@ -73,7 +75,8 @@ class Measured {
       placeholder: "operation, category, line",
       "aria-label": "Search operations",
       oninput: () => {
-        this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+        this.words = wordsOf(search.value);
+        this.table.highlight(this.words);
         filter();
       },
     });

@@ -1,7 +1,20 @@
 // Draws the part of a run that is in sight. The work depends on pixels, not on the number of spans.
+
+import type { Rgb } from "../lib/theme";
 import { type Axis, axisOf, type Camera } from "./camera";
 import type { Row, Scene } from "./scene";
-import { type Bars, emptyBars, inSight, KINDS, mergePixels, NOTHING, type Slices, type Track } from "./spans";
+import {
+  type Bars,
+  emptyBars,
+  inSight,
+  KINDS,
+  lowerBound,
+  mergePixels,
+  NOTHING,
+  type Slices,
+  type Track,
+} from "./spans";
+import { Strip } from "./strip";
 
 export interface Marks {
   hover: number;
@@ -46,6 +59,7 @@ const FONT = "11px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-ser
 const LETTER = 6.3; // pixels of a letter of that font, on average
 const LABELLED = 34; // pixels from which a bar holds text
 const MOST_ARROWS = 40;
+const NARROW = 6; // pixels below which bars are drawn together, as pixels of their row
 const ARROWED = 14; // pixels from which a wait has an arrow
 const WAIT = KINDS.indexOf("wait");
 
@@ -83,6 +97,10 @@ export class Painter {
   private stripes: CanvasPattern | null = null;
   private waits: [width: number, span: number][] = [];
   private readonly hues: number[];
+  private readonly kindRgb: Rgb[];
+  private readonly seriesRgb: Rgb[];
+  private readonly rows = document.createElement("canvas"); // one row of pixels for every row in sight
+  private strip = new Strip(0);
 
   constructor(
     private readonly pen: Pen,
@@ -91,6 +109,9 @@ export class Painter {
   ) {
     this.hues = scene.prefixes.labels.map((label) => hueOf(label, colours.series.length));
     this.stripes = stripes(pen, colours.muted, colours.bg);
+    const ground = rgbOf(colours.bg);
+    this.kindRgb = colours.kinds.map((colour, kind) => (kind === WAIT ? mixed(rgbOf(colour), ground) : rgbOf(colour)));
+    this.seriesRgb = colours.series.map(rgbOf);
   }
 
   paint(view: View, marks: Marks): void {
@@ -109,11 +130,18 @@ export class Painter {
     pen.rect(0, AXIS, view.width, view.height - AXIS);
     pen.clip();
     pen.translate(0, AXIS - view.scrollTop);
-    for (const row of this.scene.rows) {
-      if (row.top + row.height < view.scrollTop || row.top > view.scrollTop + view.height) continue;
+    const shown = this.scene.rows.filter(
+      ({ top, height }) => top + height >= view.scrollTop && top <= view.scrollTop + view.height,
+    );
+    const wide = Math.max(1, Math.round(view.width - view.gutter));
+    if (this.strip.width !== wide) this.strip = new Strip(wide);
+    const image = new ImageData(wide, Math.max(1, shown.length));
+    shown.forEach((row, at) => {
       if (row.depth < 0) this.spans(row, view, marks);
       else this.slices(row, view);
-    }
+      this.strip.take(image.data, 4 * wide * at);
+    });
+    this.together(image, shown, view);
     this.calls(view);
     this.waiting(view, marks);
     this.outline(view, marks.hover, colours.fg, 1.5);
@@ -153,6 +181,18 @@ export class Painter {
     this.names(view);
   }
 
+  /** What was collected of narrow bars, each row stretched to its height. */
+  private together(image: ImageData, shown: readonly Row[], view: View): void {
+    const { pen, rows } = this;
+    if (rows.width !== image.width || rows.height < image.height)
+      [rows.width, rows.height] = [image.width, image.height];
+    rows.getContext("2d")?.putImageData(image, 0, 0);
+    pen.imageSmoothingEnabled = false;
+    shown.forEach(({ top, height }, at) => {
+      pen.drawImage(rows, 0, at, image.width, 1, view.gutter, top, image.width, height);
+    });
+  }
+
   /** The operations of a track: filled bars, merged where they are narrower than a pixel. */
   private spans(row: Row, view: View, marks: Marks): void {
     const { pen, bars, scene, colours } = this;
@@ -163,10 +203,13 @@ export class Painter {
     const before = marks.highlighted?.[row.track];
     const lit = (i: number) => !before || before[bars.first[i] + bars.spans[i]] > before[bars.first[i]];
     const right = view.width;
+    for (let i = 0; i < bars.count; i++)
+      if (this.isNarrow(bars, i))
+        this.strip.add(bars.x[i], bars.width[i], this.kindRgb[bars.kind[i]], bars.share[i] * (lit(i) ? 1 : 0.18));
     for (let kind = 0; kind < KINDS.length; kind++) {
       pen.fillStyle = kind === WAIT && this.stripes ? this.stripes : colours.kinds[kind];
       for (let i = 0; i < bars.count; i++) {
-        if (bars.kind[i] !== kind) continue;
+        if (bars.kind[i] !== kind || this.isNarrow(bars, i)) continue;
         const x = Math.max(view.gutter + bars.x[i], view.gutter);
         const width = Math.min(view.gutter + bars.x[i] + bars.width[i], right) - x;
         pen.globalAlpha = bars.share[i] * (lit(i) ? 1 : 0.18);
@@ -190,6 +233,11 @@ export class Painter {
     }
   }
 
+  /** Merged pixels are narrow whatever they add up to: they have no edge and no text of their own. */
+  private isNarrow(bars: Bars, i: number): boolean {
+    return bars.width[i] < NARROW || bars.spans[i] > 1;
+  }
+
   /** Stages or functions of one depth. */
   private slices(row: Row, view: View): void {
     const slices: Slices = this.scene.slicesAt(row.track, row.depth);
@@ -197,13 +245,19 @@ export class Painter {
     const { from, to } = view.camera;
     const scale = (view.width - view.gutter) / (to - from);
     const [first, last] = inSight(slices, from, to);
+    const alpha = row.depth === 0 ? 0.38 : 0.2;
     for (let i = first; i < last; ) {
       const left = Math.max((slices.start[i] - from) * scale, 0);
       const right = Math.min((slices.end[i] - from) * scale, view.width - view.gutter);
       const label = slices.label[i];
-      pen.fillStyle = colours.series[this.hues[label]];
-      pen.globalAlpha = row.depth === 0 ? 0.38 : 0.2;
-      pen.fillRect(view.gutter + left, row.top, Math.max(right - left - 0.6, 0.8), row.height);
+      const hue = this.hues[label];
+      const wide = Math.max(right - left - 0.6, 0.8);
+      if (wide < NARROW) this.strip.add(left, wide, this.seriesRgb[hue], alpha);
+      else {
+        pen.fillStyle = colours.series[hue];
+        pen.globalAlpha = alpha;
+        pen.fillRect(view.gutter + left, row.top, wide, row.height);
+      }
       if (right - left > LABELLED) {
         pen.globalAlpha = 1;
         pen.fillStyle = colours.fg;
@@ -214,7 +268,7 @@ export class Painter {
         );
       }
       i++;
-      if (right - left < 1) while (i < last && (slices.end[i] - from) * scale < left + 1) i++;
+      if (right - left < 1 && i < last) i = lowerBound(slices.end, from + (left + 1) / scale, i, last);
     }
     pen.globalAlpha = 1;
   }
@@ -339,6 +393,21 @@ export class Painter {
     pen.strokeRect(x, top, wide, high);
   }
 }
+
+/** A colour as the canvas itself understands it, whatever way it is written. */
+function rgbOf(colour: string): Rgb {
+  const dot = document.createElement("canvas");
+  dot.width = dot.height = 1;
+  const pen = dot.getContext("2d");
+  if (!pen) return [128, 128, 128];
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 1, 1);
+  const [r, g, b] = pen.getImageData(0, 0, 1, 1).data;
+  return [r, g, b];
+}
+
+/** The colour of stripes from afar. */
+const mixed = (line: Rgb, ground: Rgb): Rgb => [0, 1, 2].map((i) => (line[i] + ground[i]) / 2) as unknown as Rgb;
 
 /** Thin diagonal lines: waiting is told from work without colour. */
 function stripes(pen: Pen, line: string, ground: string): CanvasPattern | null {

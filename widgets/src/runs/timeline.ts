@@ -6,7 +6,7 @@ import { save } from "../lib/save";
 import { split } from "../lib/split";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type Camera, framed, inside, panned, zoomed } from "./camera";
-import { type Area, AXIS, coloursOf, type Marks, Painter, type View } from "./paint";
+import { type Area, AXIS, type Colours, coloursOf, type Marks, Painter, type View } from "./paint";
 import { traceParts } from "./perfetto";
 import { countBefore, type Levels, type Row, Scene, type TimelineData } from "./scene";
 import { type Columns, deviceOf, endOf, KINDS, spanAt, sumsBetween } from "./spans";
@@ -65,6 +65,7 @@ class Timeline {
   private readonly detail: HTMLElement;
   private scene: Scene;
   private painter: Painter | undefined;
+  private colours: Colours | undefined;
   private view: View = { camera: { from: 0, to: 1 }, gutter: GUTTER, width: 0, height: 0, scrollTop: 0 };
   private marks: Marks = { hover: -1, chosen: -1, highlighted: null, area: null };
   private pending = 0;
@@ -190,6 +191,7 @@ class Timeline {
     this.overview.addEventListener("pointermove", (event) => event.buttons && this.jump(event), { signal });
     context.theme.onChange(() => {
       this.painter = undefined;
+      this.colours = undefined;
       this.drawnOverview = "";
       this.request();
     });
@@ -227,7 +229,8 @@ class Timeline {
     const pen = canvas.getContext("2d");
     if (!pen) return;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.painter ??= new Painter(pen, this.scene, coloursOf(this.context.theme.colour));
+    this.colours ??= coloursOf(this.context.theme.colour);
+    this.painter ??= new Painter(pen, this.scene, this.colours);
     this.painter.paint(view, this.marks);
     this.paintOverview();
   }
@@ -244,7 +247,30 @@ class Timeline {
     overview.style.marginLeft = `${GUTTER}px`;
     const pen = overview.getContext("2d");
     if (!pen) return;
-    const colours = coloursOf(this.context.theme.colour);
+    const colours = this.colours ?? coloursOf(this.context.theme.colour);
+    pen.drawImage(this.overviewBars(wide, colours), 0, 0);
+    const x1 = (view.camera.from / scene.end) * wide;
+    const x2 = (view.camera.to / scene.end) * wide;
+    pen.fillStyle = colours.bg;
+    pen.globalAlpha = 0.6;
+    pen.fillRect(0, 0, x1, OVERVIEW);
+    pen.fillRect(x2, 0, wide - x2, OVERVIEW);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = colours.accent;
+    pen.lineWidth = 1.5;
+    pen.strokeRect(x1 + 0.75, 0.75, Math.max(x2 - x1 - 1.5, 1), OVERVIEW - 1.5);
+  }
+
+  private barsMade: { wide: number; colours: string; canvas: HTMLCanvasElement } | undefined;
+
+  /** The overview without its frame: it is the same wherever one looks. */
+  private overviewBars(wide: number, colours: Colours): HTMLCanvasElement {
+    const key = [...colours.kinds, colours.panel].join();
+    if (this.barsMade?.wide === wide && this.barsMade.colours === key) return this.barsMade.canvas;
+    const canvas = h("canvas", { width: wide, height: OVERVIEW });
+    const pen = canvas.getContext("2d");
+    this.barsMade = { wide, colours: key, canvas };
+    if (!pen) return canvas;
     pen.fillStyle = colours.panel;
     pen.fillRect(0, 0, wide, OVERVIEW);
     const loads = this.loads(wide);
@@ -259,16 +285,7 @@ class Timeline {
       }
     }
     pen.globalAlpha = 1;
-    const x1 = (view.camera.from / scene.end) * wide;
-    const x2 = (view.camera.to / scene.end) * wide;
-    pen.fillStyle = colours.bg;
-    pen.globalAlpha = 0.6;
-    pen.fillRect(0, 0, x1, OVERVIEW);
-    pen.fillRect(x2, 0, wide - x2, OVERVIEW);
-    pen.globalAlpha = 1;
-    pen.strokeStyle = colours.accent;
-    pen.lineWidth = 1.5;
-    pen.strokeRect(x1 + 0.75, 0.75, Math.max(x2 - x1 - 1.5, 1), OVERVIEW - 1.5);
+    return canvas;
   }
 
   private loadsMade: { wide: number; values: Float32Array } | undefined;

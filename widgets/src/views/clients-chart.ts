@@ -111,6 +111,21 @@ export class ClientChart {
     else this.drawBars(pen, this.data, width, height);
   }
 
+  /** A picture of one colour says why it is one. */
+  private drawSame(pen: CanvasRenderingContext2D, words: string, width: number, height: number): void {
+    const { theme } = this.context;
+    pen.font = "600 13px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    const wide = pen.measureText(words).width + 28;
+    pen.fillStyle = theme.colour("bg");
+    pen.beginPath();
+    pen.roundRect((width - wide) / 2, height / 2 - 15, wide, 30, 6);
+    pen.fill();
+    pen.fillStyle = theme.colour("fg");
+    pen.fillText(words, width / 2, height / 2);
+  }
+
   private drawHeat(pen: CanvasRenderingContext2D, data: ChartData, width: number, height: number): void {
     const { order, value } = data;
     this.across = cellsAcross(order.length, width, height, data.row);
@@ -137,6 +152,8 @@ export class ClientChart {
       pen.strokeRect(x - 1, y - 1, Math.max(w, 5) + 2, Math.max(hgt, 5) + 2);
     };
     this.rings(data).forEach(([i, colour]) => ring(i, colour));
+    if (flat !== null && Number.isFinite(low))
+      this.drawSame(pen, `${formatAs(data.unit, low)} at every client`, width, height);
   }
 
   /** Places of the chosen, the pinned and the focused client, each with its colour. */

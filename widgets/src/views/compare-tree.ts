@@ -1,7 +1,9 @@
 // Two programs on one call tree: a figure of every function, module and line in both, what it changed by first.
+
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
+import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type Tree, treeFrom } from "../lib/tree";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
@@ -138,7 +140,8 @@ export class ComparedTree {
       "aria-label": "Search the compared tree",
     });
     search.addEventListener("input", () => {
-      this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.words = wordsOf(search.value);
+      this.table.highlight(this.words);
       this.filter();
     });
     const figure = menu(

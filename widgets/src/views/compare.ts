@@ -1,7 +1,9 @@
 // Several programs side by side: what differs first, each figure with its change.
+
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
+import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
@@ -147,7 +149,8 @@ class Comparison {
       "aria-label": "Search figures",
     });
     search.addEventListener("input", () => {
-      this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.words = wordsOf(search.value);
+      this.table.highlight(this.words);
       this.filter();
     });
     const which = menu<string>(

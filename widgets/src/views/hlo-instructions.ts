@@ -1,7 +1,9 @@
 // All instructions as a table: grouped, sorted by what they cost, searched.
+
 import { badge, onReport } from "../lib/badges";
 import { button, h, menu, type Option, replace } from "../lib/dom";
 import { formatBytes, formatCount, formatFlops, plural } from "../lib/format";
+import { wordsOf } from "../lib/matches";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { ViewContext } from "../lib/view";
 import { isTrivial, type Module } from "./hlo-data";
@@ -35,6 +37,7 @@ export class Instructions {
     private readonly context: ViewContext,
     private readonly module: Module,
     private readonly choose: (instruction: number) => void,
+    private readonly onSearch: (text: string) => void,
   ) {
     this.grouping = module.stages.length > 1 ? "stage" : "opcode";
     this.node.append(this.tools(), this.place);
@@ -91,7 +94,9 @@ export class Instructions {
       { "aria-pressed": "false", "data-tip": "Also show instructions that only name, hold or pass on a value." },
     );
     this.search.addEventListener("input", () => {
-      this.words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.words = wordsOf(this.search.value);
+      this.table?.highlight(this.words);
+      this.onSearch(this.search.value);
       this.filter();
     });
     return h(
@@ -133,6 +138,7 @@ export class Instructions {
     ];
     this.table = this.makeTable(parent);
     replace(this.place, this.table.node);
+    this.table.highlight(this.words);
     this.filter();
   }
 

@@ -1,7 +1,9 @@
 // Source, StableHLO and compiled HLO beside one another, linked by line, with what every line costs in its gutter.
 import type { EditorChunk, EditorHandle, GutterColumn } from "../editor/types";
-import { h, menu, replace } from "../lib/dom";
-import { formatBytes, formatFlops } from "../lib/format";
+import { type Child, h, menu, replace } from "../lib/dom";
+import { formatBytes, formatFlops, plural } from "../lib/format";
+import { consume } from "../lib/keyboard";
+import { wordsOf } from "../lib/matches";
 import type { ViewContext } from "../lib/view";
 import { definedName, type LineCost, type Module, type SourceFile } from "./hlo-data";
 
@@ -14,7 +16,7 @@ interface Listing {
   editor?: EditorHandle;
 }
 
-function pane(title: string, tools: Node | null = null): Listing & { place: HTMLElement } {
+function pane(title: string, tools: Child = null): Listing & { place: HTMLElement } {
   const place = h("div", { class: "wb-editor" });
   const node = h(
     "section",
@@ -38,6 +40,16 @@ export class Listings {
   private mine: Listing = { node: h("div") };
   private theirs: Listing = { node: h("div") };
   private chunk: EditorChunk | undefined;
+  private words: readonly string[] = [];
+  private readonly count = h("span", { class: "wb-note", role: "status" });
+  private readonly find = h("input", {
+    type: "search",
+    class: "wb-search",
+    placeholder: "find; Enter: next",
+    "aria-label": "Find in the source and the listing",
+    oninput: () => this.search(this.find.value),
+    onkeydown: (event: KeyboardEvent) => this.onFindKey(event),
+  });
 
   constructor(
     private readonly context: ViewContext,
@@ -69,10 +81,30 @@ export class Listings {
     this.draw();
   }
 
+  /** Marks what is searched for, on both sides. */
+  search(text: string): void {
+    if (this.find.value !== text) this.find.value = text;
+    this.words = wordsOf(text);
+    this.mark();
+  }
+
+  private mark(): void {
+    const mine = this.mine.editor?.highlight(this.words) ?? 0;
+    const theirs = this.theirs.editor?.highlight(this.words) ?? 0;
+    this.count.textContent = this.words.length ? `${plural(theirs, "line")} here, ${mine} in your source` : "";
+  }
+
+  private onFindKey(event: KeyboardEvent): void {
+    if (event.key !== "Enter") return;
+    for (const { editor } of [this.mine, this.theirs]) editor?.next(event.shiftKey ? -1 : 1);
+    consume(event);
+  }
+
   private draw(): void {
     this.drawMine();
     this.drawTheirs();
     replace(this.node, this.mine.node, this.theirs.node);
+    this.mark();
     this.follow();
   }
 
@@ -142,7 +174,7 @@ export class Listings {
         )
       : null;
     const stable = this.language === "stable";
-    const made = pane(stable ? "StableHLO" : "Compiled HLO", choose);
+    const made = pane(stable ? "StableHLO" : "Compiled HLO", [choose, this.find, this.count]);
     this.theirs = made;
     const text = stable ? this.stable : this.compiled;
     if (!text || !this.chunk)

@@ -33,8 +33,13 @@ class Hlo {
     this.collectives = collectivesTable(context, this.module, (name, line) =>
       this.choose(this.module.find(name), line),
     );
-    this.instructions = new Instructions(context, this.module, (i) => this.choose(i));
     this.listings = new Listings(context, this.module);
+    this.instructions = new Instructions(
+      context,
+      this.module,
+      (i) => this.choose(i),
+      (text) => this.listings.search(text),
+    );
     const compiled: [Face, string, HTMLElement][] = [
       ["collectives", "Collectives", this.collectives.node],
       ["instructions", "Instructions", this.instructions.node],

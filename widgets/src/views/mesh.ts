@@ -1,6 +1,6 @@
 // Devices by mesh axis, on the torus or by host: cards with words while they are few, one cell each when they are many.
 import { type Block, showDetails } from "../lib/details";
-import { button, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
+import { button, h, menu, type Option, replace, s, setTabIndex } from "../lib/dom";
 import { formatAs, formatBytes, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { cellAt } from "../lib/pixels";
@@ -9,6 +9,7 @@ import { split } from "../lib/split";
 import { css, legend, type Rgb, ramp, SERIES, seriesColour } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type Choice, gridOf, type Layout, Mesh, nearest, neighbour } from "./mesh-data";
+import { drawLinks, linksOf, type Sending, type Spot } from "./mesh-overlay";
 
 const MOST_RINGS = 64; // devices marked around a canvas at once
 const MOST_TITLES = 40; // as in the kernel's layout, which leaves room for them
@@ -34,6 +35,10 @@ class MeshPane {
   private canvas: HTMLCanvasElement | null = null;
   private rings: HTMLElement | null = null;
   private cursor = 0;
+  private readonly overlay = s("svg", { class: "wb-meshlinks", "aria-hidden": "true" });
+  private readonly linkWords = h("p", { class: "wb-note", role: "status" });
+  private readonly sendings: readonly Sending[];
+  private linksMenu: HTMLSelectElement | null = null;
 
   constructor(
     host: HTMLElement,
@@ -41,12 +46,16 @@ class MeshPane {
   ) {
     this.mesh = new Mesh(context);
     this.layout = this.mesh.layouts[0];
+    this.sendings = context.state<Sending[] | undefined>("collectives") ?? [];
     this.choice = this.telling();
     const { node, main, detail } = split(context, "Details of the selected device", 0.62);
     this.detail = detail;
     main.append(this.tools(), this.place);
     host.append(node);
     this.arrange();
+    const watch = new ResizeObserver(() => this.link());
+    watch.observe(this.place);
+    context.signal.addEventListener("abort", () => watch.disconnect());
     context.onSelection(() => this.follow());
     context.theme.onChange(() => {
       this.paint();
@@ -92,8 +101,54 @@ class MeshPane {
       layouts.length > 1 ? h("label", {}, "Arrange by ", arrange) : null,
       h("label", {}, "Colour by ", colour),
       h("span", { class: "wb-row" }, "groups over", axes),
+      this.sendings.length ? h("label", {}, "Links of ", this.linkTools()) : null,
       this.legendBox,
     );
+  }
+
+  private linkTools(): HTMLElement {
+    const options = this.sendings.map(
+      ({ name, axes, sent }): Option<string> => [name, `${name} · ${formatBytes(sent)} over ${axes.join(", ")}`],
+    );
+    this.linksMenu = menu("Links that carry a collective", [["", "no collective"], ...options], "", (name) =>
+      this.context.select({ instruction: name || null }),
+    );
+    return this.linksMenu;
+  }
+
+  /** The links of the chosen collective, and those that the torus has. */
+  private link(): void {
+    const { mesh, context, layout } = this;
+    const { instruction } = context.selection;
+    const sending = this.sendings.find(({ name }) => name === instruction) ?? null;
+    if (this.linksMenu) this.linksMenu.value = sending?.name ?? "";
+    const dimensions = context.state<number>("coords");
+    const torus =
+      layout.key === "torus" && dimensions
+        ? {
+            coords: context.array("mesh.coords"),
+            dimensions,
+            wraps: context.state<boolean[] | undefined>("wraps") ?? [],
+          }
+        : null;
+    const found = linksOf(mesh, sending, torus, this.chosen);
+    drawLinks(this.overlay, found, (device) => this.spotOf(device));
+    this.linkWords.textContent = found.words;
+    this.place.querySelector(".wb-cards")?.classList.toggle("wb-linked", found.links.length + found.idle.length > 0);
+  }
+
+  /** Where a device stands, in pixels of the overlay. */
+  private spotOf(device: number): Spot | null {
+    const card = this.cards[device];
+    if (card) {
+      const half = [card.offsetWidth / 2, card.offsetHeight / 2] as const;
+      return { x: card.offsetLeft + half[0], y: card.offsetTop + half[1], half };
+    }
+    if (!this.canvas?.clientWidth) return null;
+    const { columns, rows } = this.layout;
+    const [wide, high] = [this.canvas.clientWidth / columns, this.canvas.clientHeight / rows];
+    const [x, y] = [this.places[2 * device] + 0.5, this.places[2 * device + 1] + 0.5];
+    return { x: x * wide, y: y * high, half: [wide / 2, high / 2] };
   }
 
   private arrange(): void {
@@ -225,7 +280,7 @@ class MeshPane {
     box.addEventListener("keydown", (event) => {
       if (under(event) >= 0) this.onKey(event, under(event), focus);
     });
-    replace(this.place, caption, box);
+    replace(this.place, caption, this.linkWords, h("div", { class: "wb-meshframe" }, box, this.overlay));
   }
 
   /** The grid line of a row of cards, titles of panels counted. */
@@ -258,7 +313,7 @@ class MeshPane {
     canvas.style.aspectRatio = `${columns} / ${rows}`;
     this.canvas = canvas;
     this.rings = h("div", { class: "wb-rings", "aria-hidden": "true" });
-    const frame = h("div", { class: "wb-meshframe" }, canvas, this.rings);
+    const frame = h("div", { class: "wb-meshframe" }, canvas, this.rings, this.overlay);
     frame.style.maxWidth = `${Math.min(900, (460 * columns) / rows)}px`;
     const titled = panels.length > 1 && panels.length <= MOST_TITLES;
     frame.classList.toggle("wb-titled", titled);
@@ -285,7 +340,7 @@ class MeshPane {
     });
     canvas.addEventListener("keydown", (event) => this.onKey(event, this.cursor, moved));
     for (const event of ["focus", "blur"]) canvas.addEventListener(event, () => this.mark());
-    replace(this.place, caption, frame, this.tip);
+    replace(this.place, caption, this.linkWords, frame, this.tip);
   }
 
   private tell(index: number): void {
@@ -332,6 +387,7 @@ class MeshPane {
   private follow(): void {
     this.paint();
     this.mark();
+    this.link();
     for (const each of this.detail.parentElement?.querySelectorAll<HTMLElement>("[data-axis]") ?? [])
       each.setAttribute("aria-pressed", String(each.dataset.axis === this.context.selection.axis));
     if (this.chosen < 0) this.overview();

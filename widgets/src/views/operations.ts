@@ -1,9 +1,11 @@
 // Every figure of the program on the user's functions, modules and lines: a tree table, an icicle, the code of a node.
+
 import { badge, onReport } from "../lib/badges";
 import { type Block, facts, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
+import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
@@ -157,7 +159,8 @@ class Operations {
       },
     );
     this.search.addEventListener("input", () => {
-      this.words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.words = wordsOf(this.search.value);
+      this.table.highlight(this.words);
       this.filter();
     });
     const open = button("Open largest", () => this.table.expandTo(2 * FIRST_ROWS, (i) => this.value(i)));

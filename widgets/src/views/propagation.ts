@@ -1,7 +1,9 @@
 // Why each axis is sharded: values as rows, and arrows that appear in the order in which Shardy decided.
+
 import { type Block, showDetails } from "../lib/details";
 import { button, type Child, h, menu, type Option, pictureFrom, replace } from "../lib/dom";
 import { clamp, consume, rove } from "../lib/keyboard";
+import { wordsOf } from "../lib/matches";
 import { wantsStill } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 
@@ -362,7 +364,7 @@ class Player {
   }
 
   private find(text: string): void {
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = wordsOf(text);
     const { values } = this.read();
     const fits = ({ title, leaf, line }: PlannedValue) =>
       words.every((word) => `${title} ${leaf} ${line ?? ""}`.toLowerCase().includes(word));

@@ -4,6 +4,7 @@ import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, s } from "../lib/dom";
 import { formatBytes, formatCount, plural } from "../lib/format";
+import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
@@ -179,7 +180,8 @@ class Sharding {
       "aria-label": "Search arrays",
     });
     search.addEventListener("input", () => {
-      this.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.words = wordsOf(search.value);
+      this.table.highlight(this.words);
       this.filter();
     });
     const axes = Object.keys(this.trial.sizes).map((axis): Option<string> => [axis, `sharded over ${axis}`]);

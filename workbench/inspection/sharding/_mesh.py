@@ -60,7 +60,12 @@ def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
         AxisRecord(name=str(name), size=size, type=_axis_type(kind), mean_hops=mean, max_hops=most)
         for name, size, kind, (mean, most) in zip(mesh.axis_names, shape, mesh.axis_types, hops, strict=True)
     )
-    return MeshRecord(axes=axes, devices=devices if shape else (), abstract=isinstance(mesh, AbstractMesh))
+    return MeshRecord(
+        axes=axes,
+        devices=devices if shape else (),
+        abstract=isinstance(mesh, AbstractMesh),
+        wraps=_torus_wraps(devices) if shape else None,
+    )
 
 
 def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
@@ -248,6 +253,14 @@ def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple
         away = np.where(wraps, np.minimum(away, extent - away), away).sum(axis=-1)
         found.append((float(away.mean()), int(away.max())))
     return found
+
+
+def _torus_wraps(devices: Sequence[DeviceRecord]) -> tuple[bool, ...] | None:
+    if not devices or any(device.coords is None for device in devices):
+        return None
+    coords = np.array([device.coords for device in devices])
+    extent = coords.max(axis=0) - coords.min(axis=0) + 1
+    return tuple(bool(wrap) for wrap in _wraps(devices[0].kind, extent))
 
 
 def _wraps(kind: str, extent: np.ndarray) -> np.ndarray:

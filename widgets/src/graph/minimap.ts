@@ -1,0 +1,101 @@
+// The whole graph, small, with the part that is in view: where a graph is larger than its place.
+import { liveCanvas } from "../lib/canvas";
+import { h } from "../lib/dom";
+import { clamp } from "../lib/keyboard";
+import { token } from "../lib/theme";
+import type { ViewContext } from "../lib/view";
+import type { Layout, Place } from "./routes";
+
+export const MOST = [170, 120] as const; // pixels
+const SMALLER = 1.3; // a graph that is larger than its place by less needs no map
+const LEAST = 12; // pixels of a side: a map of a very long graph still can be hit
+
+export interface Window {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+export interface Box {
+  place: Place;
+  kind: string;
+  open: boolean;
+}
+
+/** Pixels of the map for one of the layout; null where all of the graph is in view anyway. */
+export function mapScale(layout: Layout, scale: number, room: readonly [number, number]): number | null {
+  const { width, height } = layout;
+  if (width * scale <= room[0] * SMALLER && height * scale <= room[1] * SMALLER) return null;
+  return Math.min(MOST[0] / width, MOST[1] / height);
+}
+
+/** The part of the layout that a view at this scale and offset shows, within the layout. */
+export function inView(
+  layout: Layout,
+  scale: number,
+  offset: readonly [number, number],
+  room: readonly [number, number],
+): Window {
+  const x = clamp(-offset[0] / scale, 0, layout.width);
+  const y = clamp(-offset[1] / scale, 0, layout.height);
+  const right = clamp((room[0] - offset[0]) / scale, 0, layout.width);
+  const bottom = clamp((room[1] - offset[1]) / scale, 0, layout.height);
+  return { x, y, width: right - x, height: bottom - y };
+}
+
+export class Minimap {
+  readonly node = h("canvas", { class: "wb-minimap", "aria-hidden": "true", hidden: true });
+  private layout: Layout = { places: new Map(), routes: [], width: 1, height: 1 };
+  private boxes: readonly Box[] = [];
+  private window: Window = { x: 0, y: 0, width: 0, height: 0 };
+  private scale = 1;
+  private readonly draw: () => void;
+
+  /** `move` gets the point of the layout that shall be in the middle of the view. */
+  constructor(context: ViewContext, move: (x: number, y: number) => void) {
+    this.draw = liveCanvas(context, this.node, (pen) => this.paint(pen));
+    const go = (event: PointerEvent) => {
+      event.stopPropagation(); // the graph below is not dragged
+      const box = this.node.getBoundingClientRect();
+      move((event.clientX - box.left) / this.scale, (event.clientY - box.top) / this.scale);
+    };
+    this.node.addEventListener("pointerdown", (event) => {
+      this.node.setPointerCapture(event.pointerId);
+      go(event);
+    });
+    this.node.addEventListener("pointermove", (event) => {
+      if (event.buttons) go(event);
+    });
+  }
+
+  set(layout: Layout, boxes: readonly Box[]): void {
+    this.layout = layout;
+    this.boxes = boxes;
+  }
+
+  look(scale: number, offset: readonly [number, number], room: readonly [number, number]): void {
+    const map = room[0] ? mapScale(this.layout, scale, room) : null;
+    this.node.hidden = map === null;
+    if (map === null) return;
+    this.scale = map;
+    this.window = inView(this.layout, scale, offset, room);
+    this.node.style.width = `${Math.max(LEAST, this.layout.width * map)}px`;
+    this.node.style.height = `${Math.max(LEAST, this.layout.height * map)}px`;
+    this.draw();
+  }
+
+  private paint(pen: CanvasRenderingContext2D): void {
+    const { scale } = this;
+    const colour = (name: string) => token(this.node, name === "none" || !name ? "server" : name);
+    for (const { place, kind, open } of this.boxes) {
+      pen.fillStyle = pen.strokeStyle = colour(kind === "collective" ? "reduce" : kind);
+      const size = [place.x, place.y, place.width, place.height].map((value) => value * scale);
+      if (open) pen.strokeRect(size[0], size[1], size[2], size[3]);
+      else pen.fillRect(size[0], size[1], Math.max(1, size[2]), Math.max(1, size[3]));
+    }
+    const { x, y, width, height } = this.window;
+    pen.strokeStyle = token(this.node, "accent");
+    pen.lineWidth = 2;
+    pen.strokeRect(x * scale + 1, y * scale + 1, Math.max(3, width * scale - 2), Math.max(3, height * scale - 2));
+  }
+}

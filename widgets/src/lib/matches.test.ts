@@ -1,0 +1,37 @@
+import { expect, it } from "vitest";
+import { expressionOf, marked, piecesOf, wordsOf } from "./matches";
+
+it("words are lower case, without the spaces around them", () => {
+  expect(wordsOf("  Dot  add ")).toEqual(["dot", "add"]);
+  expect(wordsOf("  ")).toEqual([]);
+});
+
+it("every occurrence is a piece, in the case of the text", () => {
+  expect(piecesOf("Add.dot add", ["add"])).toEqual([
+    ["Add", true],
+    [".dot ", false],
+    ["add", true],
+  ]);
+});
+
+it("a text without a match is one piece", () => {
+  expect(piecesOf("dot", ["add"])).toEqual([["dot", false]]);
+  expect(piecesOf("", ["add"])).toEqual([["", false]]);
+});
+
+it("the longer of two words wins, signs of expressions are letters like others", () => {
+  expect(piecesOf("x.reduce-scatter(1)", ["reduce", "reduce-scatter", "(1"])).toEqual([
+    ["x.", false],
+    ["reduce-scatter", true],
+    ["(1", true],
+    [")", false],
+  ]);
+  expect(expressionOf([])).toBeNull();
+});
+
+it("marks are elements, the text stays text", () => {
+  const node = document.createElement("p");
+  node.append(...(marked("<b>dot</b>", ["dot"]) as (Node | string)[]));
+  expect(node.innerHTML).toBe('&lt;b&gt;<mark class="wb-match">dot</mark>&lt;/b&gt;');
+  expect(marked("dot", [])).toBe("dot");
+});
