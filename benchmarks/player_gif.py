@@ -18,7 +18,7 @@ from chromium import open_browser
 import workbench as wb
 from workbench.federated import data
 
-CLIENTS, STEPS, BATCH = 5, 4, 16
+CLIENTS, STEPS, BATCH = 6, 5, 32
 TARGET = Path(__file__).parents[1] / "docs" / "images" / "player.gif"
 
 
@@ -34,7 +34,7 @@ def fedavg(params, batches):
 
             loss, gradient = jax.value_and_grad(loss_of)(local)
             wb.emit("loss", loss)
-            return local - 0.5 * gradient, None
+            return local - 0.1 * gradient, None
 
         return jax.lax.scan(step, local, batches)[0]
 

@@ -9,6 +9,11 @@ from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import Locator
 
 from workbench.records import (
+    CallFiguresRecord,
+    CallNodeRecord,
+    CallTreeRecord,
+    ComparedRecord,
+    ComparisonRecord,
     EventRecord,
     OverlaidMetricRecord,
     OverlaidResultRecord,
@@ -93,6 +98,28 @@ def overlaid() -> RunOverlayRecord:
     )
 
 
+def call_tree(flops: float, module: str) -> CallTreeRecord:
+    """A step with one module in its loss."""
+
+    def node(at: int, parent: int | None, kind: str, name: str, count: float) -> CallNodeRecord:
+        figures = CallFiguresRecord(flops_matmul=count)
+        return CallNodeRecord(id=at, parent=parent, kind=kind, name=name, total=figures)  # pyright: ignore[reportArgumentType]
+
+    nodes = (node(0, None, "root", "step", flops + 1e6), node(1, 0, "function", "loss", flops),
+             node(2, 1, "scope", module, flops), node(3, 0, "scope", "update", 1e6))  # fmt: skip
+    return CallTreeRecord(made_from="compiled", nodes=nodes)
+
+
+def compared_trees() -> ComparisonRecord:
+    """Two steps whose call trees differ in one module."""
+    return ComparisonRecord(
+        names=("before", "after"),
+        targets=("cpu x 8", "cpu x 8"),
+        rows=(ComparedRecord(group="per device", name="FLOPs", values=(3e6, 5e6), unit="flops", status="changed"),),
+        trees=(call_tree(2e6, "Linear"), call_tree(4e6, "Attention")),
+    )
+
+
 VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "program": lambda: workbench_widgets.ProgramView(examples.fedavg_record(), examples.gradient_record()),
     "clients": lambda: workbench_widgets.ClientsView(examples.fedavg_record()),
@@ -111,6 +138,7 @@ VIEWS: dict[str, Callable[[], workbench_widgets.WorkbenchWidget]] = {
     "timeline": lambda: workbench_widgets.TimelineView(
         RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS)
     ),
+    "compare": lambda: workbench_widgets.CompareView(compared_trees(), settings={"face": "tree"}),
     "explorer": lambda: workbench_widgets.Explorer(examples.fedavg_record()),
 }
 

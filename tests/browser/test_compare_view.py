@@ -3,39 +3,17 @@
 import pytest
 import records_examples as examples
 import workbench_widgets
+from every_view import compared_trees
 from harness import Harness
 from playwright.sync_api import expect
 
-from workbench.records import (
-    BufferRecord,
-    CallFiguresRecord,
-    CallNodeRecord,
-    CallTreeRecord,
-    ComparedRecord,
-    ComparisonRecord,
-    SourceLine,
-)
+from workbench.records import BufferRecord, SourceLine
 
 pytestmark = pytest.mark.browser
 
 
-def tree(flops: float, module: str) -> CallTreeRecord:
-    def node(at: int, parent: int | None, kind: str, name: str, count: float) -> CallNodeRecord:
-        figures = CallFiguresRecord(flops_matmul=count)
-        return CallNodeRecord(id=at, parent=parent, kind=kind, name=name, total=figures)  # pyright: ignore[reportArgumentType]
-
-    nodes = (node(0, None, "root", "step", flops + 1e6), node(1, 0, "function", "loss", flops),
-             node(2, 1, "scope", module, flops), node(3, 0, "scope", "update", 1e6))  # fmt: skip
-    return CallTreeRecord(made_from="compiled", nodes=nodes)
-
-
 def test_a_tree_shows_both_programs_and_what_changed_most(harness: Harness):
-    record = ComparisonRecord(
-        names=("before", "after"),
-        targets=("cpu x 8", "cpu x 8"),
-        rows=(ComparedRecord(group="per device", name="FLOPs", values=(3e6, 5e6), unit="flops", status="changed"),),
-        trees=(tree(2e6, "Linear"), tree(4e6, "Attention")),
-    )
+    record = compared_trees()
     view = harness.mount(workbench_widgets.CompareView(record))
     view.get_by_role("button", name="Call tree, A beside B").click()
     rows = view.get_by_role("treegrid", name="Both programs by function, module and line").locator("[data-side]")

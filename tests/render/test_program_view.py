@@ -148,3 +148,7 @@ def test_very_long_jaxprs_are_cut_and_say_so():
     long = record.replace(plan=record.plan.replace(stages=(stage,)))
     code = next(block for block in stage_details(long)["1"]["blocks"] if block["form"] == "code")
     assert code["lines"][-1][1] == "… (cut)"
+
+
+def test_nested_placements_are_counted_by_level():
+    assert re.search(r"\b\d+ pods × \d+ clients, ", describe_program(examples.pods_record()))

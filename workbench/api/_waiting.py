@@ -48,7 +48,8 @@ class _Line:
         wait = FIRST_SECONDS
         while not self._over.wait(wait):
             wait = EVERY_SECONDS
-            self.show()
+            with contextlib.suppress(Exception):  # an output that is gone must not end anything
+                self.show()
 
     def show(self) -> None:
         from IPython.display import display

@@ -1,5 +1,7 @@
 """The picture and the text of a program: data flowing between a server and its clients."""
 
+from collections.abc import Sequence
+
 from workbench.records import ProgramRecord, StageRecord
 from workbench.render._call_tree import collective_lines, describe_call_tree, tree_lines
 from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
@@ -62,13 +64,11 @@ def describe_program(record: ProgramRecord) -> str:
     where = f" on {record.target}" if record.target else ""
     if not _has_clients(record):
         return f"Program {record.name}{where}: no clients, {len(stages)} stage{'s' * (len(stages) != 1)} on the server"
-    clients = max((s.clients for s in stages), default=1)
     moved = record.plan.moved_bytes
     amount = "an unknown number of bytes" if moved is None else bytes_text(moved)
     count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
     return (
-        f"Program {record.name}{where}: {count}, {count_text(clients)} clients, {amount} "
-        "between server and clients per call"
+        f"Program {record.name}{where}: {count}, {_client_counts(record)}, {amount} between server and clients per call"
     )
 
 
@@ -90,6 +90,21 @@ def render_program_text(record: ProgramRecord) -> str:
 def is_ordinary(record: ProgramRecord) -> bool:
     """Whether a program has no clients, so that it is shown by its functions and lines and not by stages."""
     return not _has_clients(record) and record.call_tree is not None
+
+
+def _client_counts(record: ProgramRecord) -> str:
+    """`64 clients`; for placements inside of each other `8 pods × 32 clients`."""
+
+    def nested(stages: Sequence[StageRecord]) -> dict[str, int]:
+        chains = [
+            ({stage.placement: stage.clients} if stage.placement else {}) | nested(stage.body) for stage in stages
+        ]
+        return max(chains, key=len, default={})
+
+    chain = nested(record.plan.stages)
+    if len(chain) > 1:
+        return " × ".join(f"{count_text(size)} {name}" for name, size in chain.items())
+    return f"{count_text(max((stage.clients for stage in record.plan.walk()), default=1))} clients"
 
 
 def _has_clients(record: ProgramRecord) -> bool:

@@ -70,7 +70,7 @@ export class ComparedTree {
       label: "Both programs by function, module and line",
       parent: context.array("tree.parent"),
       title: "function, line, operation",
-      nameWidth: 260,
+      nameWidth: 180,
       name: (each) => this.names[each],
       columns: this.columns(),
       sort: { key: "change", descending: true },

@@ -91,7 +91,7 @@ export class Listings {
   private mark(): void {
     const mine = this.mine.editor?.highlight(this.words) ?? 0;
     const theirs = this.theirs.editor?.highlight(this.words) ?? 0;
-    this.count.textContent = this.words.length ? `${plural(theirs, "line")} here, ${mine} in your source` : "";
+    this.count.textContent = this.words.length ? `${plural(theirs, "line")}, ${mine} of yours` : "";
   }
 
   private onFindKey(event: KeyboardEvent): void {

@@ -25,8 +25,9 @@ export interface Links {
 }
 
 const MOST = 640; // links drawn at once; beyond, those of one group
-const INSIDE = 5; // pixels that a link reaches over the edge of a card
-const WIDEST = 5;
+const INSIDE = 3; // pixels that a link reaches over the edge of a card
+const STUB = 11; // and away from it, where it goes around
+const WIDEST = 4;
 const NONE: Links = { links: [], idle: [], words: "" };
 
 /** What is drawn for a collective; `torus` where devices are shown at their coordinates. */
@@ -49,7 +50,8 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const each = least === most ? formatBytes(most) : `${formatBytes(least)} to ${formatBytes(most)}`;
   const part = few.length < groups.length ? `, of ${groups.length} rings the selected device's` : "";
   const how = torus ? "each link of the torus carries" : "each link of the rings carries";
-  const words = `${sending.name} over ${axes}: ${how} ${each} in one call${part} (rings in the mesh's order; the compiler may choose others).`;
+  const around = links.some(({ wrap }) => wrap) ? " Dashed: what leaves at one end and enters at the other." : "";
+  const words = `${sending.name} over ${axes}: ${how} ${each} in one call${part} (rings in the mesh's order; the compiler may choose others).${around}`;
   return { links, idle, words };
 }
 
@@ -97,29 +99,36 @@ export function drawLinks(svg: SVGSVGElement, { links, idle }: Links, spotOf: (d
   replace(svg, s("defs", {}, marker), lines);
 }
 
-/** Straight between neighbours, from edge to edge; bent around what stands between. */
+const DIAGONAL = [0.6, 0.8];
+
+/** From the middle of a spot to its edge in a direction. */
+const edgeOf = ({ half }: Spot, x: number, y: number): number =>
+  Math.min(half[0] / Math.max(Math.abs(x), 1e-6), half[1] / Math.max(Math.abs(y), 1e-6));
+
+function point(spot: Spot, x: number, y: number, away: number, shift: number): string {
+  return `${(spot.x + x * away - y * shift).toFixed(1)},${(spot.y + y * away + x * shift).toFixed(1)}`;
+}
+
+const line = (from: string, to: string): string => `M${from} L${to}`;
+
+/**
+ * Straight between neighbours, from edge to edge. What others stand between leaves one place and enters the other: in the
+ * picture of a torus a link that goes around crosses nothing.
+ */
 export function pathBetween(from: Spot, to: Spot, shift: number, wrap: boolean): string {
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const length = Math.hypot(dx, dy) || 1;
   const [ux, uy] = [dx / length, dy / length];
-  const [sx, sy] = [-uy * shift, ux * shift];
-  const edge = ({ half }: Spot) =>
-    Math.max(0, Math.min(half[0] / Math.max(Math.abs(ux), 1e-6), half[1] / Math.max(Math.abs(uy), 1e-6)) - INSIDE);
-  const gap = length - edge(from) - edge(to);
-  const near = !wrap && gap <= 1.2 * Math.min(2 * from.half[0], 2 * from.half[1]) + 2 * INSIDE;
-  if (near) {
-    const start = [from.x + ux * edge(from) + sx, from.y + uy * edge(from) + sy];
-    const end = [to.x - ux * edge(to) + sx, to.y - uy * edge(to) + sy];
-    return `M${start.map((value) => value.toFixed(1))} L${end.map((value) => value.toFixed(1))}`;
-  }
-  // Along the lower or the right edge, so that text in the middle stays free.
-  const flat = Math.abs(dx) >= Math.abs(dy);
-  const out: readonly [number, number] = flat ? [0, 1] : [1, 0];
-  const room = flat ? from.half[1] : from.half[0];
-  const lift = room + Math.min(26, 8 + length / 12);
-  const [ax, ay] = [from.x + out[0] * (room - INSIDE), from.y + out[1] * (room - INSIDE)];
-  const [bx, by] = [to.x + out[0] * (room - INSIDE), to.y + out[1] * (room - INSIDE)];
-  const [cx, cy] = [out[0] * lift, out[1] * lift];
-  const at = (x: number, y: number) => `${x.toFixed(1)},${y.toFixed(1)}`;
-  return `M${at(ax, ay)} C${at(from.x + cx + 0.12 * dx, from.y + cy + 0.12 * dy)} ${at(to.x + cx - 0.12 * dx, to.y + cy - 0.12 * dy)} ${at(bx, by)}`;
+  const gap = length - edgeOf(from, ux, uy) - edgeOf(to, ux, uy);
+  const straight = Math.abs(dx) < 1 || Math.abs(dy) < 1;
+  if (!wrap && straight && gap <= 1.2 * Math.min(2 * from.half[0], 2 * from.half[1]))
+    return line(
+      point(from, ux, uy, edgeOf(from, ux, uy) - INSIDE, shift),
+      point(to, ux, uy, INSIDE - edgeOf(to, ux, uy), shift),
+    );
+  const forward = Math.sign(dy) * 2 + Math.sign(dx) > 0 ? 1 : -1;
+  const [ox, oy] = wrap && straight ? [-ux, -uy] : DIAGONAL.map((value) => forward * value);
+  const [out, into] = [edgeOf(from, ox, oy), edgeOf(to, ox, oy)];
+  const at = (spot: Spot, away: number) => point(spot, ox, oy, away, shift);
+  return `${line(at(from, out - INSIDE), at(from, out + STUB))} ${line(at(to, -into - STUB), at(to, INSIDE - into))}`;
 }

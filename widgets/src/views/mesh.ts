@@ -132,9 +132,9 @@ class MeshPane {
           }
         : null;
     const found = linksOf(mesh, sending, torus, this.chosen);
-    drawLinks(this.overlay, found, (device) => this.spotOf(device));
     this.linkWords.textContent = found.words;
     this.place.querySelector(".wb-cards")?.classList.toggle("wb-linked", found.links.length + found.idle.length > 0);
+    drawLinks(this.overlay, found, (device) => this.spotOf(device)); // last: the cards have moved apart for it
   }
 
   /** Where a device stands, in pixels of the overlay. */
