@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see workbench/mesh/_simulate.py
@@ -42,6 +44,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     config.hook.pytest_deselected(items=[item for item in items if item not in quick])
     items[:] = [item for item in items if item in quick]
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """The one Ray cluster of this process."""
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    from ray_cluster import running_ray
+
+    with running_ray() as ray:
+        yield ray
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import nbclient
 import nbformat
@@ -70,6 +71,60 @@ def test_pipeline_of_another_process_ends_when_cancelled():
     with pytest.raises(EngineError, match="was cancelled in stage"):
         Beam(own_process=True).run(fedavg, start(), client_data(), cancel=cancel)
     assert not [child for child in psutil.Process().children(recursive=True) if "beam._child" in str(child.cmdline())]
+
+
+@wb.program(clients=6)
+def slow_sines(x: Any) -> Any:
+    """About a second for each client."""
+    return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 2 * 10**7, lambda _, v: jnp.sin(v) + row, row), x))
+
+
+@needs_beam
+@pytest.mark.slow
+def test_pipeline_of_this_process_ends_when_cancelled(tmp_path: Path):
+    cancel = threading.Event()
+    pipelines: list[list[threading.Thread]] = []
+
+    def progress(stage: str, done: float) -> None:
+        pipelines.append([thread for thread in threading.enumerate() if thread.name == "a Beam pipeline"])
+        cancel.set()
+
+    with pytest.raises(EngineError, match="was cancelled in stage"):
+        Beam(folder=tmp_path, clients_per_batch=1).run(
+            slow_sines, np.ones(6, np.float32), cancel=cancel, progress=progress
+        )
+    assert len(pipelines) == 1
+    assert not list(tmp_path.iterdir())
+    for thread in pipelines[0]:
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+@needs_beam
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Beam's threads that served it
+def test_killed_worker_process_is_an_error_and_leaves_no_process():
+    from workbench.engines.beam import _here
+
+    options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    killed: list[int] = []
+
+    def progress(stage: str, done: float) -> None:
+        for process in _here._workers():
+            if not killed and process.name().startswith("python") and sum(process.cpu_times()[:2]) > 2:
+                killed.append(process.pid)
+                process.kill()
+
+    with pytest.raises(EngineError, match=r"stage 0 .* ended with its Beam pipeline") as caught:
+        Beam(options, clients_per_batch=3).run(_endless, np.ones(6, np.float32), progress=progress)
+    assert killed
+    assert caught.value.stage is not None
+    assert not _here._workers()
+
+
+@wb.program(clients=6)
+def _endless(x: Any) -> Any:
+    return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 2 * 10**9, lambda _, v: jnp.sin(v) + row, row), x))
 
 
 @needs_beam

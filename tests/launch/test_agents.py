@@ -4,8 +4,10 @@ import sys
 
 import numpy as np
 import pytest
+from dask_library import import_distributed
 
 from workbench.errors import MissingDependencyError, ProgramError
+from workbench.launch import DaskEngine, RayEngine
 from workbench.launch.agents import run_agent
 from workbench.launch.deep_q import deep_q_agent
 
@@ -20,12 +22,56 @@ def agent():
     )
 
 
-@pytest.mark.parametrize("on", ["here", "threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_agent_finds_the_way_over_the_lake(agent, on):
-    run = run_agent(agent, on, **OPTIONS)
+@pytest.fixture(scope="module")
+def dask_client():
+    distributed = import_distributed()
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=6, processes=False, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def place(request):
+    """What `run_agent` gets as `on`."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+        return RayEngine()
+    return DaskEngine(request.getfixturevalue("dask_client")) if request.param == "dask" else request.param
+
+
+PLACES = ["here", "threads", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes", "dask", "ray"))]
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_agent_finds_the_way_over_the_lake(agent, place):
+    run = run_agent(agent, place, **OPTIONS)
     assert [step for step, _ in run.curve] == list(range(0, 701, 100))
     assert (run.curve[0][1], run.curve[-1][1]) == (0.0, 1.0)
     assert run.counts["sampled"] == 700 * 64 <= 8 * run.counts["inserted"]
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_agent_with_a_network_of_flax_finds_the_way_over_the_lake(place):
+    pytest.importorskip("gymnasium", reason="needs the extra `rl`")
+    networks = pytest.importorskip("launch_networks", reason="needs the extra `course`")
+    agent = deep_q_agent(
+        "FrozenLake-v1", networks.Values, is_slippery=False, exploration=0.5, discount=0.95, learning_rate=3e-3,
+        episodes=1, longest=30,
+    )  # fmt: skip
+    run = run_agent(agent, place, **OPTIONS)
+    assert (run.curve[0][1], run.curve[-1][1]) == (0.0, 1.0)
+    assert sorted(run.params) == ["hidden", "out"]
+
+
+def test_network_with_other_state_than_parameters_is_refused():
+    pytest.importorskip("gymnasium", reason="needs the extra `rl`")
+    networks = pytest.importorskip("launch_networks", reason="needs the extra `course`")
+    with pytest.raises(ProgramError, match=r"network with \d+ variables beside its parameters"):
+        deep_q_agent("FrozenLake-v1", networks.Dropping)
 
 
 def test_runs_here_are_the_same_with_the_same_seed(agent):

@@ -63,6 +63,14 @@ ENGINES = (
         "dask",
     ),
     EngineEntry(
+        "engines.Ray",
+        "the Ray cluster that `ray.init` connected to",
+        "ray.init(); wb.engines.Ray().run(fn, *args)",
+        "a local cluster, also with killed workers; not several machines",
+        "ray",
+        "ray",
+    ),
+    EngineEntry(
         "engines.Spark",
         "Apache Spark",
         'wb.engines.Spark("local[2]").run(fn, *args)',
@@ -75,7 +83,7 @@ ENGINES = (
         "engines.Beam",
         "Apache Beam runners",
         "wb.engines.Beam().run(fn, *args)",
-        "the FnApiRunner, with several processes, behind the embedded job server; not Flink, Dataflow",
+        "the FnApiRunner, with several processes (also killed), behind the embedded job server; not Flink, Dataflow",
         "apache_beam",
         "beam",
     ),

@@ -13,6 +13,7 @@ from workbench.engines._federated_language import (
 )
 from workbench.engines._mesh import Mesh as Mesh
 from workbench.engines._play import play as play
+from workbench.engines._ray import Ray as Ray
 from workbench.engines._sequential import Sequential as Sequential
 from workbench.engines._tap import tap as tap
 from workbench.engines.beam import Beam as Beam

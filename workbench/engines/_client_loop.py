@@ -161,10 +161,20 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
 
+_LOST_WORKERS = (  # of concurrent.futures, loky, Dask, Ray
+    "BrokenProcessPool", "TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "OutOfMemoryError",
+)  # fmt: skip
+
+
 def _what_to_do(error: BaseException) -> str:
     """Advice after a client's failure; a batch that was called off says nothing about its clients."""
     if isinstance(error, CancelledError | asyncio.CancelledError) or "Cancelled" in type(error).__name__:
         return "Its work was called off, as when a cluster is closed or a worker leaves: run the round again."
+    if type(error).__name__ in _LOST_WORKERS:
+        return (
+            "A worker process ended by itself or was killed, most often for want of memory: give a task fewer clients, "
+            "or run the round again."
+        )
     return (
         "Correct that client's data or the function (`workbench.engines.Sequential(debug=True)` shows the line and the "
         "values), or leave the client out by `where=`."

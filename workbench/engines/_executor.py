@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,25 +79,34 @@ class Executor(Engine):
     def _compute(self, work: Pass) -> None:
         workers = _count_workers(self.pool)
         size = self._size(work.clients, workers)
-        if self._local:
-            compiled = work.compiled(size)
-            submit = lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))  # noqa: E731
-        else:
-            started = time.perf_counter()
-            digest, stage = work.exported(size, self.platforms)
-            work.ledger.warmup_seconds += time.perf_counter() - started
-            submit = lambda batch: self.pool.submit(run_task, Task(digest, stage, work.operands(batch)))  # noqa: E731
+        submit = self._sender(work, size)
         waiting: collections.deque[tuple[Batch, Future]] = collections.deque()
         try:
             for batch in work.batches(size):
                 waiting.append((batch, self._submitted(submit, batch, work)))
                 if len(waiting) >= 2 * workers:
-                    self._collect(work, *waiting.popleft())
+                    self._collect(work, *waiting[0])
+                    waiting.popleft()
             while waiting:
-                self._collect(work, *waiting.popleft())
-        finally:
+                self._collect(work, *waiting[0])
+                waiting.popleft()
+        finally:  # also that which was waited for when the run was cancelled or interrupted
             for _, future in waiting:
                 future.cancel()
+
+    def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
+        """What sends a batch of `size` clients to a worker."""
+        if self._local:
+            compiled = work.compiled(size)
+            return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))
+        digest, stage = self._travelling(work, size)
+        return lambda batch: self.pool.submit(run_task, Task(digest, stage, work.operands(batch)))
+
+    def _travelling(self, work: Pass, size: int) -> tuple[str, bytes]:
+        started = time.perf_counter()
+        digest, stage = work.exported(size, self.platforms)
+        work.ledger.warmup_seconds += time.perf_counter() - started
+        return digest, stage
 
     def _size(self, clients: int, workers: int) -> int:
         if self.clients_per_task == "auto":

@@ -21,7 +21,7 @@ class Task:
     """One batch: the stage's StableHLO with its digest, and the arguments."""
 
     digest: str
-    stage: bytes
+    stage: bytes | memoryview
     operands: list[Any]
 
 
@@ -77,7 +77,7 @@ def _wait_for_end(parent: Any) -> None:
 
 
 def _load(task: Task) -> Callable:
-    _, module = unpack(task.stage)
+    _, module = unpack(bytes(task.stage))
     shapes = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in task.operands]
     return jax.jit(module.call).lower(*shapes).compile()
 

@@ -1,6 +1,8 @@
 """Deep Q-learning on an environment of Gymnasium, as one agent for `run_agent`."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +35,8 @@ class _Settings:
     learning_rate: float
     follow: float
     longest: int
+    values: Callable[[Params, Any], Any]  # jitted and differentiated
+    quick_values: Callable[[Params, Any], Any]  # of one observation, for actors
 
     def make(self) -> Any:
         with needs_library("gymnasium", extra="rl", needed_for="`deep_q_agent`"):
@@ -42,6 +46,7 @@ class _Settings:
 
 def deep_q_agent(
     environment: str,
+    network: Callable[..., Any] | None = None,
     *,
     hidden: int = 64,
     discount: float = 0.99,
@@ -54,11 +59,14 @@ def deep_q_agent(
     seed: int = 0,
     **options: Any,
 ) -> Agent:
-    """Deep Q-learning with a double-Q target, a network with one hidden layer and Adam.
+    """Deep Q-learning with a double-Q target, a network of Flax NNX or with one hidden layer, and Adam of optax.
 
     Args:
         environment: Its name in Gymnasium's registry, with discrete actions and discrete or box observations.
-        hidden: Units.
+        network: `network(observations, actions, rngs=rngs)` makes an `nnx.Module` that maps `[..., observations]` to
+            values `[..., actions]`: a class of a module that workers can import. Its parameters (`nnx.Param`) are
+            learned; a module with other state is refused. Default: one hidden layer, whose actors need no JAX.
+        hidden: Units of the default network.
         discount: γ.
         exploration: Chance of a random action.
         learning_rate: Of Adam.
@@ -73,8 +81,9 @@ def deep_q_agent(
         The agent. Its curve is the mean return of `episodes`.
 
     Raises:
-        MissingDependencyError: if `gymnasium` is not installed (extra `rl`).
-        ProgramError: if actions are not discrete, or observations neither discrete nor boxes.
+        MissingDependencyError: if `gymnasium` is not installed (extra `rl`), or Flax for a `network` (extra `course`).
+        ProgramError: if actions are not discrete, observations neither discrete nor boxes, or a network has other state
+            than parameters.
 
     References:
         Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015; van Hasselt et al., "Deep
@@ -82,7 +91,7 @@ def deep_q_agent(
     """
     how = _Settings(
         environment, tuple(sorted(options.items())), discount, exploration, unroll, episodes, learning_rate, follow,
-        longest,
+        longest, q_values, _numpy_values,
     )  # fmt: skip
     made = how.make()
     observations, actions = made.observation_space, made.action_space
@@ -94,12 +103,16 @@ def deep_q_agent(
             "discrete or box observations."
         )
         raise ProgramError(message)
-    first, second = jax.random.split(jax.random.key(seed))
-    draw = jax.nn.initializers.he_normal()
-    params = {
-        "in": draw(first, (int(size), hidden)), "b": jnp.zeros(hidden),
-        "out": 0.1 * draw(second, (hidden, int(actions.n))), "c": jnp.zeros(int(actions.n)),
-    }  # fmt: skip
+    if network is None:
+        first, second = jax.random.split(jax.random.key(seed))
+        draw = jax.nn.initializers.he_normal()
+        params = {
+            "in": draw(first, (int(size), hidden)), "b": jnp.zeros(hidden),
+            "out": 0.1 * draw(second, (hidden, int(actions.n))), "c": jnp.zeros(int(actions.n)),
+        }  # fmt: skip
+    else:
+        module = _Module(network, int(size), int(actions.n))
+        how, params = dataclasses.replace(how, values=module, quick_values=_Jitted(module)), module.start(seed)
     params = jax.tree.map(np.asarray, params)
     state = QState(params, params, jax.tree.map(np.asarray, optax.adam(learning_rate).init(params)))
     return Agent(
@@ -113,8 +126,71 @@ def deep_q_agent(
 
 
 def q_values(params: Params, x: Any, maximum: Any = jnp.maximum) -> Any:
-    """The value of each action."""
+    """The value of each action, by the default network."""
     return maximum(x @ params["in"] + params["b"], 0) @ params["out"] + params["c"]
+
+
+def _numpy_values(params: Params, x: Any) -> Any:
+    return q_values(params, x, np.maximum)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Module:
+    """A network of Flax NNX as a function of its parameters; what travels is the function that makes it."""
+
+    network: Callable[..., Any]
+    observations: int
+    actions: int
+
+    def start(self, seed: int) -> Params:
+        """The first parameters."""
+        with needs_library("flax", extra="course", needed_for="`deep_q_agent(network=...)`"):
+            from flax import nnx
+
+        _, params, other = nnx.split(self._made(seed), nnx.Param, ...)
+        if found := jax.tree.leaves(other):
+            message = (
+                f"`deep_q_agent` received a network with {len(found)} variables beside its parameters, such as those "
+                "of dropout or batch statistics. Learner and actors exchange parameters only: leave the others out."
+            )
+            raise ProgramError(message)
+        return nnx.to_pure_dict(params)
+
+    def __call__(self, params: Params, x: Any) -> Any:
+        from flax import nnx
+
+        graph, state = _structure(self)
+        state = jax.tree.map(lambda leaf: leaf, state)  # a copy, that the next call finds without values
+        nnx.replace_by_pure_dict(state, params)
+        return nnx.merge(graph, state)(x)
+
+    def _made(self, seed: int) -> Any:
+        from flax import nnx
+
+        return self.network(self.observations, self.actions, rngs=nnx.Rngs(seed))
+
+
+@functools.cache
+def _structure(module: _Module) -> tuple[Any, Any]:
+    """A network without values."""
+    from flax import nnx
+
+    return nnx.split(nnx.eval_shape(lambda: module._made(0)))
+
+
+@functools.cache
+def _compiled(module: _Module) -> Callable[[Params, Any], Any]:
+    return jax.jit(module)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Jitted:
+    """The same for one observation after the other; each process compiles it once."""
+
+    module: _Module
+
+    def __call__(self, params: Params, x: Any) -> np.ndarray:
+        return np.asarray(_compiled(self.module)(params, x))
 
 
 def _params_of(state: QState) -> Params:
@@ -149,7 +225,7 @@ class _Actor:
         """Some steps: items of observation, action, reward, next observation, and whether the episode goes on."""
         found = []
         for _ in range(self._how.unroll):
-            values = q_values(params, self._now, np.maximum)
+            values = self._how.quick_values(params, self._now)
             best = int(self._random.choice(np.flatnonzero(values == values.max())))
             explores = self._random.random() < self._how.exploration
             action = int(self._random.integers(len(values))) if explores else best
@@ -168,22 +244,30 @@ class _Learn:
         columns = [np.stack(column) for column in zip(*items, strict=True)]
         weight = 1 / np.asarray(probabilities, np.float32)
         how = self._how
-        state, error = _step(state, columns, weight / weight.max(), how.discount, how.learning_rate, how.follow)
+        state, error = _step(
+            how.values, state, columns, weight / weight.max(), how.discount, how.learning_rate, how.follow
+        )
         return state, np.asarray(error) + 1e-3
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnums=0)
 def _step(
-    state: QState, columns: Any, weight: Any, discount: float, learning_rate: float, follow: float
+    values: Callable[[Params, Any], Any],
+    state: QState,
+    columns: Any,
+    weight: Any,
+    discount: float,
+    learning_rate: float,
+    follow: float,
 ) -> tuple[QState, Any]:
     now, action, reward, after, goes_on = columns
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        best = q_values(state.params, after).argmax(-1)
-        beyond = jnp.take_along_axis(q_values(state.target, after), best[:, None], 1)[:, 0]
+        best = values(state.params, after).argmax(-1)
+        beyond = jnp.take_along_axis(values(state.target, after), best[:, None], 1)[:, 0]
         goal = reward + discount * goes_on * beyond
 
         def loss(params: Params) -> tuple[Any, Any]:
-            found = jnp.take_along_axis(q_values(params, now), action[:, None], 1)[:, 0]
+            found = jnp.take_along_axis(values(params, now), action[:, None], 1)[:, 0]
             return (weight * optax.losses.huber_loss(found, goal)).mean(), jnp.abs(found - goal)
 
         gradient, error = jax.grad(loss, has_aux=True)(state.params)
@@ -203,7 +287,7 @@ class _Evaluate:
         for episode in range(self._how.episodes):
             now = _vector(environment, environment.reset(seed=self._seed + episode)[0])
             for _ in range(self._how.longest):
-                observation, reward, ended, cut, _ = environment.step(int(q_values(params, now, np.maximum).argmax()))
+                observation, reward, ended, cut, _ = environment.step(int(self._how.quick_values(params, now).argmax()))
                 now, total = _vector(environment, observation), total + float(reward)
                 if ended or cut:
                     break

@@ -182,6 +182,43 @@ def test_fedavg_with_masks_is_fedavg():
         np.testing.assert_allclose(states[0].params, states[1].params, atol=4 * 10 / 2**20)
 
 
+X = np.random.default_rng(1).normal(size=(CLIENTS, 2, 3)).astype(np.float32)
+
+
+def one_round(present, weight=None, *, rounds=1):
+    """Parameters after a secure round with masks for these clients, or without any masks."""
+    secure = algorithms.fedavg(
+        loss, clients=CLIENTS, client_optimizer=optax.sgd(0.25), aggregator=secure_mean(CLIENTS, clip=10.0, bits=20)
+    )
+    state = secure.init(jnp.zeros(3))
+    if present is not None:
+        state = state._replace(aggregation=SecureSession(CLIENTS, 4).masks(present))
+    batches = {"x": jnp.asarray(X)} | ({} if weight is None else {"weight": jnp.asarray(weight, jnp.float32)})
+    for _ in range(rounds):
+        state = secure.round(state, batches)[0]
+    return state.params
+
+
+@pytest.mark.parametrize(("weight", "counted"), [(None, [0, 1, 2, 3]), ([1, 0, 3, 4, 5, 6], [0, 2, 3])], ids=str)
+def test_masks_say_who_is_present_and_weights_who_counts(weight, counted):
+    present = np.arange(CLIENTS) < 4
+    # Two steps from 0 with rate 0.25 on the mean of three squares: each goes 1/6 of the way.
+    moved = (X[:, 0] * 5 / 6 + X[:, 1]) / 6
+    np.testing.assert_allclose(one_round(present, weight), moved[counted].mean(0), atol=1e-4)
+
+
+def test_round_without_new_masks_gives_nan():
+    everybody = np.ones(CLIENTS, bool)
+    assert np.isfinite(one_round(everybody)).all()
+    assert np.isnan(one_round(None)).all()
+    assert np.isnan(one_round(everybody, rounds=2)).all()
+
+
+def test_presence_of_another_number_of_clients_is_refused():
+    with pytest.raises(ProgramError, match=r"present of shape \(4,\) for 5 clients"):
+        SecureSession(5, 4).masks([True] * 4)
+
+
 def test_noise_has_the_variance_that_was_asked_for():
     aggregator = secure_mean(CLIENTS, clip=1.0, bits=12, noise_multiplier=0.5, threshold=CLIENTS)
     masks = SecureSession(CLIENTS, CLIENTS).masks(np.ones(CLIENTS, bool))

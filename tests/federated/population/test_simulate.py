@@ -314,8 +314,9 @@ def test_protocols_that_do_not_fit_are_refused(schedule, threshold, reason):
         lambda: Buffered(1, 1, timeout_seconds=0),
         lambda: Servers(tiers=(10, 10)),
         lambda: simulate(MACHINES, EVEN, Synchronous(cohort=1), rounds=0),
+        lambda: simulate(MACHINES, 3, Synchronous(cohort=1), rounds=1),
     ],
-    ids=["cohort", "over-selection", "concurrency", "timeout", "tiers", "rounds"],
+    ids=["cohort", "over-selection", "concurrency", "timeout", "tiers", "rounds", "work"],
 )
 def test_impossible_settings_are_refused(make):
     with pytest.raises(ProgramError, match="received"):

@@ -58,8 +58,9 @@ class Beam(Engine):
         write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that takes
             `{"client": id, name: row, ...}`: each client's row of every result that has a row for each, by the name
             of the result ("out", or "out[1]" and so on in a pytree).
-        own_process: Make the pipelines in another process, which takes seconds to start and can be cancelled at any
-            time. Default: where it must be, in a notebook with pandas 3 or later, whose kernel Beam cannot work in.
+        own_process: Make the pipelines in another process, which takes seconds to start and ends at once when the run
+            is cancelled; a pipeline of this process ends with the batches that are being computed. Default: where it
+            must be, in a notebook with pandas 3 or later, whose kernel Beam cannot work in.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
@@ -151,9 +152,9 @@ class Beam(Engine):
     def _do(self, job: str, *arguments: Any, check: Callable[[], Any] = lambda: None) -> None:
         """One pipeline, here or in the other process."""
         if not self.own_process:
-            from workbench.engines.beam._child import do
+            from workbench.engines.beam import _here
 
-            do(job, arguments, self.runner, self.options)
+            _here.run(job, arguments, self.runner, self.options, check)
             return
         self._child = self._child or Child()
         self._child.run(job, arguments, self.runner, self.options, check)

@@ -14,6 +14,7 @@ import numpy as np
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._remote import Task, run_task
 
+CANCELLED = "cancelled"  # a file of this name in its folder ends a pipeline before its next batch
 _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 
@@ -42,6 +43,9 @@ class ComputeBatch(beam.DoFn):
     def process(self, batch: int, shared: list[np.ndarray]) -> Iterator[Any]:
         """Its partial results; what is kept, and how long it took, goes to a file."""
         folder = Path(self.folder)
+        if (folder / CANCELLED).exists() or not folder.exists():
+            message = "the pipeline was called off"
+            raise RuntimeError(message)
         try:
             rows = self._rows(folder, batch)
             reply = run_task(Task(self.spec.digest, self.stage, [np.int32(batch), *rows, *shared]))

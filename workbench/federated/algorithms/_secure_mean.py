@@ -97,8 +97,9 @@ def secure_mean(
 
     A client clips its update to norm `clip`, writes it as integers of `clip / 2 ** bits`, adds its part of the noise,
     and masks the words. The state holds the masks: set it again before every round by `SecureSession.masks(present)`,
-    `state._replace(aggregation=...)`; those for whom it was made must be those of weight above 0. All present clients
-    count alike. Metrics of the algorithm's round (its loss) are averaged in clear.
+    `state._replace(aggregation=...)`. Who is present is what the masks say; of them, all of weight above 0 count alike,
+    and one more masked word says how many they are. A round uses its masks up: another one without new masks gives NaN,
+    and so does a first one without any. Metrics of the algorithm's round (its loss) are averaged in clear.
 
     The noise is Skellam: the difference of two Poisson numbers, of which sums are Skellam again, so that the sum of
     `threshold` clients already holds all that `skellam_epsilon` counts.
@@ -135,14 +136,16 @@ def secure_mean(
         )
         raise ProgramError(message)
 
-    def encode(row: Any, number: jax.Array, key: jax.Array) -> jax.Array:
+    def encode(row: Any, number: jax.Array, weight: jax.Array, key: jax.Array) -> jax.Array:
+        counts = (weight > 0).astype(jnp.int32)
         flat = ravel_pytree(clip_to_norm(row, clip))[0].astype(jnp.float32)
-        words = jnp.round(flat * scale).astype(jnp.int32)
-        if noise_multiplier == 0:
-            return words
-        up, down = jax.random.split(jax.random.fold_in(key, number))
-        rate = spread**2 / least / 2
-        return words + jax.random.poisson(up, rate, words.shape) - jax.random.poisson(down, rate, words.shape)
+        # Not a product: what a client without data computed may be NaN.
+        words = jnp.where(counts > 0, jnp.round(flat * scale).astype(jnp.int32), jnp.zeros(flat.shape, jnp.int32))
+        if noise_multiplier > 0:
+            up, down = jax.random.split(jax.random.fold_in(key, number))
+            rate = spread**2 / least / 2
+            words = words + jax.random.poisson(up, rate, words.shape) - jax.random.poisson(down, rate, words.shape)
+        return jnp.append(words, counts)
 
     def combine(update: Any, weight: jax.Array, masks: Masks) -> tuple[Any, Any]:
         one = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), update)
@@ -150,11 +153,13 @@ def secure_mean(
         # Fresh in every round, as the masks are: no two rounds share a seed of a client.
         key = jax.random.fold_in(jax.random.key(seed), jnp.asarray(masks.revealed_own)[0, 0])
         numbers = jnp.arange(clients, dtype=jnp.int32)
-        words = map_fn(encode, (update, numbers, broadcast(key)))
-        total = masked_sum(words, masks, weight)
-        summed = jax.lax.bitcast_convert_type(total, jnp.int32).astype(jnp.float32) / scale
-        came = jnp.maximum(jnp.asarray(masks.survived).sum(), 1).astype(jnp.float32)
-        return unravel(summed / came), masks
+        words = map_fn(encode, (update, numbers, weight, broadcast(key)))
+        survived = jnp.asarray(masks.survived)
+        total = jax.lax.bitcast_convert_type(masked_sum(words, masks, survived.astype(jnp.float32)), jnp.int32)
+        came = jnp.maximum(total[-1], 1).astype(jnp.float32)
+        mean = total[:-1].astype(jnp.float32) / scale / came
+        spent = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), masks)  # twice the same mask would unmask
+        return unravel(jnp.where(survived.any(), mean, jnp.full_like(mean, jnp.nan))), spent
 
     def init(params: Any) -> Masks:
         zeros = jnp.zeros((clients, clients, 8), jnp.uint32)

@@ -77,7 +77,14 @@ class SecureSession:
 
         Raises:
             EngineError: if fewer than the threshold stay.
+            ProgramError: if `present` has another length than there are clients.
         """
+        if np.shape(present) != (self.clients,):
+            message = (
+                f"`SecureSession.masks` received present of shape {np.shape(present)} for {self.clients} clients. It "
+                f"says of each client whether its result arrives: pass {self.clients} of True or False."
+            )
+            raise ProgramError(message)
         opened = self.begin()
         survivors = [int(client) for client in np.flatnonzero(np.asarray(present))]
         return opened.reveal(survivors)

@@ -106,7 +106,7 @@ def simulate(
         >>> [each.used for each in simulation.record.rounds]
         [1000, 1000, 1000]
     """
-    _check(schedule, rounds, protocol, latency_seconds, sampled)
+    _check(work, schedule, rounds, protocol, latency_seconds, sampled)
     where = Servers() if servers is None else servers
     load, start = load_of(work, protocol, latency_seconds), start_hour * 3600
     if isinstance(schedule, Synchronous):
@@ -134,12 +134,20 @@ def simulate(
 
 
 def _check(
+    work: WorkRecord,
     schedule: Synchronous | Buffered,
     rounds: int,
     protocol: ProtocolCostRecord | None,
     latency_seconds: float,
     sampled: int,
 ) -> None:
+    if not isinstance(work, WorkRecord) or not isinstance(schedule, Synchronous | Buffered):
+        message = (
+            f"`simulate` received a {type(work).__name__} as its work and a {type(schedule).__name__} as its schedule. "
+            "Work is a WorkRecord and a schedule says when the server steps: pass "
+            "`work_of(wb.trace(algorithm.round)(state, batches))`, and `Synchronous(...)` or `Buffered(...)`."
+        )
+        raise ProgramError(message)
     if rounds < 1 or latency_seconds < 0 or sampled < 1:
         message = (
             f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. It runs "

@@ -1,0 +1,157 @@
+"""Plans as Ray tasks: the contract, and workers, runs and clusters that end too early."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+import pytest
+from engine_contract import EngineContract, client_data, fedavg, start
+
+import workbench as wb
+from workbench.engines import Engine, Ray
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
+
+LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
+ENDLESS = 2 * 10**9
+
+
+@wb.program(clients=3)
+def sines(steps: Any, x: Any) -> Any:
+    def one(steps: Any, row: Any) -> Any:
+        return jax.lax.fori_loop(0, steps, lambda _, v: jnp.sin(v) + row, row)
+
+    return wb.reduce_sum(wb.map_fn(one, (steps, x)))
+
+
+X = np.arange(3, dtype=np.float32)
+
+
+def computing() -> list[psutil.Process]:
+    """The processes of Ray that compute a task of ours."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.name().startswith("ray::_run") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    until = time.monotonic() + LONG
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+def kill_after_first_client(killed: list[int]) -> Callable[[str, float], None]:
+    """A `progress` that ends the workers of all other clients, which compute for seconds more."""
+
+    began: list[float] = []
+
+    def progress(stage: str, done: float) -> None:
+        began.extend([done] if done else [])  # while it waits, the run reports 0
+        if began and not killed:
+            for process in computing():
+                killed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
+
+    return progress
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+class TestRay(EngineContract):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return Ray(clients_per_task=2, check_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+class TestFaults:
+    def test_killed_workers_cost_time_and_change_nothing(self):
+        steps, killed = np.array([10, 3 * 10**7, 3 * 10**7], np.int32), []
+        run = Ray(clients_per_task=1).run(sines, steps, X, progress=kill_after_first_client(killed))
+        assert killed
+        assert not set(killed) & {int(client.where.split()[1].rstrip(",")) for client in run.clients[1:]}
+        np.testing.assert_allclose(run.results, wb.jit(sines)(steps, X), rtol=1e-5)
+
+    def test_worker_that_is_killed_once_too_often_is_an_error_that_names_its_client(self):
+        steps, killed = np.array([10, ENDLESS, ENDLESS], np.int32), []
+        with pytest.raises(EngineError, match=r"failed for client 1 on a worker: WorkerCrashedError") as caught:
+            Ray(clients_per_task=1, retries=0).run(sines, steps, X, progress=kill_after_first_client(killed))
+        assert caught.value.client == 1
+        assert caught.value.stage is not None
+        eventually(lambda: not computing())
+
+    def test_task_that_takes_too_long_ends_with_the_run(self):
+        with pytest.raises(EngineError, match="timeout_seconds=1"):
+            Ray(timeout_seconds=1).run(sines, np.full(3, ENDLESS, np.int32), X)
+        eventually(lambda: not computing())
+
+    def test_interrupted_run_ends_its_tasks_and_the_engine_goes_on(self):
+        engine = Ray(clients_per_task=1)
+
+        def interrupt() -> None:
+            eventually(lambda: len(computing()) == 3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(sines, np.full(3, ENDLESS, np.int32), X)
+        eventually(lambda: not computing())
+        steps = np.full(3, 10, np.int32)
+        np.testing.assert_allclose(engine.run(sines, steps, X).results, wb.jit(sines)(steps, X), rtol=1e-5)
+
+    def test_client_that_raises_is_named_without_pages_of_traceback(self):
+        engine = Ray(clients_per_task=2)
+        pool: Any = engine.pool
+        submit = pool.submit
+        pool.submit = lambda fn, digest, operands, values: submit(fn, "other", operands, pool.put([X]))
+        with pytest.raises(EngineError, match=r"one of the clients 0, 1 on a worker: InspectionError") as caught:
+            engine.run(fedavg, start(), client_data())
+        assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.slow
+def test_resources_that_nobody_has_are_named(ray_cluster: Any):
+    with pytest.raises(ProgramError, match=r"resources={'CPU': 1.0, 'GPU': 64.0}, and no machine"):
+        Ray(resources={"CPU": 1, "GPU": 64})
+
+
+@pytest.mark.slow
+def test_tasks_take_their_resources(ray_cluster: Any):
+    engine = Ray(resources={"CPU": 1, "SEAT": 0.5}, clients_per_task=1)
+    assert engine.pool._max_workers == 2  # pyright: ignore[reportAttributeAccessIssue]
+    run = engine.run(fedavg, start(), client_data())
+    np.testing.assert_allclose(run.results[0], fedavg(start(), client_data())[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_impossible_retries_are_refused(ray_cluster: Any):
+    with pytest.raises(ProgramError, match="retries=-2"):
+        Ray(retries=-2)
+
+
+def test_missing_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "mapreduce-workbench\[ray\]"'):
+        Ray()
+
+
+@pytest.mark.slow
+def test_ray_that_is_not_started_says_so(monkeypatch: pytest.MonkeyPatch):
+    ray = pytest.importorskip("ray", reason="needs the extra `ray`")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ProgramError, match=r"before `ray.init`.*call `ray.init\(\)`"):
+        Ray()

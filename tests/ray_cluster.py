@@ -1,0 +1,87 @@
+"""A Ray cluster on this machine, for the tests of services and of plans."""
+
+import contextlib
+import gc
+import importlib
+import os
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+START_SECONDS = 120.0  # Ray itself gives its node 30 s, which is too little on a machine that is busy
+
+
+@contextlib.contextmanager
+def running_ray() -> Iterator[Any]:
+    """Starts a cluster of four places whose workers import what this process does; ends it afterwards."""
+    ray = importlib.import_module("ray")
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu"}
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of its own default
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with rays_own_leftovers(), patient_start():
+        ray.init(
+            num_cpus=4,
+            resources={"SEAT": 1},
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+            object_store_memory=100 * 2**20,
+            runtime_env={"env_vars": environment},
+        )
+    try:
+        yield ray
+    finally:
+        with rays_own_leftovers():
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def rays_own_leftovers() -> Iterator[None]:
+    """Ray 2.55 leaves files and processes of its own to the garbage collector, in `init` and in `shutdown` alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+@contextlib.contextmanager
+def patient_start() -> Iterator[None]:
+    """Waits longer for the node than Ray does on a busy machine: 15 s for its agents' ports, and 30 s for the node."""
+    services: Any = importlib.import_module("ray._private.services")
+    node: Any = importlib.import_module("ray._private.node")
+    look, make = services.get_node, node.Node.__init__
+    until = time.monotonic() + START_SECONDS
+
+    def get_node(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return look(*args, **kwargs)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    def init(self: Any, ray_params: Any, *args: Any, **kwargs: Any) -> None:
+        for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True):  # for given ports, nobody waits
+            setattr(ray_params, name, port)
+        make(self, ray_params, *args, **kwargs)
+
+    services.get_node, node.Node.__init__ = get_node, init
+    try:
+        yield
+    finally:
+        services.get_node, node.Node.__init__ = look, make
+
+
+_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -1,0 +1,173 @@
+"""Ray as an engine of plans: batches of clients are Ray tasks."""
+
+# pyright: reportMissingImports=false
+
+import concurrent.futures
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from workbench.engines._client_loop import Pass
+from workbench.engines._clients import Batch
+from workbench.engines._executor import Executor
+from workbench.engines._remote import Reply, Task, run_task
+from workbench.errors import EngineError, MissingDependencyError, ProgramError
+
+Future = concurrent.futures.Future
+
+
+class Ray(Executor):
+    """Computes batches of clients as tasks of the Ray cluster that `ray.init` connected to (extra `ray`).
+
+    The server's values and the stage, as StableHLO, are put into Ray's object store once per pass, so each machine gets
+    them once; a worker process compiles a stage at its first task. A task whose worker was killed or whose machine was
+    lost is computed again elsewhere, up to `retries` times, with the same result. A run that is cancelled, interrupted
+    or too late ends its tasks. Workers must be able to import `workbench`: where it is not installed for them, give
+    `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The cluster stays yours: it is not shut down.
+
+    Args (of the constructor):
+        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every place has some.
+        resources: What one task takes, as {"CPU": 1, "GPU": 0.5}; other names are custom resources of the cluster.
+        retries: How often a task is computed again whose worker was lost; -1 for any number.
+        check_nan: End the run at the first NaN that leaves a client, and name that client.
+        platforms: Platforms that stages are exported for, as ("cpu",). Default: that of this process.
+        timeout_seconds: End the run when one task takes longer than this. Default: wait as long as Ray works.
+
+    Raises:
+        MissingDependencyError: if Ray is not installed.
+        ProgramError: before `ray.init`, if a number is out of its range, or if no place of the cluster has `resources`.
+
+    Example:
+        >>> import ray  # doctest: +SKIP
+        >>> _ = ray.init(num_cpus=2)  # doctest: +SKIP
+        >>> run = Ray(clients_per_task=32).run(fedavg, w, data)  # doctest: +SKIP
+
+    References:
+        P. Moritz et al., "Ray: A Distributed Framework for Emerging AI Applications", OSDI 2018.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients_per_task: int | str = "auto",
+        resources: Mapping[str, float] | None = None,
+        retries: int = 3,
+        check_nan: bool = False,
+        platforms: tuple[str, ...] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise MissingDependencyError("ray", extra="ray", needed_for="`workbench.engines.Ray`")
+        ray = importlib.import_module("ray")
+        if not ray.is_initialized():
+            message = (
+                "`Ray()` was made before `ray.init`. It runs clients on the cluster that Ray is connected to, and "
+                "starts none of its own: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
+            )
+            raise ProgramError(message)
+        super().__init__(
+            _RayPool(ray, dict(resources or {"CPU": 1}), retries),
+            clients_per_task=clients_per_task,
+            check_nan=check_nan,
+            platforms=platforms,
+            timeout_seconds=timeout_seconds,
+        )
+        self.name = "ray"
+
+    def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
+        digest, stage = self._travelling(work, size)
+        pool: _RayPool = self.pool  # pyright: ignore[reportAssignmentType]
+        values = pool.put([np.frombuffer(stage, np.uint8), *work.shared])
+        return lambda batch: pool.submit(_run, digest, [np.int32(batch.index), *batch.rows], values)
+
+
+class _Answer(concurrent.futures.Future):
+    """The reply of one task; cancelling it ends the task."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        super().__init__()
+        self._ray, self._reference = ray, reference
+        reference.future().add_done_callback(self._take)
+
+    def cancel(self) -> bool:
+        """Ends the task with its worker process: XLA does not listen to interrupts."""
+        if self.done() or not self._ray.is_initialized():
+            return False
+        self._ray.cancel(self._reference, force=True)
+        return True
+
+    def _take(self, found: Future) -> None:
+        error = found.exception()
+        if error is None:
+            self.set_result(found.result())
+        else:
+            cause = getattr(error, "cause", None)  # Ray's own error holds what the task raised, and a page of traceback
+            self.set_exception(cause if isinstance(cause, Exception) else error)
+
+
+class _RayPool(concurrent.futures.Executor):
+    """Ray tasks as futures."""
+
+    def __init__(self, ray: Any, resources: dict[str, float], retries: int) -> None:
+        self._ray = ray
+        self._needs = {name: float(need) for name, need in resources.items() if need}
+        wrong = [f"{name}={need}" for name, need in self._needs.items() if need < 0]
+        if wrong or isinstance(retries, bool) or not isinstance(retries, int) or retries < -1:
+            message = (
+                f"`Ray` was given resources={resources} and retries={retries!r}. A task takes some of what a machine "
+                "has, and `retries` says how often it is computed again: pass positive numbers, and for `retries` an "
+                "int, 0 for never or -1 for any number."
+            )
+            raise ProgramError(message)
+        self._retries = retries
+        self._count()
+
+    @property
+    def _max_workers(self) -> int:
+        """Tasks that the cluster computes at a time, as it is now."""
+        return self._count()
+
+    def put(self, values: list[Any]) -> Any:
+        """Values in the object store.
+
+        Raises:
+            EngineError: if Ray was shut down.
+        """
+        if not self._ray.is_initialized():  # and asked for anything else, it would start a cluster
+            message = (
+                "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
+                "`ray.init` connected to: call it again, and make a new `Ray()`."
+            )
+            raise EngineError(message)
+        return self._ray.put(values)
+
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        """One task."""
+        needs = dict(self._needs)
+        call = self._ray.remote(fn).options(
+            num_cpus=needs.pop("CPU", 0), num_gpus=needs.pop("GPU", 0), resources=needs or None,
+            max_retries=self._retries,
+        )  # fmt: skip
+        return _Answer(self._ray, call.remote(*args, **kwargs))
+
+    def _count(self) -> int:
+        nodes = [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
+        places = sum(
+            int(min((node.get(name, 0.0) / need for name, need in self._needs.items()), default=node.get("CPU", 1)))
+            for node in nodes
+        )
+        if not places:
+            message = (
+                f"`Ray` was given resources={self._needs}, and no machine of the cluster has that much; they have "
+                f"{nodes}. A task is computed on one machine: ask for less, or start machines with these resources."
+            )
+            raise ProgramError(message)
+        return places
+
+
+def _run(digest: str, operands: list[Any], values: list[Any]) -> Reply:
+    stage, *shared = values
+    return run_task(Task(digest, memoryview(stage), [*operands, *shared]))
