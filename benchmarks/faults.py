@@ -1,8 +1,10 @@
-"""Kills processes at moments drawn by chance, and looks what is lost: `python benchmarks/faults.py --kills 102`.
+"""Kills processes at moments drawn by chance, and looks what is lost: `python -m benchmarks.faults --kills 100`.
 
-Three parts share the kills: a checkpointed run that is taken up again after each kill, files that are overwritten again
-and again, and entries of the cache of compilations. `--signal INT` sends Ctrl-C instead. A line per part says how many
-processes were killed, and what was lost; the exit status is the number of losses.
+Five parts share the kills: `rounds`, a checkpointed run that is taken up again after each kill; `files`, written again
+and again; `aot`, entries of the cache of compilations; `engines`, kernels that run clients in a pool of processes; and
+`launch`, kernels whose nodes are processes. Of the last two no process and no file may be left. `--signal INT` sends
+Ctrl-C instead. A line per part says how many kills were tried, how many survived and what was lost,
+and one more the sums; the exit status is the number of losses.
 """
 
 import argparse
@@ -10,18 +12,24 @@ import hashlib
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
+import workbench as wb
 from workbench.aot import CompilationCache
+from workbench.engines import Executor
 from workbench.federated.data import ClientData, load_npz, save_npz
+from workbench.launch import Program, PyNode, ServiceNode, launch
 from workbench.measurement import History, Run, load_checkpoint
 from workbench.records import RoundRecord
 
@@ -86,6 +94,46 @@ def store_in(folder: str) -> None:
         cache.store(hashlib.sha256(hlo.encode()).hexdigest(), {"hlo": hlo})
 
 
+@wb.program(clients=4)
+def _sums(x: Any) -> Any:
+    """What the clients of the engine compute."""
+    return wb.reduce_sum(wb.map_fn(lambda row: row * 2.0, x))
+
+
+def engine_in(folder: str) -> None:
+    """Runs clients in a pool of processes without end."""
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        engine = Executor(pool, clients_per_task=1)
+        for _ in range(_ROUNDS):
+            engine.run(_sums, np.ones((4, 1000), np.float32))
+
+
+class Held:
+    """A service whose calls take a while."""
+
+    def work(self, rows: np.ndarray) -> float:
+        """A number, after a moment."""
+        time.sleep(0.01)
+        return float(rows.sum())
+
+
+def call(held: Any) -> None:
+    """Calls the service without end."""
+    for _ in range(_ROUNDS):
+        held.work(np.ones(1000, np.float32))
+
+
+def launch_in(folder: str) -> None:
+    """Nodes that are processes, one of which calls the other."""
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    program = Program("held")
+    held = program.add_node(ServiceNode(Held))
+    program.add_node(PyNode(call, held))
+    with launch(program, "processes") as launched:
+        launched.wait()
+
+
 def _begin(target: Callable[[str], None], folder: str, ready: Any) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     ready.send(True)
@@ -104,6 +152,44 @@ def _killed(target: Callable[[str], None], folder: Path, seconds: float, signal_
     os.kill(process.pid, signal_number)
     process.join(300)
     assert not process.is_alive(), f"{target.__name__} goes on after signal {signal_number}"
+
+
+def _left(target: Callable[[str], None], folder: Path, seconds: float, number: int) -> str:
+    """What a kernel with processes of its own leaves behind when it is killed: nothing, or what that is."""
+    receive, send = _CONTEXT.Pipe(duplex=False)
+    kernel = _CONTEXT.Process(target=_begin, args=(target, str(folder), send))
+    kernel.start()
+    assert kernel.pid is not None
+    assert receive.poll(300), f"{target.__name__} did not begin"
+    time.sleep(seconds)
+    assert kernel.is_alive(), f"{target.__name__} ended by itself with {kernel.exitcode}"
+    below = psutil.Process(kernel.pid).children(recursive=True)
+    os.kill(kernel.pid, number)
+    kernel.join(300)
+    until = time.monotonic() + 60
+    while True:
+        living = [each for each in below if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        files = [path.name for path in folder.iterdir() if not path.name.startswith("pymp-")]  # multiprocessing's own
+        if not kernel.is_alive() and not living and not files:
+            return ""
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    for each in living:
+        each.kill()
+    for name in files:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return f"{len(living)} processes and the files {files} after a kill at {seconds:.2f} s"
+
+
+def engines(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
+    """Kernels that run clients in a pool of processes: nothing is left of them."""
+    return [left for _ in range(kills) if (left := _left(engine_in, folder, draw.uniform(0.1, 6.0), number))]
+
+
+def launches(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
+    """Kernels whose nodes are processes: nothing is left of them."""
+    return [left for _ in range(kills) if (left := _left(launch_in, folder, draw.uniform(0.1, 4.0), number))]
 
 
 def rounds(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
@@ -171,32 +257,32 @@ def cache(kills: int, draw: random.Random, number: int, folder: Path) -> list[st
     return lost if found else [*lost, "no entry was ever stored: nothing was tried"]
 
 
+PARTS = {"rounds": rounds, "files": files, "aot": cache, "engines": engines, "launch": launches}
+
+
 def main() -> int:
     """The number of losses."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=9, help="of all parts together")
+    parser.add_argument("--kills", type=int, default=10, help="of all parts together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--signal", choices=("KILL", "INT", "TERM"), default="KILL")
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="only this one; may be repeated")
     given = parser.parse_args()
     _CONTEXT.set_forkserver_preload(_LIBRARIES)
-    number, draw, losses = signal.Signals[f"SIG{given.signal}"], random.Random(given.seed), 0
-    for part, share in (
-        (rounds, given.kills // 3),
-        (files, given.kills // 3),
-        (cache, given.kills - 2 * (given.kills // 3)),
-    ):
+    number, draw, parts = signal.Signals[f"SIG{given.signal}"], random.Random(given.seed), given.part or list(PARTS)
+    tried, survived, losses = 0, 0, 0
+    for place, part in enumerate(parts):
+        share = given.kills // len(parts) + (place < given.kills % len(parts))
+        began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            began = time.monotonic()
-            lost = part(share, draw, number, Path(folder))
-            litter = sum(1 for path in Path(folder).rglob("*") if path.is_file())
-        print(
-            f"{part.__name__}: {share} kills, {len(lost)} losses, {litter} files left, "
-            f"{time.monotonic() - began:.0f} s",
-            flush=True,
-        )
+            lost = PARTS[part](share, draw, number, Path(folder))
+        kept = max(share - len(lost), 0)
+        seconds = time.monotonic() - began
+        print(f"{part}: {share} kills tried, {kept} survived, {len(lost)} lost, {seconds:.0f} s", flush=True)
         for line in lost:
             print(f"  {line}")
-        losses += len(lost)
+        tried, survived, losses = tried + share, survived + kept, losses + len(lost)
+    print(f"all: {tried} kills tried, {survived} survived, {losses} lost")
     return min(losses, 100)
 
 

@@ -1,5 +1,7 @@
 """A tap shows what one client really computes, under the names of the user's own lines."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,3 +210,44 @@ def test_a_notebook_shows_the_values_foldable_and_a_terminal_as_text(tapped, mon
     wb.show(tapped)
     assert "treescope" in shown[0]["text/html"]
     assert shown[0]["text/plain"].startswith("Values of client 4 in fedavg")
+
+
+@pytest.fixture
+def helper(tmp_path, monkeypatch):
+    """A second file of the user's."""
+    (tmp_path / "own_losses.py").write_text("def loss_of_row(row):\n    squared = row**2\n    return squared.sum()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("own_losses")
+    sys.modules.pop("own_losses")
+
+
+def tapped_with(helper, **options):
+    @wb.program(clients=2)
+    def program(x):
+        def one(row):
+            halved = row * 0.5
+            wb.emit("half", halved)
+            return helper.loss_of_row(halved)
+
+        return wb.reduce_sum(wb.map_fn(one, x))
+
+    return wb.trace(program)(jnp.arange(6.0).reshape(2, 3)).tap(client=1, **options)
+
+
+def files_of(record):
+    return {value.source.file.rpartition("/")[2] for value in record.values if value.source}
+
+
+def test_only_keeps_the_values_of_the_files_that_are_asked_for(helper):
+    assert files_of(tapped_with(helper)) == {"test_tap.py", "own_losses.py"}
+    mine = tapped_with(helper, only="test_tap.py")
+    assert files_of(mine) == {"test_tap.py"}
+    assert {"row", "halved"} <= {value.name for value in mine.values}
+    assert any("outside of 'test_tap.py' are left out: own_losses.py" in note for note in mine.notes)
+
+
+@pytest.mark.parametrize("only", ["own_*.py", ("nothing.py", "own_losses.py")])
+def test_only_takes_patterns_and_several_files_and_keeps_what_is_emitted(helper, only):
+    record = tapped_with(helper, only=only)
+    assert {"squared", "half"} <= {value.name for value in record.values}
+    assert "halved" not in {value.name for value in record.values}

@@ -81,7 +81,8 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
 
 
 def _gain(gain: GainRecord) -> dict[str, Any]:
-    write = {"seconds": seconds_text, "FLOPs": flops_text}.get(gain.quantity, bytes_text)
+    units = {"seconds": seconds_text, "FLOPs": flops_text, "elementwise FLOPs": flops_text}
+    write = units.get(gain.quantity, bytes_text)
     return {
         "quantity": gain.quantity,
         "before": write(gain.before),

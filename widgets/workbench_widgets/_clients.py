@@ -91,6 +91,9 @@ def clients_view_state(
         ("steps", "steps", "count"): {c.client: c.steps for c in run.clients},
         ("sent", "bytes sent", "bytes"): {c.client: c.sent_bytes for c in run.clients},
         ("measured_flops", "FLOPs computed", "flops"): {c.client: c.flops for c in run.clients},
+        ("measured_elementwise", "elementwise FLOPs computed", "flops"): {
+            c.client: c.elementwise_flops for c in run.clients
+        },
     }
     for (key, label, unit), by_client in measured.items():
         _add(state, arrays, (key, label, unit, "measured"), by_client)

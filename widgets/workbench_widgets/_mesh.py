@@ -85,9 +85,11 @@ def mesh_state(
         choice("slice", "slice", "count", [device.slice_index or 0 for device in devices], "group")
     if held:
         choice("clients", "clients held", "count", [_count(held.get(d.id, ())) for d in devices])
-    load = _load(record, cost)
-    if load:
-        choice("load", "FLOPs of its clients (predicted)", "flops", [load.get(device.id, 0.0) for device in devices])
+    for key, label in (("flops", "FLOPs"), ("elementwise_flops", "elementwise FLOPs")):
+        load = _load(record, cost, key)
+        if any(load.values()) or (load and key == "flops"):
+            name = "load" if key == "flops" else "elementwise"
+            choice(name, f"{label} of its clients (predicted)", "flops", [load.get(d.id, 0.0) for d in devices])
     layouts = arrangements(record) if devices else []
     for layout in layouts:
         arrays[f"mesh.places.{layout.key}"] = floats(layout.places.ravel())
@@ -199,10 +201,10 @@ def _count(ranges: Sequence[tuple[str, int, int, int]]) -> int:
     return sum(stop - start for _, start, stop, _ in ranges)
 
 
-def _load(record: MeshRecord, cost: CostRecord | None) -> dict[int, float]:
+def _load(record: MeshRecord, cost: CostRecord | None, key: str) -> dict[int, float]:
     if cost is None or not cost.clients:
         return {}
-    flops = {each.client: each.flops for each in cost.clients}
+    flops = {each.client: getattr(each, key) for each in cost.clients}
     load = {}
     for each in record.clients:
         work = sum(flops.get(client, 0.0) for client in range(each.start, each.stop))

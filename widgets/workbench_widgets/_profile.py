@@ -18,11 +18,11 @@ from workbench.render import (
     MeasuredPoint,
     bytes_text,
     count_text,
-    flops_text,
     render_measured_roofline_svg,
     render_profile_text,
     seconds_text,
     source_text,
+    work_text,
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
@@ -228,7 +228,7 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
                 count_text(each.operations),
                 "unknown" if each.runs is None else count_text(each.runs),
                 each.hlo,
-                flops_text(each.flops) if each.flops else "",
+                work_text(each.flops, each.elementwise_flops) if each.flops or each.elementwise_flops else "",
                 bytes_text(each.peak_bytes) if each.peak_bytes else "",
             ]
             for each in profile.programs

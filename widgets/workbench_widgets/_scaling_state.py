@@ -59,9 +59,11 @@ def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledC
 def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
     """Of one device and one call, all stages together."""
     flops = [stage.flops for stage in scaled.cost.stages]
+    elementwise = [stage.elementwise_flops for stage in scaled.cost.stages]
     return {
         "seconds": scaled.cost.seconds,
         "flops": None if None in flops else sum(each or 0.0 for each in flops),
+        "elementwise": None if None in elementwise else sum(each or 0.0 for each in elementwise),
         "peak": None if scaled.memory is None else scaled.memory.peak_bytes,
         "sent": sum(sum(stage.collective_bytes.values()) for stage in scaled.cost.stages),
     }

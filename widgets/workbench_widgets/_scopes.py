@@ -183,6 +183,6 @@ def _scope(path: str, stage: str | None, names: Mapping[str, str]) -> Scope:
     return (*(titles or [OUTSIDE]), *inner)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _stage_order(stage: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in stage.split(".") if part.isdigit()) if stage else ()

@@ -101,19 +101,29 @@ def trace_to_jaxpr(
     axis_sizes: dict[str, int] | None = None,
     traced_for: str = "map_fn",
     source: Callable | None = None,
+    arguments: Sequence[str] = (),
 ) -> tuple[ClosedJaxpr, list[Any]]:
     """Traces a flat function to a jaxpr without constants and the list of what it closed over.
 
     The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use
-    collectives over. JAX's errors say that `source`, with its file and line, was traced for `traced_for`.
+    collectives over. JAX's errors say that `source`, with its file and line, was traced for `traced_for`, and call its
+    arguments by the names in `arguments`, one per array.
     """
     described = (None if source is None else _api_util.fun_sourceinfo(source)) or name
-    debug_info = _core.DebugInfo(traced_for, described, tuple(f"x{i}" for i in range(len(avals))), None)
+    named = tuple(arguments) if len(arguments) == len(avals) else ("",) * len(avals)
+    debug_info = _core.DebugInfo(traced_for, described, named, None)
     wrapped = _lu.wrap_init(fn, debug_info=debug_info)
     with _core.extend_axis_env_nd(list((axis_sizes or {}).items())):
         jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(wrapped, list(avals))
     jaxpr = _pe.convert_constvars_jaxpr(jaxpr)
     return ClosedJaxpr(jaxpr, ()), list(consts)
+
+
+def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
+    """What the traced function calls each input, `params['w']`; empty for values that it closes over, or unknown."""
+    names = tuple(name or "" for name in getattr(closed.jaxpr.debug_info, "arg_names", None) or ())
+    count = len(closed.in_avals)
+    return names if len(names) == count else ("",) * count
 
 
 @contextlib.contextmanager

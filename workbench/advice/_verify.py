@@ -92,6 +92,7 @@ def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
         ("peak bytes", program.module.memory.peak_bytes, after.module.memory.peak_bytes),
         ("bytes sent", program.sent_bytes, now.sent_bytes),
         ("FLOPs", program.module.flops, after.module.flops),
+        ("elementwise FLOPs", program.module.elementwise_flops, after.module.elementwise_flops),
     ]
     return tuple(
         GainRecord(quantity=name, before=float(old), after=float(new), verified=True, how="compiled")

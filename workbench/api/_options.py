@@ -78,6 +78,7 @@ class TapOptions(TypedDict, total=False):
     client: int | tuple[int, ...]
     most_values: int
     most_bytes: int
+    only: str | tuple[str, ...] | None
 
 
 class SpecsOptions(TypedDict, total=False):

@@ -249,7 +249,12 @@ class Traced:
         return _measure.measure_program(self._call, rounds=rounds, warmup=warmup, clients=clients, mesh=mesh, chip=chip)
 
     def tap(
-        self, *, client: int | tuple[int, ...] = 0, most_values: int = 10_000, most_bytes: int = 64 << 20
+        self,
+        *,
+        client: int | tuple[int, ...] = 0,
+        most_values: int = 10_000,
+        most_bytes: int = 64 << 20,
+        only: str | tuple[str, ...] | None = None,
     ) -> TapRecord:
         """Runs the program once and returns every value that one client computes, under the user's own names.
 
@@ -257,13 +262,15 @@ class Traced:
             client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
             most_values: How many values to keep; the first ones.
             most_bytes: How many bytes of arrays to keep; of later ones only their figures.
+            only: Files whose lines are of interest: `"train.py"`, `("src/*.py", "model.py")`. Values of other files, as
+                those of an optimizer's library, are left out; inputs and what is emitted stay.
 
         Raises:
             InspectionError: if the program has no such client.
             EngineError: if a stage fails; `stage` and `client` name where.
         """
         fn, args = self._replayed("tap")
-        return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes)
+        return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
 
     def play(self) -> Any:
         """A player of one call: what is sent, what clients compute step by step, what comes back, from real values.

@@ -16,13 +16,13 @@ from workbench.render import (
     bytes_text,
     count_text,
     describe_program,
-    flops_text,
     palette,
     render_label_skew,
     render_mesh_svg,
     render_program_svg,
     render_sharding_svg,
     seconds_text,
+    work_text,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def stages_section(record: ProgramRecord) -> ReportSection:
     rows = tuple(
         (stage.path, stage.name or stage.kind, stage.kind, _where(stage),
          bytes_text(stage.moved_bytes) if stage.moved_bytes else "–",
-         "–" if stage.flops_per_client is None else flops_text(stage.flops_per_client))
+         "–" if stage.flops_per_client is None
+         else work_text(stage.flops_per_client, stage.elementwise_flops_per_client))
         for stage in record.plan.walk()
     )  # fmt: skip
     text = "FLOPs are of one client's function, counted in its jaxpr: loops count as often as they turn."
@@ -149,7 +150,8 @@ def cost_section(record: ProgramRecord) -> ReportSection | None:
     if record.cost is None:
         return None
     rows = tuple(
-        (stage.stage, stage.name or stage.kind, flops_text(stage.flops), bytes_text(stage.accessed_bytes),
+        (stage.stage, stage.name or stage.kind, work_text(stage.flops, stage.elementwise_flops),
+         bytes_text(stage.accessed_bytes),
          bytes_text(sum(stage.collective_bytes.values())), stage.bound)
         for stage in record.cost.stages
     )  # fmt: skip

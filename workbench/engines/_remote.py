@@ -35,6 +35,7 @@ class Reply:
     compile_seconds: float
 
 
+_MOST_STAGES = 64  # compiled, kept for their next batches; a pool of threads keeps them in the kernel itself
 _LOADED: dict[str, Callable] = {}
 _LOCK = threading.Lock()
 
@@ -49,6 +50,8 @@ def run_task(task: Task) -> Reply:
             call = _LOADED.get(task.digest)
             if call is None:
                 call = _load(task)
+                while len(_LOADED) >= _MOST_STAGES:
+                    del _LOADED[next(iter(_LOADED))]  # the oldest
                 _LOADED[task.digest] = call
                 compile_seconds = time.perf_counter() - started
     started = time.perf_counter()

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import jax
 import numpy as np
 
+from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, walk_client
@@ -28,6 +30,7 @@ def tap(
     client: int | tuple[int, ...] = 0,
     most_values: int = 10_000,
     most_bytes: int = 64 << 20,
+    only: str | tuple[str, ...] | None = None,
 ) -> TapRecord:
     """Runs a program once and returns every value that one client computes on the way, under the user's own names.
 
@@ -43,6 +46,8 @@ def tap(
         client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
         most_values: How many values to keep; the first ones.
         most_bytes: How many bytes of arrays to keep; of later ones only their figures.
+        only: Files whose lines are of interest, as the end of their path or a pattern: `"train.py"`, `"src/*"`. Values
+            made in other files, such as those of an optimizer's library, are left out; inputs and what is emitted stay.
 
     Returns:
         The values in order, with stage, round, step, source line, and how many of their numbers are not finite;
@@ -66,7 +71,8 @@ def tap(
         (6.0, 56.0)
     """
     wanted = (client,) if isinstance(client, int | np.integer) else tuple(client)
-    engine = _Tap(tuple(map(int, wanted)), most_values, most_bytes)
+    files = (only,) if isinstance(only, str) else tuple(only or ())
+    engine = _Tap(tuple(map(int, wanted)), most_values, most_bytes, files)
     run = engine.run(fn, *args)
     if not engine.reached:
         message = (
@@ -89,7 +95,8 @@ class _Tap(Engine):
 
     name: str = "tap"
 
-    def __init__(self, client: tuple[int, ...], most_values: int, most_bytes: int) -> None:
+    def __init__(self, client: tuple[int, ...], most_values: int, most_bytes: int, files: tuple[str, ...] = ()) -> None:
+        self.files, self.elsewhere = files, Counter[str]()
         self.client, self.most_values, self.most_bytes = client, most_values, most_bytes
         self.values: list[TappedValueRecord] = []
         self.stages: dict[str, str] = {}
@@ -132,6 +139,10 @@ class _Tap(Engine):
     def take(self, value: Any, **described: Any) -> None:
         """Keeps a value, as far as there is room."""
         self.reached = True
+        source = None if described["operation"] == _EMIT else described["source"]
+        if self.files and source is not None and not self._is_asked_for(source.file):
+            self.elsewhere[source.file] += 1
+            return
         array = np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)
         if self._is_known(array, described):
             return
@@ -162,6 +173,10 @@ class _Tap(Engine):
             return False
         return np.array_equal(before, array, equal_nan=array.dtype.kind in "fc")
 
+    def _is_asked_for(self, file: str) -> bool:
+        path = PurePath(file)
+        return any(path.match(each) for each in self.files)
+
     def known(self) -> str:
         """The clients that there are, in words."""
         listed = [f"{size} clients of {name!r}" for name, size in self._sizes.items()]
@@ -170,6 +185,11 @@ class _Tap(Engine):
     def notes(self) -> list[str]:
         """What was left out."""
         said = []
+        if self.elsewhere:
+            named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))
+            more = f" and {len(self.elsewhere) - 4} more files" if len(self.elsewhere) > 4 else ""
+            asked = " or ".join(map(repr, self.files))
+            said.append(f"{self.elsewhere.total()} values of lines outside of {asked} are left out: {named}{more}.")
         if self.left_out:
             said.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
         if self.without_array:
@@ -201,8 +221,9 @@ class _TappedClient(TracedClient):
             self._names[id(jaxpr)] = named_values(jaxpr)
         if self._at_entry:
             self._at_entry = False
+            names = _jax_compat.argument_names(closed)
             for place, value in enumerate(inputs):
-                self._take(None, f"input {place}", value)
+                self._take(None, names[place] or f"input {place}", value)
         around, self._current = self._current, self._names[id(jaxpr)]
         try:
             return super().run(closed, inputs)

@@ -56,6 +56,10 @@ def client_runs(
                 steps=ran.get(step_loop, 0) // rounds if step_loop else None,
                 flops=sum(leaf.instruction.flops * leaf.execution_share for leaf in events if leaf.instruction)
                 / rounds,
+                elementwise_flops=sum(
+                    leaf.instruction.elementwise_flops * leaf.execution_share for leaf in events if leaf.instruction
+                )
+                / rounds,
                 loops={loop: ran[loop] // rounds for loop in sorted(own_loops & ran.keys())},
             )
         )

@@ -244,6 +244,7 @@ def _stage_runs(
         if leaf.instruction is not None:
             executions = leaf.execution_share / rounds
             total["flops"] += leaf.instruction.flops * executions
+            total["elementwise"] += leaf.instruction.elementwise_flops * executions
             if leaf.kind == "compute":
                 total["bytes"] += leaf.instruction.accessed_bytes * executions
     chip = options.chip
@@ -262,6 +263,7 @@ def _stage_runs(
                 wait_seconds=total["wait"],
                 calls=rounds,
                 flops_per_second=flop_rate,
+                elementwise_flops_per_second=total["elementwise"] / busy if busy else None,
                 bytes_per_second=byte_rate,
                 peak_flops_share=flop_rate / (peak_flops * share) if flop_rate is not None and peak_flops else None,
                 peak_bandwidth_share=byte_rate / (chip.hbm_bytes_per_second * share)

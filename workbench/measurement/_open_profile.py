@@ -224,6 +224,7 @@ class _Recorder:
                     runs=self._read.runs.get(program),
                     hlo=hlo,  # pyright: ignore[reportArgumentType] -- one of the literals
                     flops=None if module is None else module.flops,
+                    elementwise_flops=None if module is None else module.elementwise_flops,
                     peak_bytes=None if module is None else max((b for _, b in module.memory.timeline), default=None),
                     notes=notes,
                 )
@@ -307,6 +308,7 @@ class _Recorder:
             predicted_seconds=seconds,
             bound=bound,  # pyright: ignore[reportArgumentType] -- one of the literals
             joined=instruction is not None,
+            elementwise_flops=None if instruction is None else instruction.elementwise_flops,
         )
 
     def _tree(

@@ -25,14 +25,13 @@ def module_name(program: str) -> str:
     return match[1] if match else program
 
 
-_CACHE: dict[int, dict[str, InstructionRecord]] = {}
+_LATEST: list[tuple[ModuleRecord, dict[str, InstructionRecord]]] = []  # one; operations come module by module
 
 
 def instructions_of(module: ModuleRecord) -> dict[str, InstructionRecord]:
-    if id(module) not in _CACHE:
-        _CACHE.clear()
-        _CACHE[id(module)] = {instruction.name: instruction for instruction in module.instructions}
-    return _CACHE[id(module)]
+    if not _LATEST or _LATEST[0][0] is not module:  # by the object, which lives: an `id` alone may be another's later
+        _LATEST[:] = [(module, {instruction.name: instruction for instruction in module.instructions})]
+    return _LATEST[0][1]
 
 
 def category_of(instruction: InstructionRecord, module: ModuleRecord) -> str:

@@ -135,6 +135,7 @@ def _stage_record(
     outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
     jaxpr = _stage_jaxpr(stage, inputs, outputs)
     work = _work(stage, jaxpr)
+    arguments = _arguments(stage)
     stack = outer + next((calls for s in stage.steps if (calls := source_stack(s.equation))), ())
     shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
     return StageRecord(
@@ -145,7 +146,7 @@ def _stage_record(
         placement=step.placement.name if step.placement else None,
         clients=step.placement.size if step.placement else 1,
         operation=operation_name(step) if step.kind in ("broadcast", "clients", "reduce") else "",
-        inputs=tuple(flow.value(v) for v in inputs),
+        inputs=tuple(flow.value(v).replace(argument=arguments.get(v, "")) for v in inputs),
         outputs=tuple(flow.value(v) for v in outputs),
         consumes=tuple(sorted({flow.made_by.get(v, -1) for v in inputs})),
         moved_bytes=_moved_bytes(stage, shared),
@@ -159,6 +160,17 @@ def _stage_record(
         jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True, most=_MOST_EQUATIONS) if jaxpr is not None else "",
         body=_body(stage, flow, path, recompute, stack),
     )
+
+
+def _arguments(stage: Stage) -> dict[Var, str]:
+    """What the function of one client calls its inputs."""
+    step = stage.steps[0]
+    if stage.kind != "clients" or len(stage.steps) != 1 or step.jaxpr is None:
+        return {}
+    names = _jax_compat.argument_names(step.jaxpr)
+    if len(names) != len(step.equation.invars):
+        return {}
+    return {v: name for v, name in zip(step.equation.invars, names, strict=True) if not isinstance(v, Literal)}
 
 
 def _read_elsewhere(plan: Plan, stage: Stage) -> list[Var]:

@@ -44,7 +44,9 @@ def _traced(
         emissions.extend(emission for emission, _ in found)
         return [*outputs, *(value for _, value in found)]
 
-    jaxpr, closed_over = _jax_compat.trace_to_jaxpr(flat, closed.in_avals, name=name, axis_sizes=axis_sizes)
+    jaxpr, closed_over = _jax_compat.trace_to_jaxpr(
+        flat, closed.in_avals, name=name, axis_sizes=axis_sizes, arguments=_jax_compat.argument_names(closed)
+    )
     return jaxpr, emissions, closed_over
 
 

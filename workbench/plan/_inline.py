@@ -15,7 +15,10 @@ def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
     if not any(inline.enters(equation) for equation in closed.eqns):
         return closed
     flat, closed_over = _jax_compat.trace_to_jaxpr(
-        lambda *inputs: inline.run(closed, inputs), closed.in_avals, name=name
+        lambda *inputs: inline.run(closed, inputs),
+        closed.in_avals,
+        name=name,
+        arguments=_jax_compat.argument_names(closed),
     )
     if closed_over:
         return _jax_compat.close_over(flat, closed_over)

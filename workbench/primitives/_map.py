@@ -1,6 +1,7 @@
 """`map_fn`: one function, once per client; a primitive that keeps the function of *one* client in the program."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -60,7 +61,13 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
     """
     placement, outer = resolve("map_fn", over)
     if outer:
-        return map_fn(lambda *rows: map_fn(fn, rows, over=placement.name, mesh=mesh), _tuple(args), over=outer[0].name)
+
+        def of_group(*rows: Any) -> Any:
+            return map_fn(fn, rows, over=placement.name, mesh=mesh)
+
+        of_group.__name__ = "<lambda>"
+        of_group.__wrapped__ = fn  # pyright: ignore[reportFunctionMemberAccess] -- whose parameters the rows have
+        return map_fn(of_group, _tuple(args), over=outer[0].name)
     operands, structure = as_arrays("map_fn", "args", args)
     check_clients("map_fn", "args", structure.hidden(operands), placement)
     layout = find_layout(placement, mesh)
@@ -68,7 +75,8 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
     if layout is None and _jax_compat.at_top_level():
         results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     else:
-        results = [reveal(y, layout) for y in bind_map(call, operands, placement, layout, name=call.name, source=fn)]
+        bound = bind_map(call, operands, placement, layout, name=call.name, source=fn, arguments=call.arguments)
+        results = [reveal(y, layout) for y in bound]
     return show_static(jax.tree.unflatten(call.result_structure, results))
 
 
@@ -86,6 +94,21 @@ class _ClientCall:
         self.scope = Scope(scope.placements, scope.placements.index(placement) + 1)
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.result_structure: Any = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the user's function calls each array: `params['w']`."""
+        parameters = _parameters(self.fn)
+        leaves = jax.tree_util.tree_flatten_with_path(self.structure.hidden(range(self.structure.treedef.num_leaves)))
+        return [self._argument(path, parameters) for path, _ in leaves[0]]
+
+    def _argument(self, path: tuple[Any, ...], parameters: Sequence[str]) -> str:
+        place = path[0].idx if self.unpack else 0
+        inside = jax.tree_util.keystr(path[1:] if self.unpack else path)
+        if place < len(parameters) and not parameters[place].startswith("*"):
+            return f"{parameters[place]}{inside}"
+        rest = next((name[1:] for name in parameters if name.startswith("*")), "args")
+        return f"{rest}[{place - sum(not name.startswith('*') for name in parameters)}]{inside}"
 
     def __call__(self, *rows: Any) -> list[Any]:
         args = self.structure.unflatten(rows)
@@ -120,6 +143,18 @@ class _ClientCall:
         )
 
 
+def _parameters(fn: Callable) -> list[str]:
+    """The positional parameters of a function, the one that takes all others with its star."""
+    try:
+        found = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return []
+    kinds = {each.name: each.kind for each in found}
+    starred = [f"*{name}" for name, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [*(name for name, kind in kinds.items() if kind in positional), *starred]
+
+
 def _client_error(cause: Exception, message: str) -> ProgramError:
     """A `ProgramError` that `except type(cause)` catches as well: callers handle their exceptions as ever."""
     try:
@@ -146,12 +181,13 @@ def bind_map(
     *,
     name: str,
     source: Callable | None = None,
+    arguments: Sequence[str] = (),
 ) -> list[Any]:
     """Traces a flat function of one client and binds it; what it closes over becomes explicit broadcasts."""
     operands = [typed(x, layout) for x in operands]
     avals = [_jax_compat.drop_leading_axis(_jax_compat.aval_of(x)) for x in operands]
     jaxpr, closed_over = _jax_compat.trace_to_jaxpr(
-        fn, avals, name=name, axis_sizes={placement.name: placement.size}, source=source
+        fn, avals, name=name, axis_sizes={placement.name: placement.size}, source=source, arguments=arguments
     )
     shared = [bind_broadcast(value, placement, layout) for value in closed_over]
     return bind_map_jaxpr(jaxpr, [*shared, *operands], placement, layout, name=name)
@@ -232,7 +268,11 @@ def _jvp(
     split = _Linearization(jaxpr, moving, axis_sizes)
     try:
         first, closed_over = _jax_compat.trace_to_jaxpr(
-            split.outputs_and_residuals, jaxpr.in_avals, name=name, axis_sizes=axis_sizes
+            split.outputs_and_residuals,
+            jaxpr.in_avals,
+            name=name,
+            axis_sizes=axis_sizes,
+            arguments=_jax_compat.argument_names(jaxpr),
         )
     except ValueError as error:
         if "Linearization failed" not in str(error):

@@ -18,7 +18,8 @@ from workbench.records._run import EventRecord, RunRecord, StageRunRecord
 class ProfiledOperationRecord(Record):
     """One HLO instruction of one program: measured seconds, of all devices together.
 
-    `flops` and `accessed_bytes` are per device and execution; None where neither the profile nor its HLO has them.
+    `flops` (of dot products and convolutions), `elementwise_flops` and `accessed_bytes` are per device and execution;
+    None where neither the profile nor its HLO has them. A profile without its HLO states one sum, in `flops`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ProfiledOperationRecord(Record):
     predicted_seconds: float | None = None  # per execution, from the published peaks of the chip
     bound: Literal["compute", "memory", "overhead", ""] = ""  # of the prediction
     joined: bool = False  # whether its instruction was found in the HLO
+    elementwise_flops: float | None = None
 
     @property
     def seconds_per_execution(self) -> float:
@@ -101,9 +103,10 @@ class ProfiledProgramRecord(Record):
     operations: int
     runs: int | None = None  # on all devices together; None where the profile does not count them
     hlo: Literal["carried", "given", "missing", "unreadable"] = "missing"
-    flops: float | None = None  # per device and call
+    flops: float | None = None  # of dot products and convolutions, per device and call
     peak_bytes: int | None = None  # of the values alive together, reconstructed from the schedule
     notes: tuple[str, ...] = ()
+    elementwise_flops: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

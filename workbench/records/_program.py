@@ -34,6 +34,7 @@ class ValueRecord(Record):
     dtype: str
     size_bytes: int
     sharding: str | None = None
+    argument: str = ""  # what the function of one client calls it, "params['w']"; for inputs of clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ class StageRunRecord(Record):
     bytes_per_second: float | None = None
     peak_flops_share: float | None = None  # of the chip's published peak, 0..1
     peak_bandwidth_share: float | None = None
+    elementwise_flops_per_second: float | None = None  # `flops_per_second` is that of dot products and convolutions
     copy_seconds: float = 0.0  # copies between memories, where the profile names them: not part of the computing
 
 
@@ -37,8 +38,9 @@ class ClientRunRecord(Record):
     sent_bytes: int | None = None  # what left the client
     received_bytes: int | None = None  # what the server sent to it
     error: str | None = None
-    flops: float | None = None  # that this client really computed
+    flops: float | None = None  # that this client really computed: of dot products and convolutions
     loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its turns
+    elementwise_flops: float | None = None  # the same of elementwise operations and reductions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

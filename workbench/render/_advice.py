@@ -26,7 +26,8 @@ def render_advice_text(advice: AdviceRecord) -> str:
 
 def gain_text(gain: GainRecord) -> str:
     """A gain in words, with whether it was verified."""
-    write = {"seconds": seconds_text, "FLOPs": flops_text}.get(gain.quantity, bytes_text)
+    units = {"seconds": seconds_text, "FLOPs": flops_text, "elementwise FLOPs": flops_text}
+    write = units.get(gain.quantity, bytes_text)
     if not gain.verified and gain.before == gain.after:  # nothing is known of it
         return gain.how
     word = "verified" if gain.verified else "estimated"

@@ -7,7 +7,7 @@ from workbench.render._call_tree import render_call_tree_svg
 from workbench.render._charts import MeasuredPoint, render_measured_roofline_svg
 from workbench.render._html import figure, page, section
 from workbench.render._live import render_run_svg
-from workbench.render._svg import Markup, bytes_text, count_text, element, flops_text, seconds_text
+from workbench.render._svg import Markup, bytes_text, count_text, element, flops_text, seconds_text, work_text
 
 _OPERATIONS = 40
 _POINTS = 12
@@ -111,7 +111,7 @@ def _programs(profile: ProfileRecord) -> Markup:
             f"{program.seconds / total:.1%}",
             "–" if program.runs is None else count_text(program.runs),
             count_text(program.operations),
-            flops_text(program.flops) if program.flops else "–",
+            work_text(program.flops, program.elementwise_flops) if program.flops or program.elementwise_flops else "–",
             program.hlo,
         )
         for program in profile.programs[:_OPERATIONS]

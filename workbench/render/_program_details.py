@@ -97,10 +97,14 @@ def code(title: str, text: str) -> Block | None:
 
 
 def _values(title: str, values: Sequence[ValueRecord]) -> Block | None:
-    rows = [[v.name, shape_text(v.dtype, v.shape), bytes_text(v.size_bytes), v.sharding or ""] for v in values]
+    rows = [[_name(v), shape_text(v.dtype, v.shape), bytes_text(v.size_bytes), v.sharding or ""] for v in values]
     if rows and not any(row[3] for row in rows):
         return table(title, ("name", "type", "bytes"), [row[:3] for row in rows])
     return table(title, ("name", "type", "bytes", "sharding"), rows)
+
+
+def _name(value: ValueRecord) -> str:
+    return f"{value.argument} = {value.name}" if value.argument not in ("", value.name) else value.name
 
 
 def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:

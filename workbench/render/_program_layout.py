@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records import ClientRange, MeshRecord, PlanRecord, StageRecord, ValueRecord
-from workbench.render._svg import bytes_text, count_text, flops_text
+from workbench.render._svg import bytes_text, count_text, work_text
 from workbench.render._wires import Wire, route
 
 CARD, CROSSING, HEADER, GAP, PAD = 46.0, 46.0, 30.0, 24.0, 14.0
@@ -235,10 +235,13 @@ class _Level:
         if stage.kind == "clients":
             blocks, more, height = client_blocks(stage, self.mesh, x + 8, y + CARD, width - 16)
             height += CARD + 8
-        note = flops_text(stage.flops_per_client) if stage.flops_per_client is not None else ""
+        # A card is narrow: a plus for the "and" of other texts.
+        work = work_text(stage.flops_per_client, stage.elementwise_flops_per_client).replace(" and ", " + ")
+        note = work if stage.flops_per_client is not None else ""
         subtitle = (stage.operation or stage.kind) + (f" · {note}" if note else "")
         if stage.kind == "clients":
-            subtitle = f"{count_text(stage.clients)} × one client" + (f" of {note}" if note else "")
+            one = note if "elementwise" in note else "one client" + (f" of {note}" if note else "")
+            subtitle = f"{count_text(stage.clients)} × {one}"
         box = Box("card", stage.kind, stage.path, x, y, width, height, stage.name or stage.kind, subtitle, "",
                   self.depth, blocks, more)  # fmt: skip
         self.layout.boxes.append(box)
@@ -270,7 +273,7 @@ class _Level:
         bottom = inner.place(y + HEADER, *((_named(stage, "inputs"), _named(stage, "outputs")) if nested else ()))
         turns = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""
         title = f"{stage.kind}{turns}" if stage.kind != "clients" else f"{count_text(stage.clients)} {stage.placement}"
-        note = f"{flops_text(stage.flops)} in all" if stage.flops is not None else ""
+        note = f"{work_text(stage.flops, stage.elementwise_flops)} in all" if stage.flops is not None else ""
         box = Box("frame", stage.kind, stage.path, x0, y, x1 - x0, bottom - y, title, stage.name, note, self.depth)
         self.layout.boxes.insert(place, box)
         self.end[index] = y

@@ -217,6 +217,7 @@ def run_table(run: RunRecord) -> "pd.DataFrame":
     """Every measured stage at every place; seconds per call."""
     columns = (
         "stage where compute_seconds collective_seconds copy_seconds wait_seconds calls flops_per_second "
+        "elementwise_flops_per_second "
         "bytes_per_second"
     )
     return _frame(map(_fields, run.stages), columns.split())

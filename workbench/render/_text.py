@@ -94,12 +94,13 @@ def render_module_text(module: ModuleRecord) -> str:
         unknown = any(found.executions is None and found.wire_bytes != 0 for found in module.collectives)
         amount = "an unknown number of bytes" if unknown else bytes_text(sent)
         lines.append(f"  one device sends {amount} per call")
-    costly = sorted(module.instructions, key=lambda i: -(i.flops * (i.executions or 1)))[:5]
+    costly = sorted(module.instructions, key=lambda i: (-i.flops * (i.executions or 1), -i.elementwise_flops))[:5]
     for instruction in costly:
-        if instruction.flops:
+        if instruction.flops or instruction.elementwise_flops:
+            work = work_text(instruction.flops, instruction.elementwise_flops)
             where = f" at {instruction.source}" if instruction.source else ""
             times = "? ×" if instruction.executions is None else f"{count_text(instruction.executions)} ×"
-            lines.append(f"  {times} {instruction.name} ({instruction.opcode}): {flops_text(instruction.flops)}{where}")
+            lines.append(f"  {times} {instruction.name} ({instruction.opcode}): {work}{where}")
     lines.append(render_memory_text(module.memory.replace(largest=module.memory.largest[:5])))
     lines += [f"Note: {note}" for note in module.notes]
     return "\n".join(lines)

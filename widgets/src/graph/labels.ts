@@ -1,5 +1,5 @@
 // What boxes of the graph say, in pictures and to screen readers.
-import { formatBytes, formatCount, formatFlops } from "../lib/format";
+import { formatBytes, formatCount, formatWork } from "../lib/format";
 import type { Module } from "../views/hlo-data";
 import { type Box, type Graph, groupOfRest, isRest, ROOT } from "./model";
 
@@ -58,20 +58,19 @@ export class Labels {
   }
 
   private figures(i: number): string {
-    const flops = this.module.flops[i] * this.module.runs(i);
-    return flops > 0 ? formatFlops(flops) : "";
+    const runs = this.module.runs(i);
+    return work(this.module.flops[i] * runs, this.module.elementwise[i] * runs);
   }
 
   private sums(group: number): string {
-    let [flops, sent] = [0, 0];
+    let [flops, elementwise, sent] = [0, 0, 0];
     for (const i of this.instructionsOf(group)) {
       flops += this.module.flops[i] * this.module.runs(i) || 0;
+      elementwise += this.module.elementwise[i] * this.module.runs(i) || 0;
       sent += this.module.sentBy(i);
     }
     const count = plural(this.graph.instructionsIn(group), "instruction");
-    return [count, flops > 0 ? formatFlops(flops) : "", sent > 0 ? `${formatBytes(sent)} sent` : ""]
-      .filter(Boolean)
-      .join(" · ");
+    return [count, work(flops, elementwise), sent > 0 ? `${formatBytes(sent)} sent` : ""].filter(Boolean).join(" · ");
   }
 
   /** Every instruction in a group, the fusions that have groups of their own among them. */
@@ -99,6 +98,9 @@ export class Labels {
     return `${what} ${title}${state}: ${facts}. ${plural(inputs, "input")}, ${plural(outputs, "output")}.`;
   }
 }
+
+const work = (flops: number, elementwise: number): string =>
+  flops > 0 || elementwise > 0 ? formatWork(flops, elementwise) : "";
 
 /** `f32[8,64]{1,0}` without its layout. */
 export const shapeOf = (shape: string): string => shape.replaceAll(/\{[^}]*\}/g, "").replace(/^\(.*\)$/, "tuple");

@@ -49,6 +49,9 @@ export const formatBytes = (value: Amount): string => scaled(value, 1024, BYTES)
 /** Bytes per second, in the decimal units that data sheets have. */
 export const formatBandwidth = (value: Amount): string => scaled(value, 1000, BANDWIDTHS);
 export const formatFlops = (value: Amount): string => scaled(value, 1000, FLOPS);
+/** FLOPs of matrix products with those of elementwise operations, which are counted apart. */
+export const formatWork = (flops: Amount, elementwise: Amount): string =>
+  elementwise ? `${formatFlops(flops)} and ${formatFlops(elementwise)} elementwise` : formatFlops(flops);
 
 export function formatSeconds(value: Amount): string {
   if (!known(value) || !Number.isFinite(value)) return UNKNOWN;

@@ -12,6 +12,7 @@ interface Estimate {
   available: number | null;
   fits: boolean | null;
   flops: number | null;
+  elementwise: number | null;
   sent: number;
   per_device: number;
   devices: number;
@@ -201,7 +202,8 @@ class WhatIf {
         estimated("FLOPs per device"),
         formatFlops(made.flops),
         compared("flops", made.flops),
-        `${formatCount(made.per_device)} ${this.scaling.placement} on the fullest device`,
+        `in matrix products, and ${formatFlops(made.elementwise)} elementwise; ${formatCount(made.per_device)} ` +
+          `${this.scaling.placement} on the fullest device`,
       ),
       this.tile(estimated("sent by one device"), formatBytes(made.sent), compared("sent", made.sent), idle),
     );

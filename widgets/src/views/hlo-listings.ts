@@ -111,6 +111,7 @@ export class Listings {
   private gutters(file: string): GutterColumn[] {
     const figures: [keyof LineCost, string, (value: number) => string][] = [
       ["flops", "FLOPs of one device in one call", formatFlops],
+      ["elementwise", "elementwise FLOPs of one device in one call", formatFlops],
       ["sent", "bytes that one device sends", formatBytes],
       ["traffic", "memory traffic of one device", formatBytes],
     ];
