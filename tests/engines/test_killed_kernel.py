@@ -15,18 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-_OF_LIBRARIES = ("pymp-", "dask-scratch-space", "ray")  # Ray keeps the logs of its sessions, and nothing else
+_OF_LIBRARIES = ("pymp-", "dask-scratch-space")
 LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
 
 SCRIPT = """
     import multiprocessing, sys, threading, time
 
     if __name__ == "__main__":  # spawned processes import this script
-        import contextlib, jax, numpy as np
+        import jax, numpy as np
         import workbench as wb
         from workbench import engines
-
-        kept = contextlib.ExitStack()
 
         @wb.program(clients=8)
         def sines(x):
@@ -42,10 +40,6 @@ SCRIPT = """
                 import distributed
                 cluster = distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
                 return engines.Executor(distributed.Client(cluster).get_executor(), clients_per_task=1)
-            if kind == "ray":
-                from ray_cluster import running_ray
-                kept.enter_context(running_ray())
-                return engines.Ray(clients_per_task=1)
             if kind == "spark":
                 return engines.Spark("local[2]", clients_per_batch=1)
             from concurrent.futures import ProcessPoolExecutor
@@ -55,8 +49,7 @@ SCRIPT = """
         print("begins", flush=True)
         engine(sys.argv[1]).run(sines, np.ones(8, np.float32))
 """
-NEEDS = {"beam": "apache_beam", "loky": "loky", "dask": "dask", "ray": "ray", "spark": "pyspark"}
-SERVICES = ("java", "raylet", "gcs_server", "ray::Dash", "ray::Runt", "ray::IDLE")  # no work of ours
+NEEDS = {"beam": "apache_beam", "loky": "loky", "dask": "dask", "spark": "pyspark"}
 
 
 def at_work(parent: psutil.Popen, seconds: float) -> list[psutil.Process]:
@@ -65,7 +58,7 @@ def at_work(parent: psutil.Popen, seconds: float) -> list[psutil.Process]:
     while time.monotonic() < until:
         found = parent.children(recursive=True)
         with contextlib.suppress(psutil.NoSuchProcess):  # one that ended between two looks
-            if any(sum(each.cpu_times()[:2]) > seconds for each in found if not each.name().startswith(SERVICES)):
+            if any(sum(each.cpu_times()[:2]) > seconds for each in found if each.name() != "java"):
                 return found
         assert parent.poll() is None, "the kernel ended by itself"
         time.sleep(0.1)
@@ -97,7 +90,7 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["spawn", "forkserver", "loky", "beam", "dask", "ray", "spark"])
+@pytest.mark.parametrize("kind", ["spawn", "forkserver", "loky", "beam", "dask", "spark"])
 def test_engine_leaves_nothing_when_the_kernel_is_killed(kind: str, tmp_path: Path, short_folder: Path) -> None:
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
