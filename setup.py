@@ -27,7 +27,6 @@ SERVED = [
     *WIDGETS.glob("labextension/static/*"),
     *(WIDGETS / "static" / "built" / f"{name}.js" for name in ("workbench", "editor", "runs", "player", "graph")),
     WIDGETS / "static" / "built" / "styles.css",
-    WIDGETS / "static" / "workbench.css",
 ]
 
 setup(

@@ -111,7 +111,8 @@ def scaffold() -> dict:
         "paper": "Karimireddy et al., ICML 2020, table 3",
         "link": "https://arxiv.org/abs/1910.06378",
         "claim": "With heterogeneous clients and partial participation SCAFFOLD needs fewer rounds than FedAvg.",
-        "settings": "8 × 8 digits, 10 clients, Dirichlet 0.1, 5 participate, 5 epochs, 15 rounds, best of two learning rates for each; mean accuracy over rounds.",
+        "settings": "8 × 8 digits, 10 clients, Dirichlet 0.1, 5 participate, 5 epochs, 15 rounds, best of two learning rates "
+        "for each; mean accuracy over rounds.",
         "result": {"SCAFFOLD ahead by": _text(ahead)},
         "holds": bool((np.array(ahead) > 0).all()),
         "deviation": "Mean accuracy over rounds instead of rounds to a target; ten clients instead of a hundred.",
@@ -144,10 +145,12 @@ def fedopt() -> dict:
         "paper": "Reddi et al., ICLR 2021, table 1",
         "link": "https://arxiv.org/abs/2003.00295",
         "claim": "An adaptive optimiser at the server reaches a higher accuracy in the same rounds.",
-        "settings": "8 × 8 digits, 32 clients, Dirichlet 0.1, one epoch, 12 rounds; best of two client rates and, for FedAdam, three server rates.",
+        "settings": "8 × 8 digits, 32 clients, Dirichlet 0.1, one epoch, 12 rounds; best of two client rates and, for "
+        "FedAdam, three server rates.",
         "result": {name: _text(values) for name, values in found.items()} | {"difference": _text(difference)},
         "holds": bool((difference > 0).all()),
-        "deviation": "FedAdam has three times as many configurations to choose from; dense gradients, where the paper expects the least gain.",
+        "deviation": "FedAdam has three times as many configurations to choose from; dense gradients, where the paper "
+        "expects the least gain.",
     }
 
 
@@ -259,8 +262,9 @@ TITLES = {
 def write(results: dict[str, dict]) -> None:
     """Writes the pages of the gallery from the results."""
     head = (
-        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop: settings, our result over three seeds (mean ± "
-        "deviation), and a verdict\nthat follows from the numbers. Written by `python -m benchmarks.papers`.\n\n| paper | claim | verdict |\n|---|---|---|\n"
+        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop: settings, our result over three "
+        "seeds (mean ± deviation), and a verdict\nthat follows from the numbers. Written by "
+        "`python -m benchmarks.papers`.\n\n| paper | claim | verdict |\n|---|---|---|\n"
     )
     rows = [
         f"| [{TITLES[name]}]({name}.md) | {r['claim']} | {'holds here' if r['holds'] else '**not reproduced here**'} |"

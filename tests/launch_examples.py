@@ -46,7 +46,13 @@ class FakeLaunched:
             node_state("workers/0"),
             node_state("workers/1", state="finished", exit_code=0),
         )
-        return LaunchedRecord(graph=graph(), engine="processes", status=self.status, elapsed_seconds=3.0, states=states)  # pyright: ignore[reportArgumentType]
+        return LaunchedRecord(
+            graph=graph(),
+            engine="processes",
+            status=self.status,  # pyright: ignore[reportArgumentType]
+            elapsed_seconds=3.0,
+            states=states,
+        )
 
     def logs(self, node: str) -> tuple[str, ...]:
         del node

@@ -7,7 +7,8 @@ TEMPORARIES = (
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (22.25G) exceeds "
     "available HBM (15.75G)."
 )
-PROGRAM = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 24.00G of 15.75G hbm. Exceeded hbm capacity by 8.25G.
+PROGRAM = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. \
+Used 24.00G of 15.75G hbm. Exceeded hbm capacity by 8.25G.
 
   Largest program allocations in hbm:
 
@@ -17,7 +18,7 @@ PROGRAM = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of mem
      Unpadded size: 16.00G
      XLA label: fusion.7 = fusion(param.1)
      Allocation type: HLO temp
-"""  # noqa: E501
+"""
 HLO = """HloModule jit_f, is_scheduled=true
 
 FileNames
@@ -42,10 +43,11 @@ StackFrames
 
 ENTRY %%main (a: f32[8]) -> f32[8] {
   %%param = f32[8,8]{1,0:T(8,128)} parameter(0), metadata={op_name="x"}
-  %%pair = (f32[8,8]{1,0:T(8,128)}, /*index=1*/bf16[16]{0:T(8)(2,1)}) fusion(%%param), calls=%%fused, metadata={op_name="jit(f)/wb:1:clients/dot" stack_frame_id=2}
+  %%pair = (f32[8,8]{1,0:T(8,128)}, /*index=1*/bf16[16]{0:T(8)(2,1)}) fusion(%%param), calls=%%fused, \
+metadata={op_name="jit(f)/wb:1:clients/dot" stack_frame_id=2}
   ROOT %%out = f32[8]{0} reduce(%%pair), metadata={op_name="jit(f)/sum" stack_frame_id=1}
 }
-"""  # noqa: E501
+"""
 PEAK = """    param{}: 4096 bytes (cumulative: 4096 bytes)
     pair{1}: 8192 bytes (cumulative: 12288 bytes)
     out{}: 512 bytes (cumulative: 12800 bytes)

@@ -1,5 +1,6 @@
 """What is installed: pyproject.toml, requirements.lock and environment.yml agree, and name no address."""
 
+import json
 import re
 
 import pytest
@@ -55,6 +56,21 @@ def test_lock_for_running_holds_no_test_tools():
 @pytest.mark.parametrize("lock", LOCKS)
 def test_lock_names_no_address(lock):
     assert re.findall(r"\S*(?:://|--index-url|--extra-index-url|--find-links|--trusted-host)\S*", LOCKS[lock]) == []
+
+
+def node_packages():
+    return json.loads((ROOT / "widgets" / "package-lock.json").read_text())["packages"]
+
+
+def test_lock_of_the_front_end_holds_every_platform_that_npm_ci_asks_for():
+    held = {path.rpartition("node_modules/")[2] for path in node_packages()}
+    assert [
+        name for each in node_packages().values() for name in each.get("optionalDependencies", {}) if name not in held
+    ] == []
+
+
+def test_lock_of_the_front_end_names_no_address():
+    assert [path for path, each in node_packages().items() if "resolved" in each] == []
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -6,7 +6,13 @@ from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 
 def tree(*nodes: tuple[int | None, str, str, float]) -> CallTreeRecord:
     made = tuple(
-        CallNodeRecord(id=at, parent=parent, kind=kind, name=name, total=CallFiguresRecord(flops_matmul=flops))  # pyright: ignore[reportArgumentType]
+        CallNodeRecord(
+            id=at,
+            parent=parent,
+            kind=kind,  # pyright: ignore[reportArgumentType]
+            name=name,
+            total=CallFiguresRecord(flops_matmul=flops),
+        )
         for at, (parent, kind, name, flops) in enumerate(nodes)
     )
     return CallTreeRecord(made_from="compiled", nodes=made)

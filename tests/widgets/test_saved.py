@@ -69,7 +69,7 @@ def test_labextension_has_the_colours_of_the_views_and_every_part_of_the_front_e
         'write it anew: python -c "from workbench_widgets._bundle import write_theme; write_theme()"'
     )
     names = {file.name for file in labextension_files()}
-    assert {"lab.js", "theme.css", "workbench.css", "styles.css", "workbench.js", "editor.js"} <= names
+    assert {"lab.js", "theme.css", "styles.css", "workbench.js", "editor.js"} <= names
     assert all(file.is_file() for file in labextension_files())
 
 

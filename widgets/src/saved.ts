@@ -5,20 +5,13 @@ interface Packed {
   esm: string;
   state: Record<string, unknown>;
   chunks: Record<string, { code: string; css: string }>;
-  css: string;
 }
 
 async function draw(place: HTMLElement): Promise<void> {
   const packed = place.querySelector("script")?.textContent ?? "";
-  const { esm, state, chunks, css } = JSON.parse(await unpack(packed)) as Packed;
+  const { esm, state, chunks } = JSON.parse(await unpack(packed)) as Packed;
   const page = globalThis as { __workbenchChunks?: Packed["chunks"] };
   page.__workbenchChunks = { ...chunks, ...page.__workbenchChunks };
-  if (css && !document.querySelector("style[data-workbench-saved]")) {
-    const style = document.createElement("style");
-    style.dataset.workbenchSaved = "";
-    style.textContent = css;
-    document.head.append(style);
-  }
   const address = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));
   const { default: front } = await import(address);
   URL.revokeObjectURL(address);

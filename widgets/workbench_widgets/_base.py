@@ -17,10 +17,9 @@ from ipywidgets import widget_serialization
 
 from workbench.records import write_whole
 from workbench.render import Markup, figure
-from workbench_widgets._bundle import chunk, chunk_models, loader, stylesheet
+from workbench_widgets._bundle import chunk, chunk_models, loader
 from workbench_widgets._export import to_html
 from workbench_widgets._lessons import find_lessons
-from workbench_widgets._module import module
 from workbench_widgets._outbox import Outbox
 from workbench_widgets._saved import SAVED, runs_unseen, saved_page, saved_view
 
@@ -55,8 +54,8 @@ else:
 class WorkbenchWidget(_Widget):
     """A live view of a record.
 
-    The kernel computes; the browser draws and finds out what was clicked. Subclasses name their ES module and say what
-    stands in for them where nothing runs.
+    The kernel computes; the browser draws and finds out what was clicked. Subclasses name their view of the bundle and say what
+    is shown where nothing runs.
 
     Attributes:
         selection: What is chosen, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`, `node`.
@@ -65,7 +64,6 @@ class WorkbenchWidget(_Widget):
     """
 
     view_name: ClassVar[str] = ""  # of the bundle's views
-    module_name: ClassVar[str] = ""  # an ES module of its own, for views that are not in the bundle
     dock: Literal["right"] | None = None  # beside the notebook instead of below its cell, where JupyterLab can
     _outbox: Outbox | None = None
     _unsubscribe: Callable[[], object] | None = None  # ends what the view listens to
@@ -85,9 +83,6 @@ class WorkbenchWidget(_Widget):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if cls.__dict__.get("view_name"):
             cls._esm = loader(cls.view_name)
-        elif cls.__dict__.get("module_name"):
-            cls._esm = module(cls.module_name)
-            cls._css = stylesheet()
         super().__init_subclass__(**kwargs)
 
     def __init__(self, **values: Any) -> None:

@@ -15,13 +15,8 @@ import traitlets
 
 STATIC = Path(__file__).parent / "static"
 BUILT = STATIC / "built"
-CHUNKS = (
-    "workbench",
-    "editor",
-    "runs",
-    "player",
-    "graph",
-)  # what every page needs first; the others when they are first needed
+# What every page needs first; the others are loaded when they are first needed.
+CHUNKS = ("workbench", "editor", "runs", "player", "graph")
 LABEXTENSION = STATIC.parent / "labextension"
 
 
@@ -71,8 +66,7 @@ def stylesheet() -> str:
     """The style of all widgets."""
     from workbench.render import css_variables
 
-    sheets = (STATIC / "workbench.css", BUILT / "styles.css")
-    return str(css_variables()) + "\n".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
+    return str(css_variables()) + (BUILT / "styles.css").read_text(encoding="utf-8")
 
 
 def _hash(parts: dict[str, Any]) -> str:
@@ -81,7 +75,7 @@ def _hash(parts: dict[str, Any]) -> str:
 
 def labextension_files() -> list[Path]:
     """What JupyterLab serves of the labextension below `static`, from where this tree has it."""
-    own = [*(LABEXTENSION / "static").iterdir(), STATIC / "workbench.css", BUILT / "styles.css"]
+    own = [*(LABEXTENSION / "static").iterdir(), BUILT / "styles.css"]
     return sorted([*own, *(BUILT / f"{name}.js" for name in CHUNKS)])
 
 

@@ -45,7 +45,7 @@ def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench", a
         code=_code_of(widgets),
         date=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
         css=stylesheet(),
-        chunks=_inert({name: chunk(name) for name in CHUNKS} if any(each.view_name for each in widgets) else {}),
+        chunks=_inert({name: chunk(name) for name in CHUNKS}),
         state=_inert(state),
         script=(BUILT / "offline.js").read_text(encoding="utf-8"),
     )

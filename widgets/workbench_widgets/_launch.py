@@ -66,7 +66,7 @@ class LaunchView(WorkbenchWidget):
         source: A launched program, a record of one, or the graph of a program that is not launched yet.
     """
 
-    module_name = "launch.js"
+    view_name = "launch"
     requests: ClassVar[dict[str, str]] = {"stop": "stop", "log": "log"}
 
     def __init__(self, source: "Launched | LaunchedRecord | ProgramGraphRecord", **values: Any) -> None:

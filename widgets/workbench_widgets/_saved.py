@@ -10,7 +10,7 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
+from workbench_widgets._bundle import BUILT, CHUNKS, chunk
 from workbench_widgets._export import plain_state
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 def saved_view(widget: "WorkbenchWidget", *, dock: str | None = None) -> dict[str, Any] | None:
     """The view as the labextension draws it when nobody answers; None where it is too large for a notebook."""
-    code = {"view": widget.view_name} if widget.view_name else {"esm": widget._esm}
-    packed = _pack(code | {"state": plain_state(widget)})
+    packed = _pack({"view": widget.view_name, "state": plain_state(widget)})
     if len(packed) > MOST_BYTES:
         return None
     made = {"model": widget.model_id, "title": widget.data.get("title") or widget.label.split(":")[0], "state": packed}
@@ -38,9 +37,8 @@ def saved_page(widget: "WorkbenchWidget", picture: str) -> str:
     The front end's code is inside, packed: about 340 kB. Every output holds it, so that each can be kept alone.
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
-    chunks = {name: chunk(name) for name in CHUNKS} if widget.view_name else {}
-    css = "" if chunks else stylesheet()  # a part of the front end brings it
-    packed = _pack({"esm": widget._esm, "state": plain_state(widget), "chunks": chunks, "css": css})
+    chunks = {name: chunk(name) for name in CHUNKS}
+    packed = _pack({"esm": widget._esm, "state": plain_state(widget), "chunks": chunks})
     script = (BUILT / "saved.js").read_text(encoding="utf-8")
     return (
         f'<div id="{place}" class="wb-savedview"><div>{picture}</div>'

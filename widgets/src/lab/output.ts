@@ -89,7 +89,7 @@ export class Outputs {
     host.node.append(place);
     if (live) live.node.hidden = true;
     try {
-      const end = await drawSaved(place, saved, model.trusted);
+      const end = await drawSaved(place, saved);
       host.disposed.connect(end);
       if (live) this.replaceWhenLive(live, place, end);
     } catch (error) {

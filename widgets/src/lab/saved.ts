@@ -15,9 +15,8 @@ export interface Saved {
   state: string;
 }
 interface Unpacked {
-  /** A view of the bundle, or the text of a module of its own. */
-  view?: string;
-  esm?: string;
+  /** The name of a view of the bundle. */
+  view: string;
   state: Record<string, unknown>;
 }
 interface Bundle {
@@ -28,9 +27,6 @@ interface Bundle {
     loadChunk: (name: string) => Promise<unknown>;
   }): () => void;
 }
-interface Front {
-  render(options: { model: Model; el: HTMLElement }): unknown;
-}
 
 /** Where JupyterLab serves this extension's files. */
 function address(name: string): string {
@@ -40,16 +36,7 @@ function address(name: string): string {
 
 const load = (name: string): Promise<unknown> => import(address(`${name}.js`));
 
-async function ownModule(esm: string): Promise<Front> {
-  const made = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));
-  try {
-    return (await import(made)).default as Front;
-  } finally {
-    URL.revokeObjectURL(made);
-  }
-}
-
-const SHEETS = ["theme.css", "workbench.css", "styles.css"];
+const SHEETS = ["theme.css", "styles.css"];
 let dressed = false;
 
 /** The views' style, from this extension's own files: a notebook that nobody trusts brings data only. */
@@ -64,12 +51,9 @@ function dress(): void {
 }
 
 /** Draws it; returns what takes it away again. */
-export async function drawSaved(el: HTMLElement, saved: Saved, trusted: boolean): Promise<() => void> {
-  const { view, esm, state } = JSON.parse(await unpack(saved.state)) as Unpacked;
+export async function drawSaved(el: HTMLElement, saved: Saved): Promise<() => void> {
+  const { view, state } = JSON.parse(await unpack(saved.state)) as Unpacked;
   dress();
   const model = offlineModel(binary(state) as Record<string, unknown>);
-  if (view) return ((await load("workbench")) as Bundle).render({ model, el, view, loadChunk: load });
-  if (!trusted) throw new Error("this view brings code of its own, and the notebook is not trusted");
-  const end = (await ownModule(esm ?? "")).render({ model, el });
-  return typeof end === "function" ? (end as () => void) : () => {};
+  return ((await load("workbench")) as Bundle).render({ model, el, view, loadChunk: load });
 }

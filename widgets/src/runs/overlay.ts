@@ -278,7 +278,9 @@ class Overlay {
       {
         form: "note",
         title: "",
-        text: `Bands and intervals hold the mean over seeds with ${percent} % confidence (bootstrap); with one seed there are none. Select a result for its differences from the others.`,
+        text:
+          `Bands and intervals contain the mean over seeds with ${percent} % confidence (bootstrap). ` +
+          "A result with one seed has none. Select a result for its differences from the others.",
       },
     ];
     if (out.length)

@@ -184,7 +184,8 @@ export class ComparedTree {
     this.table.filter(this.only || this.words.length ? passes : null, true);
     const changed = this.names.filter((_, node) => this.change(node) !== 0).length;
     const alone = this.sides.filter((side) => side !== "both").length;
-    this.status.textContent = `${formatCount(changed)} of ${formatCount(this.names.length)} nodes changed, ${formatCount(alone)} are in one program only`;
+    const counts = `${formatCount(changed)} of ${formatCount(this.names.length)} nodes changed`;
+    this.status.textContent = `${counts}, ${formatCount(alone)} are in one program only`;
   }
 
   private describe(node: number): void {

@@ -23,6 +23,7 @@ export const VIEWS: Record<string, RenderView> = {
   measured: lazy("runs", "measured"),
   split: lazy("runs", "split"),
   allocators: lazy("runs", "allocators"),
+  launch: lazy("runs", "launch"),
   advice,
   program,
   operations,

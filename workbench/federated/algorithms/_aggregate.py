@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, program, reduce_by_key, reduce_weighted_mean
 
 
@@ -24,8 +24,8 @@ class Aggregator(NamedTuple):
     """
 
     name: str
-    init: Callable[[Any], Any]
-    combine: Callable[[Any, jax.Array, Any], tuple[Any, Any]]
+    init: Callable[[Params], Any]
+    combine: Callable[[ClientParams, Weights, Any], tuple[Params, Any]]
     bounded: bool = False
 
 
@@ -44,7 +44,7 @@ def weighted_mean() -> Aggregator:
     return Aggregator("mean", lambda params: (), _weighted, bounded=True)
 
 
-def _weighted(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+def _weighted(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
     return reduce_weighted_mean(update, weight), state
 
 

@@ -2,15 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import optax
+from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._types import Batch, ClientBatches, ClientParams, Metrics, Params
 from workbench.primitives import program
 
-Loss = Callable[[Any, Any], jax.Array]
+Loss: TypeAlias = Callable[[Params, Batch], Float[Array, ""]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,34 +32,34 @@ class Algorithm:
     """
 
     name: str
-    init: Callable[[Any], Any]
-    round: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
-    params_of: Callable[[Any], Any] = lambda state: state.params
-    personalize: Callable[[Any, Any], Any] | None = None
+    init: Callable[[Params], Any]
+    round: Callable[[Any, ClientBatches], tuple[Any, Metrics]]
+    params_of: Callable[[Any], Params] = lambda state: state.params
+    personalize: Callable[[Any, ClientBatches], ClientParams] | None = None
 
 
 class ServerState(NamedTuple):
     """The parameters at the server, the state of its optimiser, and what its aggregator remembers."""
 
-    params: Any
+    params: Params
     optimizer: Any
     aggregation: Any = ()
 
 
 def with_server_optimizer(
     optimizer: optax.GradientTransformation, aggregator: Aggregator, clients: int
-) -> Callable[[Any], ServerState]:
+) -> Callable[[Params], ServerState]:
     """The `init` of algorithms whose server holds parameters and an optimiser."""
 
     @program(clients=clients)
-    def init(params: Any) -> ServerState:
+    def init(params: Params) -> ServerState:
         return ServerState(params, optimizer.init(params), aggregator.init(params))
 
     return init
 
 
 def server_step(
-    optimizer: optax.GradientTransformation, state: ServerState, update: Any, aggregation: Any
+    optimizer: optax.GradientTransformation, state: ServerState, update: Params, aggregation: Any
 ) -> ServerState:
     """Lets the server's optimiser take the clients' mean update as a descent direction.
 
@@ -75,8 +77,8 @@ def server_step(
 
 
 def optimizer_step(
-    optimizer: optax.GradientTransformation, gradient: Any, optimizer_state: Any, params: Any
-) -> tuple[Any, Any]:
+    optimizer: optax.GradientTransformation, gradient: Params, optimizer_state: Any, params: Params
+) -> tuple[Params, Any]:
     """The parameters and the optimiser's state after one step."""
     # Optax 0.2 raises a float to the power of an int32 count, which JAX's strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):

@@ -9,6 +9,7 @@ import optax
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import has_examples, split_weight
+from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, ClientParams, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -16,11 +17,11 @@ class ApflState(NamedTuple):
     """What the server holds, and each client's own parameters and share of them (`own`, `mixing`: `[clients, ...]`)."""
 
     server: ServerState
-    own: Any
+    own: Params
     mixing: jax.Array
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params:
         """The parameters at the server."""
         return self.server.params
 
@@ -65,8 +66,8 @@ def apfl(
     server_optimizer = optax.sgd(1.0)
     init_server = with_server_optimizer(server_optimizer, combiner, clients)
 
-    def train(params: Any, own: Any, share: jax.Array, weight: jax.Array, batches: Any) -> Any:
-        def step(carry: Any, batch: Any) -> tuple[Any, Any]:
+    def train(params: Params, own: Params, share: jax.Array, weight: jax.Array, batches: Batches) -> Any:
+        def step(carry: Any, batch: Batch) -> tuple[Any, Any]:
             shared, private = carry
             value, gradient = jax.value_and_grad(loss)(shared, batch)
             mixed_loss, push = jax.value_and_grad(lambda v: loss(_mix(share, v, shared), batch))(private)
@@ -83,7 +84,7 @@ def apfl(
         return jax.tree.map(jnp.subtract, shared, params), kept, (values.sum() / steps, mixed.sum() / steps, kept[1])
 
     @program(clients=clients)
-    def apfl_round(state: ApflState, client_batches: Any) -> tuple[ApflState, dict[str, jax.Array]]:
+    def apfl_round(state: ApflState, client_batches: ClientBatches) -> tuple[ApflState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         shared = broadcast(state.server.params)
         update, (own, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
@@ -92,21 +93,21 @@ def apfl(
         server = server_step(server_optimizer, state.server, update, aggregation)
         return ApflState(server, own, mixing), {"loss": value, "personal_loss": personal, "mixing": share}
 
-    def init(params: Any) -> ApflState:
+    def init(params: Params) -> ApflState:
         return ApflState(init_server(params), *at_every_client((params, jnp.float32(mixing)), clients))
 
     @program(clients=clients)
-    def personalize(state: ApflState, client_batches: Any) -> Any:
+    def personalize(state: ApflState, client_batches: ClientBatches) -> ClientParams:
         return map_fn(_mix, (state.mixing, state.own, broadcast(state.server.params)))
 
     return Algorithm(name="APFL", init=init, round=apfl_round, personalize=personalize)
 
 
-def _mix(share: jax.Array, own: Any, shared: Any) -> Any:
+def _mix(share: jax.Array, own: Params, shared: Params) -> Any:
     return jax.tree.map(lambda v, w: share.astype(v.dtype) * v + (1 - share).astype(v.dtype) * w, own, shared)
 
 
-def _descend_share(loss: Loss, share: jax.Array, models: Any, batches: Any, learning_rate: float) -> jax.Array:
+def _descend_share(loss: Loss, share: jax.Array, models: Any, batches: Batches, learning_rate: float) -> jax.Array:
     first = jax.tree.map(lambda x: x[0], batches)
     slope = jax.grad(lambda a: loss(_mix(a, *models), first))(share)
     return jnp.clip(share - learning_rate * slope, 0, 1)

@@ -9,6 +9,7 @@ import optax
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step
 from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -67,7 +68,7 @@ def buffered_fedavg(
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     combiner = weighted_mean() if aggregator is None else aggregator
 
-    def train(params: Any, staleness: jax.Array, batches: Any) -> Any:
+    def train(params: Params, staleness: jax.Array, batches: Batches) -> Any:
         start = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, staleness, keepdims=False), params)
         trained = train_locally(loss, client_optimizer, start, batches)
         scale = (1 + staleness.astype(jnp.float32)) ** -exponent
@@ -75,7 +76,7 @@ def buffered_fedavg(
         return update, trained.loss, staleness.astype(jnp.float32)
 
     @program(clients=clients)
-    def buffered_round(state: BufferedState, client_batches: Any) -> tuple[BufferedState, dict[str, jax.Array]]:
+    def buffered_round(state: BufferedState, client_batches: ClientBatches) -> tuple[BufferedState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         staleness = jnp.clip(batches["staleness"], 0, versions - 1)
         batches = {name: each for name, each in batches.items() if name != "staleness"}
@@ -87,7 +88,7 @@ def buffered_fedavg(
         return BufferedState(after, kept), {"loss": value, "staleness": age}
 
     @program(clients=clients)
-    def init(params: Any) -> BufferedState:
+    def init(params: Params) -> BufferedState:
         state = ServerState(params, server.init(params), combiner.init(params))
         return BufferedState(state, jax.tree.map(lambda x: jnp.stack([x] * versions), params))
 

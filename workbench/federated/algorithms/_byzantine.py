@@ -8,6 +8,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
@@ -36,7 +37,7 @@ def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
         (arXiv 1703.02757), section 4.
     """
 
-    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
         clients = weight.shape[0]
         _check("krum", clients, byzantine, 2 * byzantine + 3, "2 f + 3")
         rows, present, unravel = _flat_rows(update, weight)
@@ -73,7 +74,7 @@ def bulyan(byzantine: int) -> Aggregator:
         (arXiv 1802.07927), section 4.
     """
 
-    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
         clients = weight.shape[0]
         _check("bulyan", clients, byzantine, 4 * byzantine + 3, "4 f + 3")
         rows, present, unravel = _flat_rows(update, weight)
@@ -127,7 +128,7 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
         distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # no root of 0: it has no slope
         return weight / distance.astype(weight.dtype)
 
-    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
         point = reduce_weighted_mean(update, weight)
         for _ in range(iterations):
             closer = map_fn(nearness, (update, broadcast(point), weight))

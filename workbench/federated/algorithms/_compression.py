@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
 
 
@@ -50,13 +51,13 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         left = jnp.where(weight > 0, wanted.at[positions].set(0), kept) if memory else kept
         return wanted[positions] * weight.astype(wanted.dtype), positions, left
 
-    def combine(update: Any, weight: jax.Array, kept: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, kept: Any) -> tuple[Params, Any]:
         size, unravel = _flat_form(update)
         values, positions, kept = map_fn(largest, (update, weight, kept))
         total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
         return unravel(total), kept
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         flat = ravel_pytree(params)[0]
         return broadcast(jnp.zeros_like(flat if memory else flat[:0]))
 
@@ -101,7 +102,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
         )
         raise ProgramError(message)
 
-    def combine(update: Any, weight: jax.Array, round: jax.Array) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, round: jax.Array) -> tuple[Params, Any]:
         whole = jnp.maximum(reduce_sum(weight), 1e-30)
         shares = map_fn(lambda row, w: jax.tree.map(lambda x: x * (w / whole).astype(x.dtype), row), (update, weight))
         key = jax.random.fold_in(jax.random.key(seed), round)

@@ -9,6 +9,7 @@ import optax
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -19,7 +20,7 @@ class DilocoState(NamedTuple):
     inner: Any
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params:
         """The parameters at the server."""
         return self.server.params
 
@@ -68,10 +69,10 @@ def diloco(
     init_server = with_server_optimizer(outer, combiner, clients)
 
     @program(clients=clients)
-    def diloco_round(state: DilocoState, client_batches: Any) -> tuple[DilocoState, dict[str, jax.Array]]:
+    def diloco_round(state: DilocoState, client_batches: ClientBatches) -> tuple[DilocoState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
 
-        def train(params: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+        def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
             trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=own)
             kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), trained.optimizer, own)
             return trained.update, kept, trained.loss, trained.squared_drift
@@ -83,7 +84,7 @@ def diloco(
         server = server_step(outer, state.server, update, aggregation)
         return DilocoState(server, inner), {"loss": value, "squared_drift": drift}
 
-    def init(params: Any) -> DilocoState:
+    def init(params: Params) -> DilocoState:
         return DilocoState(init_server(params), at_every_client(inner_optimizer.init(params), clients))
 
     return Algorithm(name="DiLoCo", init=init, round=diloco_round)

@@ -8,6 +8,7 @@ import optax
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import Trained, split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -52,14 +53,14 @@ def fedavg(
     combiner = weighted_mean() if aggregator is None else aggregator
     is_pulled = isinstance(proximal, jax.Array) or proximal != 0  # a tracer of a sweep may be 0 in some trials
 
-    def train(params: Any, batches: Any) -> Trained:
-        def pulled(local: Any, gradient: Any) -> Any:
+    def train(params: Params, batches: Batches) -> Trained:
+        def pulled(local: Params, gradient: Params) -> Any:
             return jax.tree.map(lambda g, w, start: g + proximal * (w - start), gradient, local, params)
 
         return train_locally(loss, client_optimizer, params, batches, pulled if is_pulled else _as_it_is)
 
     @program(clients=clients)
-    def fedavg_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+    def fedavg_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         trained = map_fn(train, (broadcast(state.params), batches))
         squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
@@ -71,7 +72,7 @@ def fedavg(
     return Algorithm(name=name, init=with_server_optimizer(server, combiner, clients), round=fedavg_round)
 
 
-def _as_it_is(params: Any, gradient: Any) -> Any:
+def _as_it_is(params: Params, gradient: Params) -> Any:
     return gradient
 
 

@@ -9,6 +9,7 @@ import optax
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
 
 
@@ -21,7 +22,7 @@ class FedBuffState(NamedTuple):
     fetched_at: jax.Array
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params:
         """The parameters at the server."""
         return self.server.params
 
@@ -70,14 +71,14 @@ def fedbuff(
     combiner = weighted_mean() if aggregator is None else aggregator
     init_server = with_server_optimizer(server, combiner, clients)
 
-    def train(params: Any, age: jax.Array, batches: Any) -> Any:
+    def train(params: Params, age: jax.Array, batches: Batches) -> Any:
         trained = train_locally(loss, client_optimizer, params, batches)
         scale = 1 / jnp.sqrt(1 + age)
         update = jax.tree.map(lambda x: x * scale.astype(x.dtype), trained.update)
         return update, (trained.loss, trained.squared_drift, age)
 
     @program(clients=clients)
-    def fedbuff_round(state: FedBuffState, client_batches: Any) -> tuple[FedBuffState, dict[str, jax.Array]]:
+    def fedbuff_round(state: FedBuffState, client_batches: ClientBatches) -> tuple[FedBuffState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         step = broadcast(state.step)
         age = map_fn(lambda now, at: (now - at).astype(jnp.result_type(float)), (step, state.fetched_at))
@@ -97,7 +98,7 @@ def fedbuff(
         return FedBuffState(after, state.step + 1, fetched, fetched_at), metrics
 
     @program(clients=clients)
-    def init(params: Any) -> FedBuffState:
+    def init(params: Params) -> FedBuffState:
         return FedBuffState(init_server(params), jnp.int32(0), broadcast(params), broadcast(jnp.int32(0)))
 
     return Algorithm(name="FedBuff", init=init, round=fedbuff_round)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm
+from workbench.federated.algorithms._types import Metrics
 from workbench.primitives import broadcast, map_fn, program, reduce_sum
 
 
@@ -37,7 +38,7 @@ def kmeans(*, clients: int) -> Algorithm:
     """
 
     @program(clients=clients)
-    def kmeans_round(centres: Any, client_points: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def kmeans_round(centres: Any, client_points: Any) -> tuple[Any, Metrics]:
         points, mask = _points_and_mask(client_points)
         sums, counts, distance = reduce_sum(map_fn(_assign, (broadcast(centres), points, mask)))
         moved = sums / jnp.maximum(counts, 1)[:, None]

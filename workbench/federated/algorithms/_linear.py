@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight
+from workbench.federated.algorithms._types import ClientBatches, Metrics
 from workbench.primitives import broadcast, map_fn, program, reduce_sum, reduce_weighted_mean
 
 
@@ -34,7 +35,7 @@ def power_iteration(*, clients: int) -> Algorithm:
     """
 
     @program(clients=clients)
-    def power_round(v: Any, rows: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def power_round(v: Any, rows: Any) -> tuple[Any, Metrics]:
         image = reduce_sum(map_fn(lambda v, a: a.T @ (a @ v), (broadcast(v), rows)))
         return image / jnp.linalg.norm(image), {"eigenvalue": v @ image}
 
@@ -74,12 +75,12 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
     """
 
     @program(clients=clients)
-    def mean_loss(w: Float[Array, " features"], client_batches: Any) -> Float[Array, ""]:
+    def mean_loss(w: Float[Array, " features"], client_batches: ClientBatches) -> Float[Array, ""]:
         batches, weight = split_weight(client_batches, clients)
         losses = map_fn(loss, (broadcast(w), batches))
         return reduce_weighted_mean(losses, weight) + ridge / 2 * (w @ w)
 
-    def newton_round(w: Any, client_batches: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def newton_round(w: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
         value, gradient = jax.value_and_grad(mean_loss)(w, client_batches)
         hessian = jax.hessian(mean_loss)(w, client_batches)
         metrics = {"loss": value, "gradient_norm": jnp.sqrt(gradient @ gradient)}

@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from workbench.federated.algorithms._algorithm import Loss, optimizer_step
+from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, Params, Weights
 from workbench.primitives import emit
 
 
@@ -18,7 +19,7 @@ class Trained(NamedTuple):
     `optimizer` is the state of its optimiser, where it was given one to go on with.
     """
 
-    update: Any
+    update: Params
     loss: Float[Array, ""]
     steps: Float[Array, ""]
     optimizer: Any = ()
@@ -33,9 +34,9 @@ class Trained(NamedTuple):
 def train_locally(
     loss: Loss,
     optimizer: optax.GradientTransformation,
-    params: Any,
-    batches: Any,
-    adjust: Callable[[Any, Any], Any] = lambda params, gradient: gradient,
+    params: Params,
+    batches: Batches,
+    adjust: Callable[[Params, Params], Params] = lambda params, gradient: gradient,
     *,
     optimizer_state: Any = None,
 ) -> Trained:
@@ -56,7 +57,7 @@ def train_locally(
         The update and the mean loss; 0 of both for a client without examples.
     """
 
-    def step(carry: Any, batch: Any) -> tuple[Any, Any]:
+    def step(carry: Any, batch: Batch) -> tuple[Any, Any]:
         local, optimizer_state = carry
         value, gradient = jax.value_and_grad(loss)(local, batch)
         emit("client loss", value)
@@ -75,12 +76,12 @@ def train_locally(
     return trained
 
 
-def has_examples(batch: Any) -> Bool[Array, ""]:
+def has_examples(batch: Batch) -> Bool[Array, ""]:
     """Whether a step has any example, or is padding."""
     return batch["mask"].any() if isinstance(batch, dict) and "mask" in batch else jnp.array(True)
 
 
-def split_weight(client_batches: Any, clients: int) -> tuple[Any, Float[Array, " clients"]]:
+def split_weight(client_batches: ClientBatches, clients: int) -> tuple[Any, Weights]:
     """The batches, and how much each client counts: their entry `weight` if there is one, else all alike."""
     if isinstance(client_batches, dict) and "weight" in client_batches:
         batches = {name: value for name, value in client_batches.items() if name != "weight"}
@@ -88,10 +89,10 @@ def split_weight(client_batches: Any, clients: int) -> tuple[Any, Float[Array, "
     return client_batches, jnp.ones(clients)
 
 
-def mean_gradient(loss: Loss, params: Any, batches: Any) -> Any:
+def mean_gradient(loss: Loss, params: Params, batches: Batches) -> Any:
     """A client's gradient at the server's parameters, over all its batches that are no padding."""
 
-    def add(total: Any, batch: Any) -> tuple[Any, None]:
+    def add(total: Any, batch: Batch) -> tuple[Any, None]:
         gradient = jax.grad(loss)(params, batch)
         real = has_examples(batch)
         return jax.tree.map(lambda t, g: t + jnp.where(real, g, jnp.zeros_like(g)), total, gradient), None

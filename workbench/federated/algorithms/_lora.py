@@ -12,12 +12,13 @@ from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._fedavg import fedavg
+from workbench.federated.algorithms._types import Batch, Metrics, Params
 
-Adapters = dict[str, dict[str, jax.Array]]
+Adapters = dict[str, Metrics]
 
 
 def init_adapters(
-    params: Any, rank: int, key: Key[Array, ""], *, select: Callable[[str], bool] = lambda path: True
+    params: Params, rank: int, key: Key[Array, ""], *, select: Callable[[str], bool] = lambda path: True
 ) -> Adapters:
     """Adapters `a` (Gaussian) and `b` (zeros) for the matrices of a model; merged, they change nothing at first.
 
@@ -60,7 +61,7 @@ def init_adapters(
     }
 
 
-def merge_adapters(params: Any, adapters: Adapters, *, scale: float = 1.0) -> Any:
+def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) -> Any:
     """The parameters with `scale * a @ b` added to each adapted matrix.
 
     Example:
@@ -123,7 +124,7 @@ def fedlora(
         (arXiv 2403.12313), section 4, for `freeze_a`.
     """
 
-    def adapted_loss(adapters: Adapters, batch: Any) -> jax.Array:
+    def adapted_loss(adapters: Adapters, batch: Batch) -> jax.Array:
         if freeze_a:
             adapters = {path: {**own, "a": jax.lax.stop_gradient(own["a"])} for path, own in adapters.items()}
         return loss(merge_adapters(frozen, adapters, scale=scale), batch)
@@ -138,6 +139,6 @@ def fedlora(
     return Algorithm(name="FedLoRA", init=made.init, round=made.round)
 
 
-def _named(params: Any) -> list[tuple[str, Any]]:
+def _named(params: Params) -> list[tuple[str, Any]]:
     found = jax.tree_util.tree_flatten_with_path(params)[0]
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]

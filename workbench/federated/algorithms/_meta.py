@@ -16,6 +16,7 @@ from workbench.federated.algorithms._algorithm import (
 )
 from workbench.federated.algorithms._fedavg import fedavg
 from workbench.federated.algorithms._local import has_examples, split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, ClientParams, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -103,7 +104,7 @@ def maml(
     """
     combiner = weighted_mean() if aggregator is None else aggregator
 
-    def loss_after_steps(params: Any, batches: Any) -> jax.Array:
+    def loss_after_steps(params: Params, batches: Batches) -> jax.Array:
         support, query = (jax.tree.map(lambda x, first=first: x[first::2], batches) for first in (0, 1))
         update = train_locally(loss, inner_optimizer, params, support).update
         adapted = jax.tree.map(jnp.add, params, jax.lax.stop_gradient(update) if first_order else update)
@@ -111,7 +112,7 @@ def maml(
         return jnp.where(real, values, jnp.zeros_like(values)).sum() / jnp.maximum(real.sum(), 1).astype(values.dtype)
 
     @program(clients=clients)
-    def maml_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+    def maml_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         values, gradients = map_fn(jax.value_and_grad(loss_after_steps), (broadcast(state.params), batches))
         downhill = map_fn(lambda row: jax.tree.map(jnp.negative, row), (gradients,))
@@ -138,10 +139,10 @@ def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransforma
     """
 
     @program(clients=clients)
-    def personalize(state: Any, client_batches: Any) -> Any:
+    def personalize(state: Any, client_batches: ClientBatches) -> ClientParams:
         batches, _ = split_weight(client_batches, clients)
 
-        def tuned(params: Any, batches: Any) -> Any:
+        def tuned(params: Params, batches: Batches) -> Any:
             return jax.tree.map(jnp.add, params, train_locally(loss, optimizer, params, batches).update)
 
         return map_fn(tuned, (broadcast(state.params), batches))

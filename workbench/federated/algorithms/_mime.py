@@ -14,6 +14,7 @@ from workbench.federated.algorithms._algorithm import (
     with_server_optimizer,
 )
 from workbench.federated.algorithms._local import mean_gradient, split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -53,10 +54,10 @@ def mime_lite(
     """
     combiner = weighted_mean() if aggregator is None else aggregator
 
-    def train(shared: Any, batches: Any) -> Any:
+    def train(shared: Params, batches: Batches) -> Any:
         params, statistics = shared
 
-        def step_of(updates: Any, state: Any, params: Any = None) -> Any:
+        def step_of(updates: Any, state: Any, params: Params = None) -> Any:
             return optimizer.update(updates, statistics, params)[0], state  # the statistics are not renewed here
 
         fixed = optax.GradientTransformation(lambda params: (), step_of)
@@ -64,7 +65,7 @@ def mime_lite(
         return trained.update, (mean_gradient(loss, params, batches), trained.loss, trained.squared_drift)
 
     @program(clients=clients)
-    def mime_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+    def mime_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         update, results = map_fn(train, (broadcast((state.params, state.optimizer)), batches))
         update, aggregation = combiner.combine(update, weight, state.aggregation)

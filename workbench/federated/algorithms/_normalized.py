@@ -9,6 +9,7 @@ import optax
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import Trained, has_examples, mean_gradient, split_weight, train_locally
+from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
 
 
@@ -48,13 +49,13 @@ def fednova(
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     combiner = weighted_mean() if aggregator is None else aggregator
 
-    def train(params: Any, batches: Any) -> tuple[Trained, Any]:
+    def train(params: Params, batches: Batches) -> tuple[Trained, Any]:
         trained = train_locally(loss, client_optimizer, params, batches)
         steps = jnp.maximum(trained.steps, jnp.ones_like(trained.steps))
         return trained, jax.tree.map(lambda x: x / steps.astype(x.dtype), trained.update)
 
     @program(clients=clients)
-    def fednova_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+    def fednova_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         trained, per_step = map_fn(train, (broadcast(state.params), batches))
         squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
@@ -69,7 +70,7 @@ def fednova(
 class FedDynState(NamedTuple):
     """What the server holds (`params`, `correction`) and what each client keeps (`duals`, `[clients, ...]`)."""
 
-    params: Any
+    params: Params
     correction: Any
     duals: Any
 
@@ -100,8 +101,8 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
     """
     optimizer = optax.sgd(learning_rate)
 
-    def train(params: Any, dual: Any, present: Any, batches: Any) -> Any:
-        def corrected(local: Any, gradient: Any) -> Any:
+    def train(params: Params, dual: Any, present: Any, batches: Batches) -> Any:
+        def corrected(local: Params, gradient: Params) -> Any:
             return jax.tree.map(lambda g, d, w, start: g - d + alpha * (w - start), gradient, dual, local, params)
 
         trained = train_locally(loss, optimizer, params, batches, corrected)
@@ -111,7 +112,7 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
         return (update, trained.loss, trained.squared_drift), update, kept, took_part
 
     @program(clients=clients)
-    def feddyn_round(state: FedDynState, client_batches: Any) -> tuple[FedDynState, dict[str, jax.Array]]:
+    def feddyn_round(state: FedDynState, client_batches: ClientBatches) -> tuple[FedDynState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         present = map_fn(lambda w: w > 0, (weight,))
         results, update, duals, took_part = map_fn(train, (broadcast(state.params), state.duals, present, batches))
@@ -122,7 +123,7 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
         return FedDynState(params, correction, duals), {"loss": value, "squared_drift": drift}
 
     @program(clients=clients)
-    def init(params: Any) -> FedDynState:
+    def init(params: Params) -> FedDynState:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return FedDynState(params, zeros, broadcast(zeros))
 
@@ -168,25 +169,25 @@ def fedlin(
     combiner = weighted_mean() if aggregator is None else aggregator
     unit = optax.sgd(1.0)
 
-    def train(shared: Any, batches: Any) -> Trained:
+    def train(shared: Params, batches: Batches) -> Trained:
         params, common = shared
         count = jnp.maximum(jax.vmap(has_examples)(batches).sum(), 1)
         own = jax.grad(loss)
 
-        def corrected_loss(local: Any, batch: Any) -> jax.Array:
+        def corrected_loss(local: Params, batch: Batch) -> jax.Array:
             # The gradient of this is ∇fᵢ(w) − ∇fᵢ(w̄) + ∇f(w̄), of the same batch.
             fixed = jax.tree.map(lambda g, c: jax.lax.stop_gradient(c - g), own(params, batch), common)
             linear = [jnp.vdot(f, w) for f, w in zip(jax.tree.leaves(fixed), jax.tree.leaves(local), strict=True)]
             shift = sum(linear[1:], linear[0])
             return loss(local, batch) + shift - jax.lax.stop_gradient(shift)
 
-        def scaled(_: Any, gradient: Any) -> Any:
+        def scaled(_: Any, gradient: Params) -> Any:
             return jax.tree.map(lambda g: g * learning_rate / count.astype(g.dtype), gradient)
 
         return train_locally(corrected_loss, unit, params, batches, scaled)
 
     @program(clients=clients)
-    def fedlin_round(state: ServerState, client_batches: Any) -> tuple[ServerState, dict[str, jax.Array]]:
+    def fedlin_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         shared = broadcast(state.params)
         gradients = map_fn(lambda params, b: mean_gradient(loss, params, b), (shared, batches))

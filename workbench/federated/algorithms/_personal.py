@@ -11,6 +11,7 @@ from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import Trained, split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, ClientParams, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -18,10 +19,10 @@ class PersonalState(NamedTuple):
     """What the server holds, and what each client keeps (`own`, `[clients, ...]`)."""
 
     server: ServerState
-    own: Any
+    own: Params
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params:
         """The parameters at the server."""
         return self.server.params
 
@@ -69,8 +70,8 @@ def ditto(
     init_server = with_server_optimizer(server, combiner, clients)
     own_optimizer = client_optimizer if personal_optimizer is None else personal_optimizer
 
-    def train(params: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
-        def pulled(local: Any, gradient: Any) -> Any:
+    def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
+        def pulled(local: Params, gradient: Params) -> Any:
             return jax.tree.map(lambda g, v, w: g + strength * (v - w), gradient, local, params)
 
         trained = train_locally(loss, client_optimizer, params, batches)
@@ -79,7 +80,7 @@ def ditto(
         return trained.update, kept, (trained.loss, trained.squared_drift, personal.loss)
 
     @program(clients=clients)
-    def ditto_round(state: PersonalState, client_batches: Any) -> tuple[PersonalState, dict[str, jax.Array]]:
+    def ditto_round(state: PersonalState, client_batches: ClientBatches) -> tuple[PersonalState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         update, own, results = map_fn(train, (broadcast(state.server.params), state.own, weight, batches))
         update, aggregation = combiner.combine(update, weight, state.server.aggregation)
@@ -88,7 +89,7 @@ def ditto(
         return PersonalState(after, own), {"loss": value, "squared_drift": drift, "personal_loss": personal}
 
     @program(clients=clients)
-    def init(params: Any) -> PersonalState:
+    def init(params: Params) -> PersonalState:
         return PersonalState(init_server(params), broadcast(params))
 
     return Algorithm(name="Ditto", init=init, round=ditto_round, personalize=lambda state, client_batches: state.own)
@@ -143,7 +144,7 @@ def fedrep(
     combiner = weighted_mean() if aggregator is None else aggregator
     own_optimizer = client_optimizer if head_optimizer is None else head_optimizer
 
-    def split(params: Any) -> tuple[list[Any], list[Any], list[bool], Any]:
+    def split(params: Params) -> tuple[list[Any], list[Any], list[bool], Any]:
         found, structure = jax.tree_util.tree_flatten_with_path(params)
         personal = [is_personal(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in found]
         if len(set(personal)) < 2:
@@ -161,7 +162,7 @@ def fedrep(
         parts = {True: iter(own), False: iter(shared)}
         return structure.unflatten([next(parts[mine]) for mine in personal])
 
-    def train(form: Any, shared: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+    def train(form: Any, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
         head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, own, batches)
         learned = jax.tree.map(jnp.add, own, head.update)
         body: Trained = train_locally(
@@ -174,7 +175,7 @@ def fedrep(
         return split(state.server.aggregation[1])[2:]
 
     @program(clients=clients)
-    def fedrep_round(state: PersonalState, client_batches: Any) -> tuple[PersonalState, dict[str, jax.Array]]:
+    def fedrep_round(state: PersonalState, client_batches: ClientBatches) -> tuple[PersonalState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         inner, first = state.server.aggregation
         form = form_of(state)
@@ -187,17 +188,17 @@ def fedrep(
         return PersonalState(after, own), {"loss": value, "squared_drift": drift}
 
     @program(clients=clients)
-    def init(params: Any) -> PersonalState:
+    def init(params: Params) -> PersonalState:
         shared, own, _, _ = split(params)
         started = ServerState(shared, server.init(shared), (combiner.init(shared), params))
         return PersonalState(started, broadcast(own))
 
     @program(clients=clients)
-    def personalize(state: PersonalState, client_batches: Any) -> Any:
+    def personalize(state: PersonalState, client_batches: ClientBatches) -> ClientParams:
         form = form_of(state)
         return map_fn(lambda shared, own: join(shared, own, form), (broadcast(state.server.params), state.own))
 
-    def params_of(state: PersonalState) -> Any:
+    def params_of(state: PersonalState) -> Params:
         _, own, personal, structure = split(state.server.aggregation[1])
         return join(state.server.params, own, (personal, structure))
 

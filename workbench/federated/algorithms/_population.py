@@ -9,6 +9,7 @@ import optax
 from workbench.federated.algorithms._aggregate import at_every_client
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
 
 
@@ -75,13 +76,13 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 
 
 def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTransformation, keep: float) -> Algorithm:
-    def train(member: Any, own: Any, weight: jax.Array, batches: Any) -> Any:
+    def train(member: Any, own: Params, weight: jax.Array, batches: Batches) -> Any:
         trained = train_locally(loss, optimizer, member, batches, optimizer_state=own)
         after = (jax.tree.map(jnp.add, member, trained.update), trained.optimizer)
         return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
 
     @program(clients=clients)
-    def population_round(state: Population, client_batches: Any) -> tuple[Population, dict[str, jax.Array]]:
+    def population_round(state: Population, client_batches: ClientBatches) -> tuple[Population, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         (members, own), losses = map_fn(train, (*state, weight, batches))
         metrics = {"loss": reduce_weighted_mean(losses, weight)}
@@ -97,7 +98,7 @@ def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTr
     def merged(state: Population) -> Any:
         return reduce_mean(state.members)
 
-    def init(params: Any) -> Population:
+    def init(params: Params) -> Population:
         return Population(*at_every_client((params, optimizer.init(params)), clients))
 
     return Algorithm(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
@@ -52,7 +53,7 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
         rows, columns = _matrix(shape)
         return rank * (rows + columns) < rows * columns
 
-    def init(params: Any) -> PowerSgdState:
+    def init(params: Params) -> PowerSgdState:
         key = jax.random.key(seed)
         leaves = jax.tree.leaves(params)
         factors = [
@@ -62,7 +63,7 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
         ]
         return PowerSgdState(factors, broadcast(jax.tree.map(jnp.zeros_like, params)))
 
-    def combine(update: Any, weight: jax.Array, state: PowerSgdState) -> tuple[Any, PowerSgdState]:
+    def combine(update: ClientParams, weight: Weights, state: PowerSgdState) -> tuple[Params, PowerSgdState]:
         wanted = map_fn(lambda row, kept: jax.tree.map(jnp.add, row, kept), (update, state.memory))
         leaves, structure = jax.tree.flatten(wanted)
         factors, means, new = iter(state.factors), [], []

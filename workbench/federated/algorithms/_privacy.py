@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import emit, map_fn, reduce_sum
 
 
@@ -52,7 +53,7 @@ def gaussian_mean(
     inner = weighted_mean() if of is None else of
     _check_noise(clip, noise_multiplier, inner)
 
-    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
         round, inner_state = state
         present = map_fn(lambda w: (w > 0).astype(w.dtype), (weight,))
         clipped = map_fn(lambda row: clip_to_norm(row, clip), (update,))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._privacy import clip_to_norm
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_sum
 
 
@@ -52,7 +53,7 @@ def ftrl_mean(
         raise ProgramError(message)
     levels = rounds.bit_length()
 
-    def combine(update: Any, weight: jax.Array, round: jax.Array) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, round: jax.Array) -> tuple[Params, Any]:
         total, wanted = _clipped_sum(update, weight, jnp.asarray(clip, jnp.float32)), float(expected or weight.shape[0])
         key = jax.random.key(seed)
         after, before = (_tree_noise(key, at, levels, total) for at in (round + 1, round))
@@ -168,7 +169,7 @@ def adaptive_clip_mean(
         )
         raise ProgramError(message)
 
-    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
         round, clip = state
         wanted = float(expected or weight.shape[0])
         key = jax.random.fold_in(jax.random.key(seed), round)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 
 
 def median() -> Aggregator:
@@ -74,7 +75,7 @@ def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
 def _of_sorted(weigh: Any) -> Any:
     """A `combine` that averages sorted rows, each weighed by its position among those of present clients."""
 
-    def combine(update: Any, weight: jax.Array, state: Any) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
         clients = weight.shape[0]
         rows, present = gather_rows((update, weight > 0), clients)
         present = present > 0

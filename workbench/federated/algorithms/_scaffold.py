@@ -8,13 +8,14 @@ import optax
 
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_mean
 
 
 class ScaffoldState(NamedTuple):
     """What the server holds (`params`, `control`) and what each client keeps (`client_controls`, `[clients, ...]`)."""
 
-    params: Any
+    params: Params
     control: Any
     client_controls: Any
 
@@ -47,10 +48,10 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
     """
     optimizer = optax.sgd(learning_rate)
 
-    def train(shared: Any, own: Any, present: Any, batches: Any) -> Any:
+    def train(shared: Params, own: Params, present: Any, batches: Batches) -> Any:
         params, control = shared
 
-        def corrected(local: Any, gradient: Any) -> Any:
+        def corrected(local: Params, gradient: Params) -> Any:
             return jax.tree.map(lambda g, ours, mine: g - mine + ours, gradient, control, own)
 
         trained = train_locally(loss, optimizer, params, batches, corrected)
@@ -61,7 +62,7 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         return (trained.update, trained.loss, trained.squared_drift), change, took_part
 
     @program(clients=clients)
-    def scaffold_round(state: ScaffoldState, client_batches: Any) -> tuple[ScaffoldState, dict[str, jax.Array]]:
+    def scaffold_round(state: ScaffoldState, client_batches: ClientBatches) -> tuple[ScaffoldState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         present = map_fn(_is_present, (weight,))
         shared = broadcast((state.params, state.control))
@@ -74,7 +75,7 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         return ScaffoldState(params, control, kept), {"loss": value, "squared_drift": drift}
 
     @program(clients=clients)
-    def init(params: Any) -> ScaffoldState:
+    def init(params: Params) -> ScaffoldState:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldState(params, zeros, broadcast(zeros))
 

@@ -13,6 +13,7 @@ from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._chacha import chacha20_words
 from workbench.federated.algorithms._privacy import clip_to_norm
 from workbench.federated.algorithms._secure_session import Masks
+from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_sum
 
 _TAILS = 12  # standard deviations of noise that fit beside the sum
@@ -147,7 +148,7 @@ def secure_mean(
             words = words + jax.random.poisson(up, rate, words.shape) - jax.random.poisson(down, rate, words.shape)
         return jnp.append(words, counts)
 
-    def combine(update: Any, weight: jax.Array, masks: Masks) -> tuple[Any, Any]:
+    def combine(update: ClientParams, weight: Weights, masks: Masks) -> tuple[Params, Any]:
         one = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), update)
         unravel = ravel_pytree(one)[1]
         # Fresh in every round, as the masks are: no two rounds share a seed of a client.
@@ -161,7 +162,7 @@ def secure_mean(
         spent = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), masks)  # twice the same mask would unmask
         return unravel(jnp.where(survived.any(), mean, jnp.full_like(mean, jnp.nan))), spent
 
-    def init(params: Any) -> Masks:
+    def init(params: Params) -> Masks:
         zeros = jnp.zeros((clients, clients, 8), jnp.uint32)
         return Masks(zeros, zeros[0], zeros[0], zeros, jnp.zeros(clients, bool))  # pyright: ignore[reportArgumentType]
 

@@ -8,6 +8,7 @@ import jax
 from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm
+from workbench.federated.algorithms._types import ClientBatches, Metrics, Params
 
 
 def hypergradient(
@@ -44,7 +45,7 @@ def hypergradient(
         Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5 (self-tuning algorithms).
     """
 
-    def outcome(settings: Any, params: Any, client_batches: Any) -> jax.Array:
+    def outcome(settings: Any, params: Params, client_batches: ClientBatches) -> jax.Array:
         algorithm = make(settings)
 
         @jax.checkpoint
@@ -82,7 +83,7 @@ def reweighted(algorithm: Algorithm, weight: Float[Array, " clients"]) -> Algori
         Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5.
     """
 
-    def round(state: Any, client_batches: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def round(state: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
         return algorithm.round(state, {**client_batches, "weight": weight})
 
     return dataclasses.replace(algorithm, round=round)

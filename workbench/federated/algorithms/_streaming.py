@@ -12,6 +12,7 @@ from workbench.federated.algorithms._aggregate import Aggregator, at_every_clien
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._diloco import outer_nesterov
 from workbench.federated.algorithms._local import split_weight, train_locally
+from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
@@ -19,11 +20,11 @@ class StreamingState(NamedTuple):
     """Each fragment as the server holds it, and every replica's own parameters and inner optimiser."""
 
     fragments: tuple[ServerState, ...]
-    local: Any
+    local: Params
     inner: Any
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params:
         """The parameters at the server, put together from their fragments."""
         leaves, structure = jax.tree.flatten(self.local)
         parts = [fragment.params for fragment in self.fragments]
@@ -78,7 +79,7 @@ def streaming_diloco(
     combiner = weighted_mean() if aggregator is None else aggregator
     init_fragment = with_server_optimizer(outer, combiner, clients)
 
-    def train(local: Any, inner: Any, batches: Any) -> Any:
+    def train(local: Params, inner: Any, batches: Batches) -> Any:
         trained = train_locally(loss, inner_optimizer, local, batches, optimizer_state=inner)
         return (
             jax.tree.map(jnp.add, local, trained.update),
@@ -88,7 +89,7 @@ def streaming_diloco(
         )
 
     @program(clients=clients)
-    def streaming_round(state: StreamingState, client_batches: Any) -> tuple[StreamingState, dict[str, jax.Array]]:
+    def streaming_round(state: StreamingState, client_batches: ClientBatches) -> tuple[StreamingState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         before, after = _segments(batches, fragments, delay)
         local, inner, sums = state.local, state.inner, []
@@ -106,7 +107,7 @@ def streaming_diloco(
         losses, steps = (reduce_weighted_mean(list(column), weight) for column in zip(*sums, strict=True))
         return StreamingState(tuple(renewed), local, inner), {"loss": sum(losses) / jnp.maximum(sum(steps), 1)}
 
-    def init(params: Any) -> StreamingState:
+    def init(params: Params) -> StreamingState:
         _check_fragments(params, fragments)
         held = tuple(init_fragment(_dealt(params, number, fragments)) for number in range(fragments))
         return StreamingState(held, *at_every_client((params, inner_optimizer.init(params)), clients))
@@ -114,7 +115,7 @@ def streaming_diloco(
     return Algorithm(name="Streaming DiLoCo", init=init, round=streaming_round)
 
 
-def _dealt(params: Any, number: int, fragments: int) -> list[Any]:
+def _dealt(params: Params, number: int, fragments: int) -> list[Any]:
     return jax.tree.leaves(params)[number::fragments]
 
 
@@ -122,7 +123,7 @@ def _updates(own: Sequence[Any], held: Sequence[Any]) -> list[Any]:
     return [mine - server for mine, server in zip(own, held, strict=True)]
 
 
-def _received(local: Any, arrived: Sequence[Any], number: int, fragments: int, keep: float) -> Any:
+def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int, keep: float) -> Any:
     def mix(own: Sequence[Any], new: Sequence[Any]) -> list[Any]:
         return [keep * mine + (1 - keep) * theirs for mine, theirs in zip(own, new, strict=True)]
 
@@ -131,7 +132,7 @@ def _received(local: Any, arrived: Sequence[Any], number: int, fragments: int, k
     return jax.tree.unflatten(structure, leaves)
 
 
-def _segments(batches: Any, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
+def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
     """The steps before each fragment is sent, and those while it travels."""
     steps = jax.tree.leaves(batches)[0].shape[1]
     each = steps // fragments
@@ -150,7 +151,7 @@ def _segments(batches: Any, fragments: int, delay: int) -> tuple[list[Any], list
     return [cut(s, s + each - delay) for s in starts], [cut(s + each - delay, s + each) for s in starts]
 
 
-def _check_fragments(params: Any, fragments: int) -> None:
+def _check_fragments(params: Params, fragments: int) -> None:
     arrays = len(jax.tree.leaves(params))
     if not 1 <= fragments <= arrays:
         message = (
