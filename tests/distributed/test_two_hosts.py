@@ -82,7 +82,7 @@ def _looked_at() -> dict[str, Any]:
     import numpy as np
 
     import workbench as wb
-    from workbench.distributed import from_local_clients, waited
+    from workbench.distributed import from_local_clients, synchronized
 
     host = jax.process_index()
 
@@ -99,7 +99,7 @@ def _looked_at() -> dict[str, Any]:
         rows = from_local_clients(np.arange(4.0, dtype=np.float32).reshape(4, 1) + 4 * host)
         wb.show(rows)
         wb.show(total)(np.float32(2), rows)
-        step = waited(wb.jit(total))
+        step = synchronized(wb.jit(total))
         with wb.listen() as heard:
             result = step(np.float32(2), rows)
         run = wb.measure(total, rounds=2)(np.float32(2), rows)
@@ -195,10 +195,10 @@ def test_a_step_that_one_host_leaves_out_ends_with_an_error(hosts: Hosts) -> Non
         import numpy as np
 
         import workbench as wb
-        from workbench.distributed import waited
+        from workbench.distributed import synchronized
 
         with jax.set_mesh(wb.make_mesh(clients=8)):
-            step = waited(wb.jit(wb.program(clients=8)(wb.reduce_sum)), timeout_seconds=3.0)
+            step = synchronized(wb.jit(wb.program(clients=8)(wb.reduce_sum)), timeout_seconds=3.0)
             return float(step(np.ones(8, np.float32))) if jax.process_index() == 0 else 0.0
 
     began = time.monotonic()

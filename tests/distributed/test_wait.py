@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workbench.distributed import from_local_clients, merge_runs, wait_for, waited
+from workbench.distributed import from_local_clients, merge_runs, synchronized, wait_for
 from workbench.errors import EngineError, InspectionError, MeshError
 from workbench.records import ClientRunRecord, RunRecord, StageRunRecord
 
@@ -15,7 +15,7 @@ def _powers(x: jax.Array, count: int) -> jax.Array:
 
 def test_step_that_ends_in_time_is_returned() -> None:
     assert float(wait_for({"a": _powers(jnp.eye(2), 1), "b": 1})["a"]) == 1
-    assert float(waited(_powers)(jnp.eye(2), 3)) == 1
+    assert float(synchronized(_powers)(jnp.eye(2), 3)) == 1
 
 
 def test_step_that_does_not_end_is_an_error_that_says_what_holds() -> None:

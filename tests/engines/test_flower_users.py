@@ -12,7 +12,7 @@ from workbench.engines.flower import _runtime
 from workbench.engines.flower._same_user import can_tell_users, only_same_user, user_of
 from workbench.errors import EngineError
 
-needs_users = pytest.mark.skipif(not can_tell_users(), reason="this system does not tell users of connections")
+needs_users = pytest.mark.skipif(not can_tell_users(), reason="this system does not report users of connections")
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 5001 1
    1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 5002 1

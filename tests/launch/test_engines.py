@@ -201,7 +201,7 @@ class TestEveryEngine:
         launched = launch(program, on)
         with pytest.raises(NodeError, match=r"'main/0' \(hung\)") as caught:
             launched.wait(LONG)
-        assert "No sign of life for" in str(caught.value)
+        assert "No heartbeat for" in str(caught.value)
         assert "in hang" in str(caught.value)
 
     def test_a_node_that_hangs_is_restarted(self, on):

@@ -11,7 +11,7 @@ import pytest
 
 from workbench.errors import NodeError
 from workbench.launch import Program, ServiceNode, _remote as remote, launch
-from workbench.launch._client import Line
+from workbench.launch._client import CallQueue
 from workbench.launch._pool import DaemonPool
 from workbench.launch._processes import Processes, exit_text
 
@@ -82,7 +82,7 @@ def test_a_closed_line_drops_the_calls_that_wait():
             return self.go.wait(30)
 
     slow = Slow()
-    line = Line(slow, 1)
+    line = CallQueue(slow, 1)
     first, second = (line.submit("wait", (), {}) for _ in range(2))
     line.close()
     slow.go.set()

@@ -153,7 +153,8 @@ def test_a_launched_program_is_told_with_what_each_node_does_and_how_it_failed()
     )
     assert said.startswith("Program chain on processes: running for 2 s, 8 nodes: ✗ 1 raised · ● 1 serving.")
     assert (
-        "    replay/0: ● serving · process replay/0 · sign of life 250 ms ago · 1,200 calls\n      log: newest" in said
+        "    replay/0: ● serving · process replay/0 · last heartbeat 250 ms ago · 1,200 calls\n      log: newest"
+        in said
     )
     assert "learner/0: ✗ raised · process learner/0 · restarted 2 × · exit code 1\n" in said
     assert "      ValueError: no data" in said

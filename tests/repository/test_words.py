@@ -12,7 +12,7 @@ WORDS = {
     r"clients_at_once": "chunk size",
     r"what leaves a client|leaves each client": "disclosed to the server",
     r"\bmovements?\b": "update",
-    r"\bdesks?\b": "controller",
+    r"\b\w*[Dd]esks?\b": "controller",
     r"hardware that is not here|chips? that (?:is|are) not here|TPUs? that (?:is|are) not here": "ahead-of-time target",
     r"for what it is\b": "the name of the thing",
     r"\banew\b": "again",

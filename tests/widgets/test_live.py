@@ -9,7 +9,7 @@ import pytest
 import records_examples as examples
 import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
-from workbench_widgets._clients_desk import MOST_ROUNDS as MOST_KEPT, ClientCourses
+from workbench_widgets._clients_controller import MOST_ROUNDS as MOST_KEPT, ClientCourses
 from workbench_widgets._devices import devices_state
 from workbench_widgets._run import MOST_COLUMNS, MOST_POINTS, MergedMap, RunDigest
 
@@ -50,7 +50,7 @@ def test_a_closed_devices_view_leaves_the_monitor_alone():
 
 
 def test_a_forgotten_and_closed_run_view_ends_its_thread(monkeypatch):
-    monkeypatch.setattr("workbench_widgets._run_desk.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("workbench_widgets._run_controller.LOOK_SECONDS", 0.01)
     before = set(threading.enumerate())
     view = workbench_widgets.RunView(FakeRun(rounds=2))
     mine = [thread for thread in threading.enumerate() if thread not in before and "run-view" in thread.name]
@@ -62,7 +62,7 @@ def test_a_forgotten_and_closed_run_view_ends_its_thread(monkeypatch):
 
 
 def test_a_pause_is_seen_although_no_round_finishes(monkeypatch):
-    monkeypatch.setattr("workbench_widgets._run_desk.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("workbench_widgets._run_controller.LOOK_SECONDS", 0.01)
     run = FakeRun(rounds=2)
     view = workbench_widgets.RunView(run)
     run.status = "paused"

@@ -54,8 +54,8 @@ else:
 class WorkbenchWidget(_Widget):
     """A live view of a record.
 
-    The kernel computes; the browser draws and finds out what was clicked. Subclasses name their view of the bundle and say what
-    is shown where nothing runs.
+    The kernel computes; the browser draws and finds out what was clicked. Subclasses name their view of the bundle and
+    say what is shown where nothing runs.
 
     Attributes:
         selection: What is chosen, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`, `node`.

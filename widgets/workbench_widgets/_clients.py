@@ -7,12 +7,12 @@ import numpy as np
 
 from workbench.records import ProgramRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, count_text, render_clients_svg, seconds_text
-from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
+from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
 from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means
-from workbench_widgets._run_desk import Run, RunDesk
+from workbench_widgets._run_controller import Run, RunController
 
 
-class ClientsView(ClientsDesk, RunDesk):
+class ClientsView(ClientsController, RunController):
     """Every client of a program, live: its examples, FLOPs, bytes and seconds; sort, filter, pin, open one.
 
     Args:
@@ -24,7 +24,7 @@ class ClientsView(ClientsDesk, RunDesk):
     """
 
     view_name = "clients"
-    requests: ClassVar[dict[str, str]] = ClientsDesk.requests
+    requests: ClassVar[dict[str, str]] = ClientsController.requests
 
     def __init__(
         self,

@@ -5,11 +5,11 @@ from typing import Any
 
 from workbench.records import ProgramRecord
 from workbench.render import GLOSSARY, Markup, bytes_text, render_roofline_svg, seconds_text, work_text
-from workbench_widgets._cost_desk import CompileFor, CostDesk
+from workbench_widgets._cost_controller import CompileFor, CostController
 from workbench_widgets._cost_state import cost_state
 
 
-class CostView(CostDesk):
+class CostView(CostController):
     """What a program costs, predicted, live: choose a stage in the roofline or in the bars.
 
     Args:

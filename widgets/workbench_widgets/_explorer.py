@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal
 
 from workbench.records import PlayRecord, ProgramRecord, RunOverlayRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
-from workbench_widgets._advice_desk import AdviceDesk, Advises, Searches
+from workbench_widgets._advice_controller import AdviceController, Advises, Searches
 from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
 from workbench_widgets._clients import clients_view_state
-from workbench_widgets._clients_desk import ClientCourses, ClientsDesk, Tap
+from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
 from workbench_widgets._clients_state import Arrays
-from workbench_widgets._cost_desk import CompileFor, CostDesk
+from workbench_widgets._cost_controller import CompileFor, CostController
 from workbench_widgets._cost_state import cost_state
 from workbench_widgets._devices import Monitor, devices_state
 from workbench_widgets._headline import headline
@@ -24,10 +24,10 @@ from workbench_widgets._overlay import overlay_state
 from workbench_widgets._player import player_state
 from workbench_widgets._program import program_state
 from workbench_widgets._run import RunDigest, run_state
-from workbench_widgets._run_desk import Run, RunDesk
-from workbench_widgets._sharding import ShardingDesk, sharding_state
+from workbench_widgets._run_controller import Run, RunController
+from workbench_widgets._sharding import ShardingController, sharding_state
 from workbench_widgets._timeline import timeline_state
-from workbench_widgets._trial_desk import TriesSpecs
+from workbench_widgets._trial_controller import TriesSpecs
 
 TITLES = {
     "program": ("Program", "Stages as data flowing between a server and its clients"),
@@ -55,7 +55,7 @@ def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
     return [*(key for key in keys if key != "program"), *(key for key in keys if key == "program")]
 
 
-class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
+class Explorer(AdviceController, CostController, ClientsController, RunController, ShardingController):
     """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
 
     Args:
@@ -79,14 +79,14 @@ class Explorer(AdviceDesk, CostDesk, ClientsDesk, RunDesk, ShardingDesk):
 
     view_name = "explorer"
     requests: ClassVar[dict[str, str]] = (
-        AdviceDesk.requests
-        | CostDesk.requests
-        | ClientsDesk.requests
-        | RunDesk.requests
-        | ShardingDesk.requests
+        AdviceController.requests
+        | CostController.requests
+        | ClientsController.requests
+        | RunController.requests
+        | ShardingController.requests
         | {"play_round": "play_round"}
     )
-    background: ClassVar[frozenset[str]] = ClientsDesk.background | {"play_round"}
+    background: ClassVar[frozenset[str]] = ClientsController.background | {"play_round"}
     _place = "cost/"
     _trial_place = "sharding/"
 

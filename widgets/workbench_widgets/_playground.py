@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from workbench.render import GLOSSARY, Markup, bytes_text, describe_rounds, render_rounds_svg
 from workbench_widgets._run import RunDigest, run_state
-from workbench_widgets._run_desk import OVER, RunDesk
+from workbench_widgets._run_controller import OVER, RunController
 
 MOST_KEPT = 8  # earlier runs that stay in the comparison
 
@@ -46,7 +46,7 @@ class Experiments(Protocol):
     count_labels: Callable[[Any], Any]
 
 
-class Playground(RunDesk):
+class Playground(RunController):
     """An experiment on real handwritten digits: choose, run, compare, and take the code along.
 
     Args:
@@ -58,7 +58,7 @@ class Playground(RunDesk):
     """
 
     view_name = "playground"
-    requests: ClassVar[dict[str, str]] = RunDesk.requests | {
+    requests: ClassVar[dict[str, str]] = RunController.requests | {
         "start": "start",
         "code": "code",
         "forget": "forget",

@@ -20,14 +20,14 @@ from workbench.render import (
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths
-from workbench_widgets._run_desk import Run, RunDesk
+from workbench_widgets._run_controller import Run, RunController
 
 MOST_COLUMNS, MOST_ROWS = 400, 256  # of the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
 PERCENTILES = (10, 25, 50, 75, 90)
 
 
-class RunView(RunDesk):
+class RunView(RunController):
     """A run, live: watch it, pause it, go on, stop it.
 
     The buttons reach a run that was started in the background or that a cell awaits; while a cell blocks the kernel,

@@ -21,16 +21,16 @@ from workbench.render import (
 )
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_page, propagation_state
-from workbench_widgets._trial_desk import TrialDesk, TriesSpecs, tried_propagation
+from workbench_widgets._trial_controller import TrialController, TriesSpecs, tried_propagation
 
 MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
 
 
-class ShardingDesk(TrialDesk):
+class ShardingController(TrialController):
     """A view that has a sharding view in it: tries specs, and turns the pages of a propagation."""
 
     requests: ClassVar[dict[str, str]] = {
-        **TrialDesk.requests,
+        **TrialController.requests,
         "propagation_page": "propagation_page",
         "tried_propagation": "tried_propagation",
     }
@@ -50,7 +50,7 @@ class ShardingDesk(TrialDesk):
         return propagation_page(play_back(record, trace_axes(record)), first)
 
 
-class ShardingView(ShardingDesk):
+class ShardingView(ShardingController):
     """Arrays cut over devices, live: any rank by slices, each shard with its devices, other specs tried from menus.
 
     Args:

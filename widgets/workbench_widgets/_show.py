@@ -23,10 +23,10 @@ from workbench.records import (
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients import ClientsView
-from workbench_widgets._clients_desk import Tap
+from workbench_widgets._clients_controller import Tap
 from workbench_widgets._compare import CompareView
 from workbench_widgets._cost import CostView
-from workbench_widgets._cost_desk import CompileFor
+from workbench_widgets._cost_controller import CompileFor
 from workbench_widgets._explorer import Explorer
 from workbench_widgets._hlo import HloView
 from workbench_widgets._launch import LaunchView
@@ -39,7 +39,7 @@ from workbench_widgets._program import ProgramView
 from workbench_widgets._propagation import PropagationView
 from workbench_widgets._sharding import ShardingView
 from workbench_widgets._timeline import TimelineView
-from workbench_widgets._trial_desk import TriesSpecs, trial_state
+from workbench_widgets._trial_controller import TriesSpecs, trial_state
 
 _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "explorer": Explorer,

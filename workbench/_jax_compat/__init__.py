@@ -1,4 +1,4 @@
-"""The only door to private JAX: every use of `jax._src` and every version switch lives here.
+"""The only access to private JAX: every use of `jax._src` and every version switch lives here.
 
 Written against JAX 0.10; each function says what it needs, so that the next JAX can be checked one by one.
 """

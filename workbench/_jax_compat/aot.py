@@ -1,4 +1,4 @@
-"""The part of the door to private JAX that compiles for absent devices; only the worker process uses it.
+"""The part of the access to private JAX that compiles for absent devices; only the worker process uses it.
 
 Written against jaxlib 0.10: a compile-only client is reached through the devices of a topology, and takes StableHLO,
 a device list and compile options. libtpu and the CUDA plugin can end the process from here; nothing else may import it.

@@ -1,4 +1,4 @@
-"""The door to what an exported module calls outside of itself.
+"""Access to what an exported module calls outside of itself.
 
 Written against JAX 0.10 to 0.12: the list of targets is private, the checks that use it run only while exporting.
 """

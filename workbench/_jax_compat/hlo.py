@@ -1,4 +1,4 @@
-"""The door to jaxlib's own HLO printer, for modules that come as protobuf: in profiles and in dumps.
+"""Access to jaxlib's own HLO printer, for modules that come as protobuf: in profiles and in dumps.
 
 Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
 """
@@ -15,7 +15,7 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
         serialized: The message.
 
     Returns:
-        The text; None where this jaxlib has no such door, or the message is damaged or larger than 64 MiB.
+        The text; None where this jaxlib has no such function, or the message is damaged or larger than 64 MiB.
     """
     if not serialized or len(serialized) > _MOST_BYTES:
         return None

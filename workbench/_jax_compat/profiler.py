@@ -1,4 +1,4 @@
-"""The profiler's part of the door to private JAX: profiles captured in memory, and where live arrays were made.
+"""The profiler's part of the access to private JAX: profiles captured in memory, and where live arrays were made.
 
 Written against JAX 0.10, whose public profiler only writes to a directory (jax-ml/jax#40258 asks for more).
 """

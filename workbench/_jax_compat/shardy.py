@@ -1,4 +1,4 @@
-"""The door to MLIR and Shardy inside jaxlib: parse StableHLO, run Shardy's passes, read what they decided.
+"""Access to MLIR and Shardy inside jaxlib: parse StableHLO, run Shardy's passes, read what they decided.
 
 Pass names and option names are not a promise of jaxlib (written against 0.10.2): callers catch `ShardyError` and fall
 back to the compiler's own dump files, which this module reads with the same reader.

@@ -1,4 +1,4 @@
-"""Reads an MLIR module with Shardy attributes into plain data (part of the door to private JAX)."""
+"""Reads an MLIR module with Shardy attributes into plain data (part of the access to private JAX)."""
 
 import dataclasses
 import math

@@ -1,6 +1,6 @@
 """One lowered program, tried with many shardings of its arguments: Shardy propagates, a walk adds up what that costs.
 
-A part of the door to private JAX: it edits MLIR attributes of the function `main` instead of lowering again, and reads
+Part of the access to private JAX: it edits MLIR attributes of the function `main` instead of lowering again, and reads
 the operations of each device.
 """
 

@@ -261,7 +261,7 @@ class Hosts:
         message = (
             f"{who} while a step ran. All hosts run the same steps in the same order and wait for each other, so the "
             "others could not go on and were ended too: call `start_hosts` again, wait after every step "
-            "(`workbench.distributed.waited`), or pass a larger `timeout_seconds`."
+            "(`workbench.distributed.synchronized`), or pass a larger `timeout_seconds`."
         )
         return EngineError(message, stage=f"host {(dead or late)[0]}")
 

@@ -41,7 +41,7 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
         if time.monotonic() > ends:
             message = (
                 f"a step did not end within {timeout_seconds:g} s on host {jax.process_index()} of "
-                f"{jax.process_count()}: {len(waiting)} of its results are still being waited for. All hosts must run "
+                f"{jax.process_count()}: {len(waiting)} of its results are missing. All hosts must run "
                 "the same steps in the same order, and none may be ended while others wait for it: look at what the "
                 "other hosts did, then restart all of them, since a step that has begun cannot be taken back."
             )
@@ -51,7 +51,7 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
     return jax.block_until_ready(results)
 
 
-def waited(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
+def synchronized(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
     """A step that returns only when it has ended on this host's devices.
 
     On simulated hosts several steps in flight deadlock: their collectives are carried out by few threads, which then
@@ -65,7 +65,7 @@ def waited(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) 
         A function with the same arguments and results.
 
     Example:
-        >>> double = waited(jax.jit(lambda x: 2 * x))
+        >>> double = synchronized(jax.jit(lambda x: 2 * x))
         >>> float(double(jnp.ones(())))
         2.0
     """

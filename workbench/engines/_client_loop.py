@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from workbench.engines._clients import Batch, batches
-from workbench.engines._run_recorder import Ledger, find_nan, tell
+from workbench.engines._run_recorder import RunRecorder, brief, find_nan
 from workbench.engines._stage import BatchFunction, Totals, to_host
 from workbench.errors import EngineError
 from workbench.plan import REDUCTION_OF, Phase
@@ -28,9 +28,9 @@ class Pass:
         *,
         functions: Callable[[int], BatchFunction],
         reduced: Totals,
-        ledger: Ledger,
+        recorder: RunRecorder,
     ) -> None:
-        self.phase, self.ledger = phase, ledger
+        self.phase, self.recorder = phase, recorder
         self.rows, self.shared = list(rows), [to_host(x) for x in shared]
         self.clients = phase.placement.size
         self._functions, self._reduction = functools.cache(functions), reduced
@@ -50,7 +50,7 @@ class Pass:
         function = self.function(size)
         started = time.perf_counter()
         compiled = function.compiled
-        self.ledger.warmup_seconds += time.perf_counter() - started
+        self.recorder.warmup_seconds += time.perf_counter() - started
         return compiled
 
     def exported(self, size: int, platforms: Sequence[str] | None) -> tuple[str, bytes]:
@@ -97,15 +97,15 @@ class Pass:
         if totals:
             self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
         for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
-            self.ledger.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
+            self.recorder.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
         if sent is not None:  # of each batch a partial result left as well, and was merged elsewhere
             partial = self._names[len(self.phase.kept) :]
             for i, (name, aval) in enumerate(zip(partial, partial_avals(self.phase), strict=True), count):
-                self.ledger.left(self.stage, name, aval, row=False, clients=clients, index=i)
+                self.recorder.left(self.stage, name, aval, row=False, clients=clients, index=i)
         sent = sum(x.nbytes for x in outputs) if sent is None else sent
-        self.ledger.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
+        self.recorder.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
         self._done += clients
-        self.ledger.check(self.stage, self._done / self.clients)
+        self.recorder.check(self.stage, self._done / self.clients)
 
     def keep(self, batch: Batch, rows: Sequence[Any]) -> None:
         """Takes the kept rows of a batch of an engine that is this process, and says nothing of single clients.
@@ -145,8 +145,8 @@ class Pass:
     def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
         """The error that names stage and clients; raise it from `error`."""
         message = (
-            f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {tell(error)}. A "
-            f"round needs every client that its reductions read. {_what_to_do(error)}"
+            f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {brief(error)}. "
+            f"A round needs every client that its reductions read. {_what_to_do(error)}"
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 

@@ -10,7 +10,7 @@ from jax.extend.core import Literal
 
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
-from workbench.engines._run_recorder import find_nan, tell
+from workbench.engines._run_recorder import brief, find_nan
 from workbench.engines._stage import dtype_of, from_edge, to_edge
 from workbench.errors import EngineError
 from workbench.plan import REDUCTION_OF, Call, PythonInterpreter, Scan, While, bind_here, source_line
@@ -90,7 +90,7 @@ class TracedClient(PythonInterpreter):
         try:
             results = list(jax.block_until_ready(bind_here(equation, operands)))
         except Exception as error:
-            raise self._error(equation, operands, f"raised {tell(error)}") from error
+            raise self._error(equation, operands, f"raised {brief(error)}") from error
         if self.watch is not None:
             line = source_line(equation)
             name = equation.primitive.name

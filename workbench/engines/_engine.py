@@ -12,9 +12,9 @@ import numpy as np
 from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader, ReadRows
-from workbench.engines._interpreter import Run, Walk
-from workbench.engines._remote_rows import at_hand
-from workbench.engines._run_recorder import Ledger, Progress
+from workbench.engines._interpreter import PlanInterpreter, Run
+from workbench.engines._remote_rows import materialize
+from workbench.engines._run_recorder import Progress, RunRecorder
 from workbench.engines._stage import is_key
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import Emitted, Jitted, Plan, Traced, check_call, deliver, listeners, plan_jaxpr, trace_listening
@@ -30,7 +30,7 @@ class Engine(abc.ABC):
     name: str = ""
 
     @functools.cached_property
-    def _known(self) -> dict[Any, tuple[Traced, Walk]]:
+    def _known(self) -> dict[Any, tuple[Traced, PlanInterpreter]]:
         """Plans with what is compiled for them, by program and shapes, the newest last."""
         return {}
 
@@ -63,12 +63,12 @@ class Engine(abc.ABC):
             raise ProgramError(message)
         fn = fn.fn if isinstance(fn, Jitted) else fn
         check_call(f"`{type(self).__name__}.run`", fn, args, {})
-        ledger = Ledger(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
+        recorder = RunRecorder(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         # Engines put clients elsewhere than on the mesh of this process, so the program is traced without it.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-            return self._run(fn, args, ledger)
+            return self._run(fn, args, recorder)
 
-    def _run(self, fn: Callable, args: Any, ledger: Ledger) -> RunRecord:
+    def _run(self, fn: Callable, args: Any, recorder: RunRecorder) -> RunRecord:
         shapes = jax.tree.map(
             lambda x: x.struct if isinstance(x, ClientReader) else as_struct(x), args, is_leaf=_is_reader
         )
@@ -78,34 +78,34 @@ class Engine(abc.ABC):
         started = time.perf_counter()
         # Taken out while it runs, so that two threads never share the walk of one run.
         traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, heard)
-        walk.shared_run.ledger, walk.shared_run.loops = ledger, 0
-        ledger.warmup_seconds += time.perf_counter() - started
+        walk.shared_run.recorder, walk.shared_run.loops = recorder, 0
+        recorder.warmup_seconds += time.perf_counter() - started
         count = traced.out_tree.num_leaves
         try:
             inputs = list(map(_as_input, jax.tree.leaves(values), walk.plan.closed.in_avals))
-            self._begin(walk.plan, inputs, ledger)
-            outputs = at_hand(walk.evaluate(inputs))
+            self._begin(walk.plan, inputs, recorder)
+            outputs = materialize(walk.evaluate(inputs))
         except EngineError as error:
-            ledger.errors.append(str(error))
-            error.run = ledger.record(ledger.carried)
+            recorder.errors.append(str(error))
+            error.run = recorder.record(recorder.carried)
             raise
         finally:
             self._known[key] = traced, walk
             while len(self._known) > KEPT_PLANS:
                 self._known.pop(next(iter(self._known)))
         if heard and traced.emissions:
-            deliver(ledger.name, Emitted(traced.emissions, tuple(outputs[count:])))
+            deliver(recorder.name, Emitted(traced.emissions, tuple(outputs[count:])))
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
-        return ledger.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
+        return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
 
-    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
+    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, PlanInterpreter]:
         traced = trace_listening(fn, shapes, {})
         plan = traced.plan
         if traced.emissions and not heard:
             plan = without_emissions(plan, traced.out_tree.num_leaves)
-        return traced, Walk(plan, "", Run(self._compute, Ledger(plan.name, self.name, None, None)))
+        return traced, PlanInterpreter(plan, "", Run(self._compute, RunRecorder(plan.name, self.name, None, None)))
 
-    def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:  # noqa: B027 - most have nothing to begin
+    def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - most have nothing to begin
         """What an engine does before the first stage of a run: nothing, mostly."""
 
     @abc.abstractmethod

@@ -122,10 +122,10 @@ class Executor(Engine):
     def _collect(self, work: Pass, batch: Batch, future: Future) -> None:
         started = time.perf_counter()
         reply = self._wait(work, batch, future, started)
-        work.ledger.stage(work.stage, "server", 0.0, time.perf_counter() - started)
-        work.ledger.warmup_seconds += reply.compile_seconds / _count_workers(self.pool)
+        work.recorder.stage(work.stage, "server", 0.0, time.perf_counter() - started)
+        work.recorder.warmup_seconds += reply.compile_seconds / _count_workers(self.pool)
         if reply.compile_seconds:
-            work.ledger.note(f"stage {work.stage} was compiled on {reply.where} in {reply.compile_seconds:.2f} s")
+            work.recorder.note(f"stage {work.stage} was compiled on {reply.where} in {reply.compile_seconds:.2f} s")
         try:
             work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=self.check_nan)
         except EngineError as error:
@@ -139,7 +139,7 @@ class Executor(Engine):
             except concurrent.futures.TimeoutError as error:
                 if future.done():
                     raise work.failed(batch, error, "a worker") from error
-                work.ledger.check(work.stage, 0.0)
+                work.recorder.check(work.stage, 0.0)
                 waited = time.perf_counter() - started
                 if self.timeout_seconds is not None and waited > self.timeout_seconds:
                     message = (

@@ -14,8 +14,8 @@ from jax.extend.core import Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
 from workbench.engines._engine import as_struct, without_emissions
-from workbench.engines._interpreter import Run, Server, Walk
-from workbench.engines._run_recorder import Ledger
+from workbench.engines._interpreter import PlanInterpreter, Run, Server
+from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, trace_listening, uses_primitives
@@ -157,7 +157,10 @@ class _Translation:
         import federated_language as language
 
         self.language, self.framework = language, language.framework
-        self.plan, self.walk = plan, Walk(plan, "", Run(lambda _: None, Ledger(plan.name, "", None, None)))
+        self.plan, self.walk = (
+            plan,
+            PlanInterpreter(plan, "", Run(lambda _: None, RunRecorder(plan.name, "", None, None))),
+        )
         self.symbols: list[tuple[str, Any]] = []
         self.values: dict[Var, Any] = {}
         variables = plan.closed.jaxpr.invars

@@ -13,8 +13,8 @@ from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ReadRows
-from workbench.engines._remote_rows import HeldRows, HeldStack, at_hand, is_held
-from workbench.engines._run_recorder import Ledger, tell
+from workbench.engines._remote_rows import RemoteRows, RemoteStack, is_held, materialize
+from workbench.engines._run_recorder import RunRecorder, brief
 from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
 from workbench.errors import EngineError
 from workbench.plan import (
@@ -37,11 +37,11 @@ class Run:
     """What the walks of one run share."""
 
     compute: Callable[[Pass], None]
-    ledger: Ledger
+    recorder: RunRecorder
     loops: int = 0  # how many loops we are inside of
 
 
-class Walk(PythonInterpreter):
+class PlanInterpreter(PythonInterpreter):
     """A plan with everything that is compiled once for it, however often it is evaluated."""
 
     def __init__(self, plan: Plan, path: str, run: Run) -> None:
@@ -50,7 +50,7 @@ class Walk(PythonInterpreter):
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self._stage_of = {id(step.equation): step.stage for step in plan.steps}
         self._servers: dict[int, Server] = {}
-        self._bodies: dict[tuple[int, str], Walk] = {}
+        self._bodies: dict[tuple[int, str], PlanInterpreter] = {}
         self._functions: dict[tuple[int, int], BatchFunction] = {}
         self._totals: dict[int, Totals] = {}
 
@@ -74,11 +74,11 @@ class Walk(PythonInterpreter):
             reader = f"the server stage {self.path}{stage.index}"
             if stage.kind == "server":
                 server = self._servers.setdefault(stage.index, Server(self.plan, stage.index))
-                operands = at_hand([self._read(v, values, reader, held=True) for v in server.inputs])
+                operands = materialize([self._read(v, values, reader, held=True) for v in server.inputs])
                 started = time.perf_counter()
                 results = self._guarded(stage.index, lambda server=server, operands=operands: server(operands))
                 values.update(zip(server.outputs, results, strict=True))
-                self.shared_run.ledger.stage(f"{self.path}{stage.index}", "server", time.perf_counter() - started)
+                self.shared_run.recorder.stage(f"{self.path}{stage.index}", "server", time.perf_counter() - started)
                 continue
             for step in steps:
                 operands = [self._read(atom, values, reader, rows=True) for atom in step.equation.invars]
@@ -90,8 +90,8 @@ class Walk(PythonInterpreter):
         except Exception as error:
             path = f"{self.path}{stage}"
             message = (
-                f"the server stage {path} of `{self.plan.name}` raised {tell(error)}. It runs in this process, between "
-                "two passes over the clients: correct the operation that the exception names."
+                f"the server stage {path} of `{self.plan.name}` raised {brief(error)}. It runs in this process, "
+                "between two passes over the clients: correct the operation that the exception names."
             )
             raise EngineError(message, stage=path) from error
 
@@ -119,18 +119,21 @@ class Walk(PythonInterpreter):
             )
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
         if is_held(value) and not rows and not held:
-            (value,) = at_hand([value])
+            (value,) = materialize([value])
             values[atom] = value
         return value
 
     def _pass(self, phase: Phase, values: dict[Var, Any]) -> None:
-        ledger = self.shared_run.ledger
+        recorder = self.shared_run.recorder
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
-        rows = [x if isinstance(x, HeldRows) else at_hand([x])[0] for x in (rows if phase.divisible else at_hand(rows))]
-        rows = [x if isinstance(x, ReadRows | HeldRows) else to_host(x) for x in rows]
+        rows = [
+            x if isinstance(x, RemoteRows) else materialize([x])[0]
+            for x in (rows if phase.divisible else materialize(rows))
+        ]
+        rows = [x if isinstance(x, ReadRows | RemoteRows) else to_host(x) for x in rows]
         shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
         functions = functools.partial(self._function, phase)
-        work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), ledger=ledger)
+        work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), recorder=recorder)
         if phase.divisible:
             self.shared_run.compute(work)
         else:
@@ -143,11 +146,11 @@ class Walk(PythonInterpreter):
             values[step.equation.outvars[0]] = result
         if phase.reductions:
             last = phase.reductions[-1].stage
-            ledger.stage(f"{self.path}{last}", "server", time.perf_counter() - started)
+            recorder.stage(f"{self.path}{last}", "server", time.perf_counter() - started)
         together = {step.stage for step in phase.steps} - {step.stage for step in phase.reductions}
         if len(together) > 1:
             listed = ", ".join(f"{self.path}{stage}" for stage in sorted(together))
-            ledger.note(f"stages {listed} are one pass over the clients; its seconds stand at stage {work.stage}")
+            recorder.note(f"stages {listed} are one pass over the clients; its seconds stand at stage {work.stage}")
 
     def _together(self, phase: Phase, work: Pass) -> None:
         """Clients that talk to each other cannot be computed apart: they run here, all together."""
@@ -157,8 +160,8 @@ class Walk(PythonInterpreter):
         outputs = self._guarded(phase.steps[0].stage, lambda: compiled(*work.operands(batch)))
         work.add(batch, outputs, seconds=time.perf_counter() - started, where="server")
         for i, x in enumerate(batch.rows):
-            work.ledger.left(work.stage, f"row {i}", x, row=True, clients=work.clients, index=i)
-        work.ledger.note(
+            work.recorder.left(work.stage, f"row {i}", x, row=True, clients=work.clients, index=i)
+        work.recorder.note(
             f"the clients of stage {work.stage} talk to each other, so they were computed together in this process"
         )
 
@@ -180,13 +183,13 @@ class Walk(PythonInterpreter):
         """One iteration or branch, or a loop's condition."""
         return self.inner(flow, closed, part).evaluate(operands)
 
-    def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "Walk":
+    def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "PlanInterpreter":
         """The walk of a loop's body, made once."""
         stage = self._stage_of[id(flow.equation)]
         key = (stage, part)
         if key not in self._bodies:
             plan = plan_jaxpr(closed, self.plan.stages[stage].name)
-            self._bodies[key] = Walk(plan, f"{self.path}{stage}{part}.", self.shared_run)
+            self._bodies[key] = PlanInterpreter(plan, f"{self.path}{stage}{part}.", self.shared_run)
         return self._bodies[key]
 
     def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
@@ -212,7 +215,7 @@ class Walk(PythonInterpreter):
     def stack(self, values: list[Any], aval: Any) -> Any:
         """The results of all iterations as one array, or where they are stored elsewhere, as a stack of those."""
         if values and any(is_held(x) for x in values):
-            return HeldStack(values)
+            return RemoteStack(values)
         return (
             np.stack(values)
             if values and all(isinstance(x, np.ndarray) for x in values)
@@ -236,12 +239,12 @@ class Server:
 
 
 class _Round:
-    """One iteration of a loop; of the outermost loop, the ledger keeps its seconds and what it carries on."""
+    """One iteration of a loop; of the outermost loop, the recorder keeps its seconds and what it carries on."""
 
-    def __init__(self, walk: Walk, carry: Sequence[Any]) -> None:
-        self.ledger, self.outermost = walk.shared_run.ledger, walk.shared_run.loops == 1
-        if self.outermost and self.ledger.carried is None:
-            self.ledger.carried = list(carry)
+    def __init__(self, walk: PlanInterpreter, carry: Sequence[Any]) -> None:
+        self.recorder, self.outermost = walk.shared_run.recorder, walk.shared_run.loops == 1
+        if self.outermost and self.recorder.carried is None:
+            self.recorder.carried = list(carry)
 
     def __enter__(self) -> Callable[[Sequence[Any]], None]:
         self.started = time.perf_counter()
@@ -249,8 +252,8 @@ class _Round:
 
     def _finished(self, carry: Sequence[Any]) -> None:
         if self.outermost:
-            self.ledger.round_seconds.append(time.perf_counter() - self.started)
-            self.ledger.carried = list(carry)
+            self.recorder.round_seconds.append(time.perf_counter() - self.started)
+            self.recorder.carried = list(carry)
 
     def __exit__(self, *_: object) -> None:
         return None

@@ -94,14 +94,14 @@ class Mesh(Engine):
             raise
         except Exception as error:
             message = (
-                f"`{ledger.name}` failed on the mesh: {tell(error)}. The compiled program runs as a whole, so stage "
+                f"`{recorder.name}` failed on the mesh: {brief(error)}. The compiled program runs as a whole, so stage "
                 "and client are not known: run it with `workbench.engines.Sequential()`, which names them."
             )
             raise EngineError(message) from error
-        ledger.stage("", f"{jax.default_backend()} x {len(jax.devices())}", time.perf_counter() - started)
-        ledger.check("", 1.0)
-        ledger.note("one computation: `workbench.measure` tells the seconds of each stage")
-        return ledger.record(results)
+        recorder.stage("", f"{jax.default_backend()} x {len(jax.devices())}", time.perf_counter() - started)
+        recorder.check("", 1.0)
+        recorder.note("one computation: `workbench.measure` tells the seconds of each stage")
+        return recorder.record(results)
 
     def _compiled(self, fn: Callable, args: Any) -> Callable:
         """The compiled program, kept by function, shapes and mesh; who listens needs the program that tells."""

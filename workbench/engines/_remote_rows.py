@@ -10,7 +10,7 @@ import numpy as np
 from workbench.mesh import Placement
 
 
-class HeldRows:
+class RemoteRows:
     """Rows of all clients of `placement`, kept by the clients under `name`; `bring` asks the clients for them.
 
     `made_by` is the stage that made them and what they are there, for messages and records.
@@ -24,7 +24,7 @@ class HeldRows:
         placement: Placement,
         *,
         made_by: tuple[str, str],
-        bring: Callable[[Sequence["HeldRows"]], list[np.ndarray]],
+        bring: Callable[[Sequence["RemoteRows"]], list[np.ndarray]],
         dropped: Callable[[str], Any],
     ) -> None:
         self.name, self.aval, self.placement = name, aval, placement
@@ -41,7 +41,7 @@ class HeldRows:
         return f"<rows {self.aval} that stayed at the {self.placement.name}>"
 
 
-class HeldStack:
+class RemoteStack:
     """Held rows of several turns of a loop; `stack[turn]` are those of one."""
 
     def __init__(self, turns: Sequence[Any]) -> None:
@@ -56,15 +56,15 @@ class HeldStack:
 
 def is_held(x: Any) -> bool:
     """Whether it is rows, or turns of rows, that stayed at the clients."""
-    return isinstance(x, HeldRows | HeldStack)
+    return isinstance(x, RemoteRows | RemoteStack)
 
 
-def at_hand(values: Sequence[Any]) -> list[Any]:
+def materialize(values: Sequence[Any]) -> list[Any]:
     """The values with everything that was held elsewhere brought here, in one go."""
-    wanted: dict[int, HeldRows] = {}
+    wanted: dict[int, RemoteRows] = {}
     for x in values:
-        for rows in x.turns if isinstance(x, HeldStack) else [x]:
-            if isinstance(rows, HeldRows):
+        for rows in x.turns if isinstance(x, RemoteStack) else [x]:
+            if isinstance(rows, RemoteRows):
                 wanted[id(rows)] = rows
     if not wanted:
         return list(values)
@@ -72,7 +72,7 @@ def at_hand(values: Sequence[Any]) -> list[Any]:
     brought: dict[int, Any] = dict(zip(wanted, first._bring(list(wanted.values())), strict=True))
 
     def here(x: Any) -> Any:
-        if isinstance(x, HeldStack):
+        if isinstance(x, RemoteStack):
             turns = [brought.get(id(rows), rows) for rows in x.turns]
             return np.stack(turns) if all(isinstance(y, np.ndarray) for y in turns) else jax.numpy.stack(turns)
         return brought.get(id(x), x)

@@ -14,7 +14,7 @@ from workbench.records import ClientRunRecord, DisclosedRecord, RunRecord, Stage
 Progress = Callable[[str, float], None]
 
 
-class Ledger:
+class RunRecorder:
     """Seconds, bytes and errors by stage, place and client."""
 
     def __init__(self, name: str, engine: str, progress: Progress | None, cancel: Any) -> None:
@@ -127,7 +127,7 @@ class Ledger:
         )
 
 
-def tell(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """An exception in a few words: of a long one (JAX sends whole tracebacks) its beginning and its end."""
     text = " ".join(str(error).split())
     if len(text) > 500:

@@ -14,7 +14,7 @@ from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, walk_client
 from workbench.engines._engine import Engine
 from workbench.engines._expressions import is_opaque, named_values
-from workbench.engines._interpreter import Run, Walk
+from workbench.engines._interpreter import PlanInterpreter, Run
 from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
 from workbench.plan import Traced, source_line, trace
@@ -108,12 +108,14 @@ class _Tap(Engine):
         self._place: tuple[Any, ...] = ()
         self._here: dict[str, np.ndarray] = {}
 
-    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, Walk]:
+    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, PlanInterpreter]:
         """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
-        from workbench.engines._run_recorder import Ledger
+        from workbench.engines._run_recorder import RunRecorder
 
         traced = trace(fn, *shapes)
-        return traced, Walk(traced.plan, "", Run(self._compute, Ledger(traced.plan.name, self.name, None, None)))
+        return traced, PlanInterpreter(
+            traced.plan, "", Run(self._compute, RunRecorder(traced.plan.name, self.name, None, None))
+        )
 
     def _compute(self, work: Pass) -> None:
         size = min(work.clients, _TOGETHER)

@@ -15,7 +15,7 @@ from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
 
-from workbench.launch._client import Client, Line
+from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._remote import RemoteHost, RemoteService, serve
 from workbench.launch._runner import NodeRunner
@@ -34,7 +34,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class StartupConfig:
     """What a child is told at its start."""
 
     specs: bytes  # cloudpickled tuple of NodeSpec: unpickling it may import anything
@@ -45,7 +45,7 @@ class Order:
     scratch: str  # Python's own folder of the parent, with the socket of the server that forks
 
 
-def main(order: Order, pipe: Any, log_path: str, environment: dict[str, str]) -> None:
+def main(order: StartupConfig, pipe: Any, log_path: str, environment: dict[str, str]) -> None:
     """Runs until the nodes ended, the parent says so, or the parent is gone."""
     _capture_output(log_path)
     signal.signal(
@@ -77,7 +77,7 @@ class _Sender:
 
 
 class _Child:
-    def __init__(self, order: Order, specs: tuple[NodeSpec, ...], send: _Sender) -> None:
+    def __init__(self, order: StartupConfig, specs: tuple[NodeSpec, ...], send: _Sender) -> None:
         self._send = send
         self._order = order
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class _Child:
         self._closing = False
         self._wake, self._waker = connection.Pipe(duplex=False)
         self._hosts: dict[str, RemoteHost] = {}
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, CallQueue] = {}
         apart = len(specs) > 1
         self._runners = {
             spec.label: NodeRunner(spec, self._client_of, self._emit, write=_writer(spec.label if apart else None))
@@ -104,17 +104,17 @@ class _Child:
             self._report()
             ready = connection.wait(watched, REPORT_SECONDS)
             if parent is not None and parent.sentinel in ready:
-                self._leave_an_empty_house()
+                self._remove_socket_files()
             if pipe in ready:
                 try:
-                    self._obey(*pipe.recv())
+                    self._on_command(*pipe.recv())
                 except (EOFError, OSError):
-                    self._leave_an_empty_house()
+                    self._remove_socket_files()
             if self._wake in ready:
                 self._report()
                 _leave(self._wake.recv())
 
-    def _leave_an_empty_house(self) -> None:
+    def _remove_socket_files(self) -> None:
         # The parent died without a chance to remove the launch's folder and its own; the last child does.
         here, scratch = Path(self._order.here), Path(self._order.scratch)
         for file in (here, here.with_suffix(".log"), *scratch.glob("listener-*")):
@@ -125,7 +125,7 @@ class _Child:
                 folder.rmdir()
         _leave(1)
 
-    def _obey(self, order: str, *details: str) -> None:
+    def _on_command(self, order: str, *details: str) -> None:
         for runner in self._runners.values():
             runner.obey(order, *details)
         if order == "gone":
@@ -164,11 +164,11 @@ class _Child:
                 line = self._lines[handle.index] = self._line(self._order.addresses[handle.index])
         return Client(line)
 
-    def _line(self, address: Address) -> Line:
+    def _line(self, address: Address) -> CallQueue:
         service = self._services.get(address.label)
         host = self._hosts.setdefault(address.host, RemoteHost(address.host, self._order.authkey))
         endpoint = service or RemoteService(host, address.label, address.methods)
-        return Line(endpoint, address.parallel)
+        return CallQueue(endpoint, address.parallel)
 
     def _host(self, address: str) -> RemoteHost:
         with self._lock:

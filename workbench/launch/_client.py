@@ -20,7 +20,7 @@ class Endpoint(Protocol):
         ...
 
 
-class Line:
+class CallQueue:
     """An endpoint and the threads that wait for its answers, shared by all clients of one place."""
 
     def __init__(self, endpoint: Endpoint, parallel: int) -> None:
@@ -59,7 +59,7 @@ class Client:
     What a method raises is raised here, with the traceback of where it happened.
     """
 
-    def __init__(self, line: Line, timeout_seconds: float | None = None, *, keeps: Any = None) -> None:
+    def __init__(self, line: CallQueue, timeout_seconds: float | None = None, *, keeps: Any = None) -> None:
         self._line = line
         self._timeout_seconds = timeout_seconds
         self._keeps = keeps  # the launched program, which must not end while somebody can call it
@@ -107,7 +107,7 @@ class Client:
 class Futures:
     """A client's methods, returning futures."""
 
-    def __init__(self, line: Line, keeps: Any = None) -> None:
+    def __init__(self, line: CallQueue, keeps: Any = None) -> None:
         self._line = line
         self._keeps = keeps
 
@@ -133,7 +133,7 @@ def _call(keeps: Any, endpoint_call: Callable[..., Any], method: str, /, *args: 
     return endpoint_call(method, args, kwargs)
 
 
-def _call_within(keeps: Any, line: Line, seconds: float, method: str, /, *args: Any, **kwargs: Any) -> Any:
+def _call_within(keeps: Any, line: CallQueue, seconds: float, method: str, /, *args: Any, **kwargs: Any) -> Any:
     del keeps
     future = line.submit(method, args, kwargs)
     try:

@@ -15,7 +15,7 @@ LOG_LINES = 2000  # kept per node; older lines are dropped
 class NodeContext:
     """A running node's view of its program: when to stop, who failed, where to log.
 
-    Reading `stop_requested`, `heartbeat()`, `log()` and every answered call are signs of life.
+    Reading `stop_requested`, `heartbeat()`, `log()` and every answered call are heartbeats.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.launch._client import Line
+from workbench.launch._client import CallQueue
 from workbench.launch._context import LOG_LINES
 from workbench.launch._dask_calls import DaskEndpoint, Place
 from workbench.launch._nodes import NodeSpec
@@ -121,7 +121,7 @@ class DaskHost:
         del label
         return tuple(self._log)
 
-    def line(self, label: str) -> Line:
+    def line(self, label: str) -> CallQueue:
         """A new way to call the node's service."""
         del label
         return PipelinedLine(self._engine.endpoint(self._spec), parallel_calls(self._spec))

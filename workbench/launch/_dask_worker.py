@@ -17,7 +17,7 @@ from workbench.launch._dask_calls import DaskEndpoint, InOrder, Place
 from workbench.launch._nodes import Handle
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._pool import DaemonPool
-from workbench.launch._remote import CONNECT_SECONDS, Keeper
+from workbench.launch._remote import CONNECT_SECONDS, RequestHandler
 from workbench.launch._runner import NodeRunner
 from workbench.launch._service import parallel_calls
 
@@ -148,7 +148,7 @@ class NodeActor:
             message = f"node {self._seat.runner.spec.label!r} offers no methods, so it cannot be an actor"
             raise TypeError(message)
         self._label = service.label
-        self._keeper = Keeper({service.label: service})
+        self._keeper = RequestHandler({service.label: service})
         self._parallel = parallel_calls(service.spec)
         self._pool = DaemonPool(_DIRECT_CALLS, f"calls for {service.label}")
         self._callers: dict[str, InOrder] = {}

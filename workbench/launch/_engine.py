@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from workbench.launch._client import Line
+from workbench.launch._client import CallQueue
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
@@ -26,7 +26,7 @@ class Host(Protocol):
     def hung(self) -> list[tuple[str, float, str]]: ...
     def snapshot(self, label: str) -> dict[str, Any]: ...
     def log_lines(self, label: str) -> tuple[str, ...]: ...
-    def line(self, label: str) -> Line: ...
+    def line(self, label: str) -> CallQueue: ...
 
 
 class Engine(Protocol):

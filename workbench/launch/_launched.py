@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Any, Literal, Self
 
 from workbench.errors import ProgramError
-from workbench.launch._client import Client, Line
+from workbench.launch._client import CallQueue, Client
 from workbench.launch._engine import Engine, Host
 from workbench.launch._failures import failure_error, with_source_lines
 from workbench.launch._life import NodeLife
@@ -46,7 +46,7 @@ class Launched:
         self._began_at, self._ended_at = time.monotonic(), None
         self._due: list[tuple[float, Host]] = []
         self._rated_at = time.monotonic()
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, CallQueue] = {}
         self._watching = threading.Lock()  # held from the start of the thread that watches
         # Its threads must not keep alive what its user has dropped.
         self._found: list[weakref.ref[Launched]] = [weakref.ref(self)]
@@ -329,9 +329,7 @@ class Launched:
             for label, seconds, stack in host.hung():
                 life = self._nodes[label]
                 if life.state in ("starting", "running", "serving"):
-                    error = (
-                        f"No sign of life for {seconds:.1f} s (hang_seconds={life.spec.hang_seconds}). It stands at:\n"
-                    )
+                    error = f"No heartbeat for {seconds:.1f} s (hang_seconds={life.spec.hang_seconds}). Its stack:\n"
                     self._down(life, "hung", error + with_source_lines(stack), None)
                     host.kill()
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workbench.launch._client import Endpoint, Line, not_sent
+from workbench.launch._client import CallQueue, Endpoint, not_sent
 from workbench.launch._remote import unreachable
 
 _AHEAD_SECONDS = 0.02  # a call is sent ahead if it will probably begin within so long
@@ -57,7 +57,7 @@ class _Call:
     announced: bool = False  # whether it comes back into the inbox when it is answered
 
 
-class PipelinedLine(Line):
+class PipelinedLine(CallQueue):
     """A line that does not wait for an answer before it sends the next call, where answers come fast.
 
     As many calls are under way as the service lets in at once, and beyond those as many as it worked off lately in

@@ -18,8 +18,8 @@ from typing import Any
 
 from workbench.errors import ProgramError, needs_library
 from workbench.launch import _spawned
-from workbench.launch._child import Address, Order
-from workbench.launch._client import Line
+from workbench.launch._child import Address, StartupConfig
+from workbench.launch._client import CallQueue
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
 from workbench.launch._program import Program
@@ -58,7 +58,7 @@ class ProcessHost:
         """Starts the process; its nodes start when it has imported what they need."""
         with contextlib.suppress(OSError):
             Path(self._address).unlink()  # left behind by a process that was killed
-        order = Order(
+        order = StartupConfig(
             specs=self._payload,
             addresses=self._engine.addresses,
             here=self._address,
@@ -149,10 +149,10 @@ class ProcessHost:
         del label
         return self._log_text(None)
 
-    def line(self, label: str) -> Line:
+    def line(self, label: str) -> CallQueue:
         """A new way to call a service of this process."""
         address = next(found for found in self._engine.addresses.values() if found.label == label)
-        return Line(RemoteService(self._remote, label, address.methods), address.parallel)
+        return CallQueue(RemoteService(self._remote, label, address.methods), address.parallel)
 
     @property
     def pid(self) -> int | None:

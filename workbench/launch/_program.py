@@ -105,8 +105,8 @@ class Program:
             concurrency: How many calls a service works on at once, from any callers; others wait their turn. One by
                 default, so that a service needs no locks; many for a `ReplayNode`, which has its own.
             restart: Overrides the group's.
-            hang_seconds: Report the node as hung once it gave no sign of life for so long while it had work. Calls
-                that it answers, `current_node().heartbeat()`, `.log()` and `.stop_requested` are signs of life.
+            hang_seconds: Report the node as hung once it had work but sent no heartbeat for this long. Calls
+                that it answers, `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
 
         Returns:
             The node's handle, to pass to other nodes' constructors.

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch import _spawned
-from workbench.launch._client import Line
+from workbench.launch._client import CallQueue
 from workbench.launch._context import LOG_LINES
 from workbench.launch._nodes import NodeSpec
 from workbench.launch._pickling import pickled
@@ -36,7 +36,7 @@ class RayHost:
         self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not made yet
         self._telling = threading.Lock()
         self._over = True
-        self._killed = False  # by us, so that its end is no news
+        self._killed = False  # by us, so that its end is no events
         self._seen: dict[str, dict[str, Any]] = {}
         self._heard_at = time.monotonic()
         self._logs: dict[str, deque[str]] = {spec.label: deque(maxlen=LOG_LINES) for spec in specs}
@@ -102,7 +102,7 @@ class RayHost:
         """What the node logged."""
         return tuple(self._logs[label])
 
-    def line(self, label: str) -> Line:
+    def line(self, label: str) -> CallQueue:
         """A new way to call a service of this actor."""
         spec = next(spec for spec in self.specs if spec.label == label)
         return PipelinedLine(self._engine.endpoint(spec), parallel_calls(spec))
@@ -125,7 +125,7 @@ class RayHost:
             for order in waiting:
                 self._tell(*order)
             while not self._killed:  # before there was anything to kill, perhaps
-                told = self._news()
+                told = self._events()
                 self._heard_at, self._seen = time.monotonic(), told["seen"]
                 for label, line in told["lines"]:
                     self._logs[label].append(line)
@@ -143,12 +143,12 @@ class RayHost:
             if spec.kind == "service":
                 self._engine.endpoint(spec).forget()
         emit(first, "exited", code)
-        self._over = True  # after the news of it, so that nobody starts the next attempt before having heard
+        self._over = True  # after the events of it, so that nobody starts the next attempt before having heard
         emit(first, "gone", None)
 
-    def _news(self) -> dict[str, Any]:
+    def _events(self) -> dict[str, Any]:
         # Not by `ray.get`: a thread inside it when Ray is shut down crashes the process when Ray is started again.
-        answer = self._actor.news.options(concurrency_group="control").remote(_LOOK_SECONDS).future()
+        answer = self._actor.events.options(concurrency_group="control").remote(_LOOK_SECONDS).future()
         while True:
             try:
                 return answer.result(_ALIVE_SECONDS)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.errors import needs_library
-from workbench.launch._client import Client, Line
+from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._ray_calls import RayEndpoint
-from workbench.launch._remote import Keeper
+from workbench.launch._remote import RequestHandler
 from workbench.launch._runner import NodeRunner
 
 with needs_library("psutil", needed_for="`RayEngine`"):
@@ -37,11 +37,11 @@ class NodeActor:
     def __init__(self, order: RayOrder) -> None:
         self._order = order
         self._changed = threading.Condition()
-        self._news: list[tuple[str, str, Any]] = []
+        self._events: list[tuple[str, str, Any]] = []
         self._lines: list[tuple[str, str]] = []
         self._codes: dict[str, int] = {}
         self._closing = False
-        self._calling: dict[int, Line] = {}
+        self._calling: dict[int, CallQueue] = {}
         self._endpoints: list[RayEndpoint] = []
         self._process = psutil.Process(os.getpid())
         specs: tuple[NodeSpec, ...] = pickle.loads(order.specs)
@@ -49,7 +49,7 @@ class NodeActor:
             spec.label: NodeRunner(spec, self._client_of, self._emit, write=self._writer(spec.label)) for spec in specs
         }
         self._services = {label: r.service for label, r in self._runners.items() if r.service is not None}
-        self._keeper = Keeper(self._services)
+        self._keeper = RequestHandler(self._services)
         for runner in self._runners.values():
             runner.start(order.attempt)
 
@@ -57,14 +57,14 @@ class NodeActor:
         """Answers one call."""
         return self._keeper.ask(label, payload)
 
-    def news(self, seconds: float) -> dict[str, Any]:
+    def events(self, seconds: float) -> dict[str, Any]:
         """What happened since the last look, after at most `seconds`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._news or self._code() is not None, seconds)
-            news, self._news = self._news, []
+            self._changed.wait_for(lambda: self._events or self._code() is not None, seconds)
+            events, self._events = self._events, []
             lines, self._lines = self._lines, []
             code = self._code()
-        return {"events": news, "lines": lines, "code": code, "seen": self._seen()}
+        return {"events": events, "lines": lines, "code": code, "seen": self._seen()}
 
     def obey(self, order: str, *details: str) -> None:
         """Does what the notebook says."""
@@ -87,7 +87,7 @@ class NodeActor:
 
     def _emit(self, label: str, event: str, detail: Any) -> None:
         with self._changed:
-            self._news.append((label, event, detail))
+            self._events.append((label, event, detail))
             if event in ("finished", "stopped", "raised"):
                 self._codes[label] = 1 if event == "raised" else (detail or 0)
             self._changed.notify_all()
@@ -117,7 +117,9 @@ class NodeActor:
             if line is None:
                 actor, label, methods, parallel = self._order.services[handle.index]
                 here = self._services.get(label)
-                line = Line(here, parallel) if here else PipelinedLine(self._remote(actor, label, methods), parallel)
+                line = (
+                    CallQueue(here, parallel) if here else PipelinedLine(self._remote(actor, label, methods), parallel)
+                )
                 self._calling[handle.index] = line
             return Client(line)
 

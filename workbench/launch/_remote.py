@@ -1,8 +1,8 @@
 """Calls between processes of one launched program, on the standard library's `multiprocessing.managers`.
 
-Each process serves one object, the door, at an address that is known before it starts; the door passes calls on to the
-services of its process. A connection is opened per calling thread and authenticated with a key drawn for the launch,
-so only processes of the launch ever unpickle anything, and only from each other.
+Each process serves one object, the request handler, at an address that is known before it starts; it passes calls on
+to the services of its process. A connection is opened per calling thread and authenticated with a key drawn for the
+launch, so only processes of the launch ever unpickle anything, and only from each other.
 """
 
 import pickle
@@ -32,8 +32,8 @@ class NotSentError(Exception):
     """The request did not reach the other process, so that it can be sent again."""
 
 
-class Door(managers.BaseProxy):
-    """The calling end of another process's door."""
+class Connection(managers.BaseProxy):
+    """The calling end of a connection to another process."""
 
     _exposed_ = ("ask",)
 
@@ -52,7 +52,7 @@ class Door(managers.BaseProxy):
         try:
             return cast(bytes, self._callmethod("ask", (label, payload)))
         except (BrokenPipeError, managers.RemoteError) as error:
-            # RemoteError: a process that was started again does not know the door by its old name.
+            # RemoteError: a process that was started again does not know the handler by its old name.
             self._hang_up()
             raise NotSentError from error
         except (EOFError, OSError):
@@ -72,7 +72,7 @@ class Door(managers.BaseProxy):
         connection.close()
 
 
-class Keeper:
+class RequestHandler:
     """The answering end: unpacks calls, runs them, packs results and exceptions."""
 
     def __init__(self, services: Mapping[str, Service]) -> None:
@@ -93,9 +93,9 @@ class Keeper:
 
 def serve(services: Mapping[str, Service], address: str, authkey: bytes) -> None:
     """Answers calls of other processes at `address`, in threads of their own, until the process ends."""
-    keeper = Keeper(services)
-    server = _manager_class(lambda: keeper)(address=address, authkey=authkey).get_server()
-    threading.Thread(target=server.serve_forever, name=f"door {address}", daemon=True).start()
+    handler = RequestHandler(services)
+    server = _manager_class(lambda: handler)(address=address, authkey=authkey).get_server()
+    threading.Thread(target=server.serve_forever, name=f"connection {address}", daemon=True).start()
 
 
 class RemoteHost:
@@ -104,7 +104,7 @@ class RemoteHost:
     def __init__(self, address: str, authkey: bytes) -> None:
         self._manager = _manager_class(None)(address=address, authkey=authkey)
         self._lock = threading.Lock()
-        self._door: Door | None = None
+        self._connection: Connection | None = None
         self.gone: str | None = None
 
     def ask(self, label: str, method: str, payload: bytes) -> bytes:
@@ -114,14 +114,14 @@ class RemoteHost:
         while True:
             if self.gone is not None:
                 raise unreachable(label, method, self.gone)
-            door = self._door
+            connection = self._connection
             try:
-                door = door or self._open()
-                return door.ask(label, payload)
+                connection = connection or self._open()
+                return connection.ask(label, payload)
             except NotSentError as error:
                 with self._lock:
-                    if self._door is door:
-                        self._door = None
+                    if self._connection is connection:
+                        self._connection = None
                 if time.monotonic() > deadline:
                     raise unreachable(label, method, f"no connection within {CONNECT_SECONDS:.0f} s") from error
             except (EOFError, OSError) as error:
@@ -130,15 +130,15 @@ class RemoteHost:
             time.sleep(pause)
             pause = min(1.3 * pause, 0.03)
 
-    def _open(self) -> Door:
+    def _open(self) -> Connection:
         with self._lock:
-            if self._door is None:
+            if self._connection is None:
                 try:
                     self._manager.connect()
-                    self._door = self._manager.door()  # pyright: ignore[reportAttributeAccessIssue]
+                    self._connection = self._manager.connection()  # pyright: ignore[reportAttributeAccessIssue]
                 except (OSError, EOFError, managers.RemoteError) as error:
                     raise NotSentError from error
-            return self._door  # pyright: ignore[reportReturnType]
+            return self._connection  # pyright: ignore[reportReturnType]
 
 
 class RemoteService:
@@ -156,17 +156,17 @@ class RemoteService:
 
 
 def unpacked(answer: bytes) -> Any:
-    """The result in an answer of a `Keeper`; raises the exception that is in it instead."""
+    """The result in an answer of a `RequestHandler`; raises the exception that is in it instead."""
     succeeded, value, where = pickle.loads(answer)
     if succeeded:
         return value
     raise value from RemoteTraceback(*where)
 
 
-def _manager_class(door: Any) -> type[managers.BaseManager]:
+def _manager_class(connection: Any) -> type[managers.BaseManager]:
     # A class of its own: `register` writes into the class.
     made = type("DoorManager", (managers.BaseManager,), {})
-    made.register("door", callable=door, proxytype=Door, exposed=("ask",))
+    made.register("connection", callable=connection, proxytype=Connection, exposed=("ask",))
     return made
 
 

@@ -15,7 +15,7 @@ Emit = Callable[[str, str, Any], None]  # label, event, detail
 
 
 class NodeRunner:
-    """Starts one node in a daemon thread, watches for signs of life and says how it ended.
+    """Starts one node in a daemon thread, watches for heartbeats and says how it ended.
 
     Events: "running", "serving", ("finished", exit code), ("stopped", None), ("raised", traceback), "stop_program".
     """
@@ -80,7 +80,7 @@ class NodeRunner:
             self.service.pause()
 
     def silent_seconds(self) -> float:
-        """For how long a node with work gave no sign of life; 0 for a service without calls."""
+        """How long a node with work has sent no heartbeat; 0 for a service without calls."""
         context, thread = self.context, self.thread
         if context is None or thread is None or not thread.is_alive():
             return 0.0

@@ -28,9 +28,9 @@ class RayNode:
         """Answers one call."""
         return self._actor.ask(label, payload)
 
-    def news(self, seconds: float) -> dict[str, Any]:
+    def events(self, seconds: float) -> dict[str, Any]:
         """What happened since the last look, after at most `seconds`."""
-        return self._actor.news(seconds)
+        return self._actor.events(seconds)
 
     def obey(self, order: str, *details: str) -> None:
         """Does what the notebook says."""

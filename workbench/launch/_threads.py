@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.errors import ProgramError, needs_library
-from workbench.launch._client import Client, Line
+from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit, NodeRunner
@@ -72,11 +72,11 @@ class ThreadHost:
         del label
         return tuple(self._runner.context.lines) if self._runner.context is not None else ()
 
-    def line(self, label: str) -> Line:
+    def line(self, label: str) -> CallQueue:
         """A new way to call the node's service."""
         if self._runner.service is None:
             raise KeyError(label)
-        return Line(self._runner.service, parallel_calls(self.specs[0]))
+        return CallQueue(self._runner.service, parallel_calls(self.specs[0]))
 
 
 class Threads:
@@ -104,7 +104,7 @@ class Threads:
             )
             raise ProgramError(message)
         self._hosts = [ThreadHost(spec, self._client_of, emit) for spec in program.specs]
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, CallQueue] = {}
         return self._hosts
 
     def close(self) -> None:

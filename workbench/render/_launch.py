@@ -168,7 +168,7 @@ def _node_lines(state: NodeStateRecord) -> list[str]:
     facts = [
         f"{STATE_SIGNS[state.state]} {state.state}",
         state.where,
-        "" if beat is None else f"sign of life {seconds_text(beat)} ago",
+        "" if beat is None else f"last heartbeat {seconds_text(beat)} ago",
         f"{count_text(state.calls)} calls" if state.calls else "",
         load_text([state]),
         f"{state.call_errors} errors" if state.call_errors else "",

@@ -20,7 +20,7 @@ from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows, batches
 from workbench.engines._engine import Engine
-from workbench.engines._run_recorder import Progress, tell
+from workbench.engines._run_recorder import Progress, brief
 from workbench.engines.beam._child import Child, in_broken_kernel
 from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
@@ -143,8 +143,8 @@ class Beam(Engine):
                 raise
             except Exception as error:
                 message = (
-                    f"`write_to` failed for the results of `{record.name}` on {self.name}: {tell(error)}. A sink takes "
-                    f'dictionaries with the keys "client" and {", ".join(map(repr, rows))}: put a `beam.Map` before '
+                    f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. A sink "
+                    f'takes dictionaries with the keys "client" and {", ".join(map(repr, rows))}: put a `beam.Map` before '
                     "it that makes the rows that it writes. The results are in this error's `run`."
                 )
                 raise EngineError(message, run=record) from error
@@ -164,14 +164,14 @@ class Beam(Engine):
         with temporary_folder("pass-", self.folder) as folder:
             started = time.perf_counter()
             batches = _write(folder, work, size)
-            work.ledger.stage(work.stage, "writing rows", time.perf_counter() - started)
+            work.recorder.stage(work.stage, "writing rows", time.perf_counter() - started)
             self._pipeline(folder, work, batches)
             _read(folder, work, batches, self.check_nan)
 
     def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
         started = time.perf_counter()
         try:
-            check = functools.partial(work.ledger.check, work.stage, 0.0)
+            check = functools.partial(work.recorder.check, work.stage, 0.0)
             self._do("run_pipeline", str(folder), len(batches), check=check)
         except EngineError:
             raise
@@ -179,13 +179,13 @@ class Beam(Engine):
             found = re.search(r"\[batch (\d+)\] (.*)", str(error))
             if found is None:
                 message = (
-                    f"stage {work.stage} (`{work.name}`) ended with its Beam pipeline on {self.name}: {tell(error)}. "
+                    f"stage {work.stage} (`{work.name}`) ended with its Beam pipeline on {self.name}: {brief(error)}. "
                     "No worker said which clients it was computing: look at the runner's own log; finished rounds are "
                     "in this error's `run`."
                 )
                 raise EngineError(message, stage=work.stage) from error
             raise work.failed(batches[int(found[1])], RuntimeError(found[2]), self.name) from error
-        work.ledger.stage(work.stage, "pipeline", time.perf_counter() - started)
+        work.recorder.stage(work.stage, "pipeline", time.perf_counter() - started)
 
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
@@ -235,9 +235,9 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
     for batch in batches:
         told, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
         where, seconds, compiling, sent = json.loads(str(told))
-        work.ledger.warmup_seconds += compiling
+        work.recorder.warmup_seconds += compiling
         if compiling:
-            work.ledger.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
+            work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         work.add(batch, kept, seconds=seconds, where=where, check_nan=check_nan, sent=sent)
     work.reduced(totals, check_nan=check_nan)
 

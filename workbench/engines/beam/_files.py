@@ -13,7 +13,7 @@ import numpy as np
 from workbench._processes import temporary_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader
-from workbench.engines._run_recorder import tell
+from workbench.engines._run_recorder import brief
 from workbench.errors import EngineError, ProgramError
 
 
@@ -60,7 +60,7 @@ def read_clients(
         except Exception as error:
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (
-                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + tell(error)}. A "
+                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. A "
                 "source gives pairs `(client_id, data)`, ids of type str or int, data of the shapes that the program "
                 "was told, one pair for each client: put a `beam.Map` behind it that makes them so."
             )

@@ -16,8 +16,8 @@ import numpy as np
 from workbench.engines._client_loop import Pass, list_clients, partial_avals
 from workbench.engines._clients import Batch, ReadRows, batches
 from workbench.engines._engine import Engine
-from workbench.engines._remote_rows import HeldRows, at_hand
-from workbench.engines._run_recorder import Ledger
+from workbench.engines._remote_rows import RemoteRows, materialize
+from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, from_edge, to_host
 from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
 from workbench.engines.flower._export import export_app
@@ -49,13 +49,13 @@ class Flower(Engine):
         start_seconds: How long the runtime may take to start.
         port: Port of the SuperLink. Default: a free one.
         insecure: Let every user of this machine use the deployment's SuperLink, and so run code as you. By default it
-            answers only connections of your own user, which Linux can tell.
+            answers only connections of your own user, which Linux can check.
         ray_options: Passed on to `ray.init` by the simulation.
 
     Raises:
         MissingDependencyError: if flwr is not installed; for the simulation, if ray is not.
         ProgramError: for settings that cannot be.
-        EngineError: for a deployment where the system cannot tell whose a connection is, without `insecure`.
+        EngineError: for a deployment where the system cannot check whose a connection is, without `insecure`.
 
     References:
         https://flower.ai/docs/framework
@@ -105,7 +105,7 @@ class Flower(Engine):
         self._to_drop: dict[int, list[str]] = {}
         self._given: dict[int, Any] = {}
         self._columns: dict[Any, tuple[str, Any]] = {}
-        self._ledger: Ledger | None = None
+        self._ledger: RunRecorder | None = None
 
     export: "ClassVar[staticmethod[..., Path]]" = staticmethod(export_app)
 
@@ -132,8 +132,8 @@ class Flower(Engine):
                 for name in Path(self._running.data).glob("*/*.npy"):
                     name.unlink()
 
-    def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:
-        self._ledger = ledger
+    def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:
+        self._ledger = recorder
         self._given = {id(x): x for x in inputs if isinstance(x, np.ndarray)}
         wanted = math.ceil(_most_clients(plan) / self.clients_per_node)
         if self._running is not None and self._running.nodes < wanted:
@@ -143,12 +143,12 @@ class Flower(Engine):
         started = time.perf_counter()
         self._running = self._new_runtime(max(wanted, self.nodes or 0))
         try:
-            self._running.start(lambda: ledger.check("", 0.0))
+            self._running.start(lambda: recorder.check("", 0.0))
         except BaseException:
             self.close()
             raise
-        ledger.warmup_seconds += time.perf_counter() - started
-        ledger.note(f"Flower's {self.runtime} runtime started in {time.perf_counter() - started:.1f} s")
+        recorder.warmup_seconds += time.perf_counter() - started
+        recorder.note(f"Flower's {self.runtime} runtime started in {time.perf_counter() - started:.1f} s")
 
     def _new_runtime(self, nodes: int) -> Runtime:
         if self.runtime == "deployment":
@@ -161,15 +161,15 @@ class Flower(Engine):
         work.rows[:] = [self._here(x, work) for x in work.rows]
         started = time.perf_counter()
         digest, stage = work.exported(size, None)
-        work.ledger.warmup_seconds += time.perf_counter() - started
+        work.recorder.warmup_seconds += time.perf_counter() - started
         kept = [f"r{next(self._numbers)}" for _ in work.phase.kept]
         asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=kept))
         started = time.perf_counter()
         try:
-            replies = self._ask([ask for ask, _ in asked], lambda: work.ledger.check(work.stage, 0.0))
+            replies = self._ask([ask for ask, _ in asked], lambda: work.recorder.check(work.stage, 0.0))
         except NodeFailure as error:
             raise work.failed(asked[error.seat][1], error, self._place(error.seat)) from error
-        work.ledger.stage(work.stage, "messages", time.perf_counter() - started)
+        work.recorder.stage(work.stage, "messages", time.perf_counter() - started)
         self._note_sent(work)
         expected = partial_avals(work.phase)
         for seat, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
@@ -181,7 +181,7 @@ class Flower(Engine):
         """What each node is asked, and its clients. The clients' data go to files of the nodes, once per run."""
         self._forget()
         sources = [self._source(x) for x in work.rows]
-        rows = [x for x in work.rows if not isinstance(x, HeldRows)]
+        rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
         asked = []
         started = time.perf_counter()
         written = {name for kind, name in sources if kind == "own" and name in {n for n, _ in self._columns.values()}}
@@ -204,25 +204,25 @@ class Flower(Engine):
         for x, (kind, name) in zip(work.rows, sources, strict=True):
             if kind == "own" and not isinstance(x, ReadRows):
                 self._columns[self._key(x)] = name, x
-        work.ledger.stage(work.stage, "clients' files", time.perf_counter() - started)
+        work.recorder.stage(work.stage, "clients' files", time.perf_counter() - started)
         return asked
 
     def _here(self, x: Any, work: Pass) -> Any:
         """Rows that are held at other clients than this pass is of have to be sent."""
-        elsewhere = isinstance(x, HeldRows) and x.placement != work.phase.placement
-        return to_host(at_hand([x])[0]) if elsewhere else x
+        elsewhere = isinstance(x, RemoteRows) and x.placement != work.phase.placement
+        return to_host(materialize([x])[0]) if elsewhere else x
 
     def _note_sent(self, work: Pass) -> None:
         made_here = [x for x in work.rows if self._source(x)[0] == "sent"]
         if made_here:
             shapes = ", ".join(f"{x.dtype}{list(x.shape)}" for x in made_here)
-            work.ledger.note(
+            work.recorder.note(
                 f"stage {work.stage} reads rows that the server made and sent, one to each client: {shapes}"
             )
 
     def _source(self, x: Any) -> tuple[str, str]:
         """Where a row is: held by the node, its own data, or made by the server and sent."""
-        if isinstance(x, HeldRows):
+        if isinstance(x, RemoteRows):
             return "held", x.name
         if isinstance(x, ReadRows):
             return "own", f"input-{id(x.reader)}-{x.index}"
@@ -246,25 +246,25 @@ class Flower(Engine):
             values.append(_as_expected(x, aval, work, batch, where))
         compiling = float(reply.told["compile_seconds"])
         if compiling:
-            work.ledger.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
+            work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         seconds = float(reply.told["seconds"])
         work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, held=True)
 
-    def _held(self, name: str, v: Any, work: Pass, label: str) -> HeldRows:
+    def _held(self, name: str, v: Any, work: Pass, label: str) -> RemoteRows:
         made_by = work.stage, label
-        return HeldRows(
+        return RemoteRows(
             name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped.append
         )
 
-    def _bring(self, wanted: Sequence[HeldRows]) -> list[np.ndarray]:
+    def _bring(self, wanted: Sequence[RemoteRows]) -> list[np.ndarray]:
         """Rows that the server or the caller reads: now they leave the clients."""
-        ledger = self._ledger
-        assert ledger is not None
+        recorder = self._ledger
+        assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
         pairs = list(zip(wanted, nodes, strict=True))
         asks = [Ask(fetch=[rows.name for rows, count in pairs if seat < count]) for seat in range(max(nodes))]
         try:
-            replies = self._ask(asks, lambda: ledger.check("", 1.0))
+            replies = self._ask(asks, lambda: recorder.check("", 1.0))
         except NodeFailure as error:
             message = (
                 f"client {error.seat} on {self._place(error.seat)} could not give the rows that stayed there: {error}. "
@@ -278,8 +278,8 @@ class Flower(Engine):
             parts = [next(values) for values in given[:count]]
             whole = np.concatenate(parts)[: aval.shape[0]]
             whole = whole.view(aval.dtype) if whole.dtype != aval.dtype else whole
-            ledger.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
-            ledger.moved_bytes += whole.nbytes
+            recorder.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
+            recorder.moved_bytes += whole.nbytes
             brought.append(from_edge(whole, rows.aval.dtype))
         return brought
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from workbench.engines._artifact import read_header
 from workbench.engines._engine import as_struct, without_emissions
-from workbench.engines._interpreter import Run, Walk
-from workbench.engines._run_recorder import Ledger
+from workbench.engines._interpreter import PlanInterpreter, Run
+from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, to_host
 from workbench.engines.flower import _app as _flower_app
 from workbench.engines.flower._program import Block, Stages, describe
@@ -80,10 +80,10 @@ def export_app(fn: Callable[..., Any], folder: str | Path, *args: Any, platforms
     return folder
 
 
-def _traced(fn: Callable, args: Any) -> tuple[Traced, Walk]:
+def _traced(fn: Callable, args: Any) -> tuple[Traced, PlanInterpreter]:
     traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
     plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
-    return traced, Walk(plan, "", Run(lambda _: None, Ledger(plan.name, "flower", None, None)))
+    return traced, PlanInterpreter(plan, "", Run(lambda _: None, RunRecorder(plan.name, "flower", None, None)))
 
 
 def _results(traced: Traced) -> list[Any]:
@@ -103,7 +103,9 @@ def _names(texts: Sequence[str]) -> list[str]:
     return names
 
 
-def _inputs(traced: Traced, walk: Walk, block: Block, args: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def _inputs(
+    traced: Traced, walk: PlanInterpreter, block: Block, args: Any
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """What each argument is: the clients' own, or the server's with its value."""
     variables = walk.plan.closed.jaxpr.invars
     returned = {v for v in walk.plan.closed.jaxpr.outvars if v in block.uses}

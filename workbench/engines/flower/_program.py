@@ -11,7 +11,7 @@ from jax.extend.core import Literal, Var
 from workbench._jax_compat.exported import without_folders
 from workbench.engines._artifact import pack
 from workbench.engines._client_loop import partial_avals
-from workbench.engines._interpreter import Server, Walk
+from workbench.engines._interpreter import PlanInterpreter, Server
 from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import ProgramError
 from workbench.plan import Cond, ControlFlow, Phase, Scan, Step, While, bind_here, control_flow
@@ -65,7 +65,7 @@ class Stages:
 class Block:
     """One jaxpr, that of the program or of a loop's body, as operations on numbered values."""
 
-    def __init__(self, walk: Walk, stages: Stages, constants: dict[str, Any]) -> None:
+    def __init__(self, walk: PlanInterpreter, stages: Stages, constants: dict[str, Any]) -> None:
         self.walk, self.stages, self.constants = walk, stages, constants
         self._numbers: dict[Any, int] = {}
         self._count = 0

@@ -24,8 +24,8 @@ from workbench._processes import temporary_folder
 from workbench.engines._client_loop import Pass, partial_avals
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
 from workbench.engines._engine import Engine
-from workbench.engines._remote_rows import HeldRows, at_hand
-from workbench.engines._run_recorder import Ledger, Progress, tell
+from workbench.engines._remote_rows import RemoteRows, materialize
+from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stage import edge_aval, from_edge, to_host
 from workbench.engines.spark import _session
 from workbench.errors import EngineError, ProgramError
@@ -157,9 +157,9 @@ class Spark(Engine):
             own.conf.set(name, value)
         return own
 
-    def _begin(self, plan: Plan, inputs: list[Any], ledger: Ledger) -> None:
+    def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:
         assert self._jobs is not None
-        self._jobs.begin(inputs, ledger)
+        self._jobs.begin(inputs, recorder)
 
     def _compute(self, work: Pass) -> None:
         assert self._jobs is not None
@@ -187,7 +187,7 @@ class Spark(Engine):
             jobs.write(ids, rows, self.write_to)
         except Exception as error:
             message = (
-                f"`write_to` failed for the results of `{record.name}` on {self.name}: {tell(error)}. It is a new "
+                f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. It is a new "
                 f'path, or a function of a DataFrame with the columns "client", {", ".join(map(repr, rows))}: choose '
                 "another path, or correct the function. The results are in this error's `run`."
             )
@@ -215,15 +215,15 @@ class _Jobs:
         self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the place of their arrays, which they keep alive
         self._states: dict[str, _State] = {}
         self._given: set[int] = set()
-        self._ledger: Ledger | None = None
+        self._ledger: RunRecorder | None = None
         self._numbers = iter(range(2**62))
         self._table: tuple[Any, tuple[Any, ...]] | None = None
 
-    def begin(self, inputs: Sequence[Any], ledger: Ledger) -> None:
+    def begin(self, inputs: Sequence[Any], recorder: RunRecorder) -> None:
         """Learns which arrays are the caller's: those go into tables."""
         self._given = {id(x) for x in inputs}
         self._inputs = list(inputs)  # so that no other array gets such an id
-        self._ledger = ledger
+        self._ledger = recorder
 
     def forget(self) -> None:
         """Takes everything of this run out of Spark."""
@@ -246,7 +246,7 @@ class _Jobs:
             if digest not in self._stages:
                 self._stages[digest] = self.context.broadcast(stage)
             server = self.context.broadcast(_encoded([*work.shared, *made]))
-        work.ledger.stage(work.stage, "sending rows", time.perf_counter() - started)
+        work.recorder.stage(work.stage, "sending rows", time.perf_counter() - started)
         started = time.perf_counter()
         path = self.folder / f"rows-{next(self._numbers)}" if spec.kept else None
         try:
@@ -271,7 +271,7 @@ class _Jobs:
         finally:
             with contextlib.suppress(Exception):
                 server.destroy()
-        work.ledger.stage(work.stage, "jobs", time.perf_counter() - started)
+        work.recorder.stage(work.stage, "jobs", time.perf_counter() - started)
         self._take(work, named, spec, table)
         if path is not None:
             self._hold(work, path, size)
@@ -304,7 +304,7 @@ class _Jobs:
         sent: list[Any] = []
         sources, made, states = [], [], {}
         for x in work.rows:
-            if isinstance(x, HeldRows) and (state := self._states.get(x.name)) and state.size == size:
+            if isinstance(x, RemoteRows) and (state := self._states.get(x.name)) and state.size == size:
                 states[state.path] = state
                 sources.append(f"s{list(states).index(state.path)}{state.names[x.name]}")
             elif isinstance(x, ReadRows) and isinstance(x.reader, _Clients):
@@ -314,7 +314,7 @@ class _Jobs:
                 made.append(to_host(x))
             else:
                 sources.append(f"a{len(sent)}")
-                sent.append(to_host(at_hand([x])[0]) if isinstance(x, HeldRows) else x)
+                sent.append(to_host(materialize([x])[0]) if isinstance(x, RemoteRows) else x)
         clients = next(
             (x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, _Clients)), None
         )
@@ -395,7 +395,7 @@ class _Jobs:
         started = time.perf_counter()
 
         def check() -> None:
-            work.ledger.check(work.stage, 0.0)
+            work.recorder.check(work.stage, 0.0)
             waited = time.perf_counter() - started
             if self.engine.timeout_seconds is not None and waited > self.engine.timeout_seconds:
                 message = (
@@ -405,7 +405,7 @@ class _Jobs:
                 )
                 raise EngineError(message, stage=work.stage)
 
-        what = f"workbench: {work.ledger.name}, stage {work.stage}"
+        what = f"workbench: {work.recorder.name}, stage {work.stage}"
         with self._told(work, named):
             return _in_group(self.context, what, job, check)
 
@@ -421,8 +421,8 @@ class _Jobs:
             if found is not None and named:
                 raise work.failed(named[int(found[1])], RuntimeError(found[2]), self.engine.name) from error
             message = (
-                f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {tell(error)}. No "
-                "executor said which clients it was computing: look at Spark's own log, and whether the driver's JVM "
+                f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {brief(error)}. "
+                "No executor said which clients it was computing: look at Spark's own log, and whether the driver's JVM "
                 "still runs; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
@@ -460,9 +460,9 @@ class _Jobs:
         where, seconds, compiling, sent, nan = told
         if nan is not None:
             raise work.nan(batch, work.function(1).out_names[int(nan)])
-        work.ledger.warmup_seconds += compiling / self.tasks
+        work.recorder.warmup_seconds += compiling / self.tasks
         if compiling:
-            work.ledger.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
+            work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         work.add(batch, [], seconds=seconds, where=where, sent=sent, held=True)
 
     def _hold(self, work: Pass, path: Path, size: int) -> None:
@@ -475,7 +475,7 @@ class _Jobs:
         for (name, _), v, label in zip(state.names.items(), work.phase.kept, work.function(1).out_names, strict=False):
             self._states[name] = state
             made_by = work.stage, label
-            rows = HeldRows(
+            rows = RemoteRows(
                 name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped
             )
             held.append(rows)
@@ -486,12 +486,12 @@ class _Jobs:
         if state is not None and not any(other is state for other in self._states.values()):
             shutil.rmtree(state.path, ignore_errors=True)
 
-    def _bring(self, wanted: Sequence[HeldRows]) -> list[Any]:
+    def _bring(self, wanted: Sequence[RemoteRows]) -> list[Any]:
         """Rows that the server or the caller reads: now they leave the clients."""
         from workbench.engines.spark._worker import decode, shapes_of
 
-        ledger = self._ledger
-        assert ledger is not None
+        recorder = self._ledger
+        assert recorder is not None
         tables = {}
         brought = []
         for rows in wanted:
@@ -499,18 +499,18 @@ class _Jobs:
             if state.path not in tables:
                 columns = [state.names[x.name] for x in wanted if x.name in state.names]
                 read = state.frame.select("number", *dict.fromkeys(columns))
-                tables[state.path] = self._asked(read.toArrow, rows, ledger)
+                tables[state.path] = self._asked(read.toArrow, rows, recorder)
             table, aval = tables[state.path], edge_aval(rows.aval)
             cells = dict(zip(table.column("number").to_pylist(), table.column(state.names[rows.name]), strict=True))
             shapes = shapes_of([jax.ShapeDtypeStruct((state.size, *aval.shape[1:]), aval.dtype)])
             parts = [decode(cells[number].as_buffer(), shapes)[0] for number in sorted(cells)]
             whole = np.concatenate(parts)[: aval.shape[0]]
-            ledger.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
+            recorder.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
             brought.append(from_edge(whole, rows.aval.dtype))
         return brought
 
-    def _asked(self, read: Callable[[], Any], rows: HeldRows, ledger: Ledger) -> Any:
-        check = lambda: ledger.check(rows.stage, 1.0)  # noqa: E731
+    def _asked(self, read: Callable[[], Any], rows: RemoteRows, recorder: RunRecorder) -> Any:
+        check = lambda: recorder.check(rows.stage, 1.0)  # noqa: E731
         try:
             return _in_group(self.context, f"workbench: {rows.label}", read, check)
         except EngineError:
@@ -518,7 +518,7 @@ class _Jobs:
         except Exception as error:
             message = (
                 f"the rows {rows.label} of stage {rows.stage} could not be read from {self.engine.name}: "
-                f"{tell(error)}. The server, or the caller of the program, reads them from the checkpointed "
+                f"{brief(error)}. The server, or the caller of the program, reads them from the checkpointed "
                 "table: look whether "
                 "`folder` can be read by all executors, or let the program reduce them."
             )
@@ -547,7 +547,7 @@ class _Jobs:
             fact = re.search(r"\[source\] ([^\n]*)", str(error))
             message = (
                 f"`read_from` gave {fact[1] if fact else 'an error'} on {self.engine.name}"
-                f'{"" if fact else ": " + tell(error)}. A table has a row for each client: the column "client" with '
+                f'{"" if fact else ": " + brief(error)}. A table has a row for each client: the column "client" with '
                 "its id, and one for each leaf of its data, of the shapes that the program was told. Rename or make "
                 "the columns: `read_from` takes a DataFrame too."
             )

@@ -37,7 +37,7 @@ class TriesSpecs(Protocol):
         ...
 
 
-class TrialDesk(WorkbenchWidget):
+class TrialController(WorkbenchWidget):
     """A view that tries other shardings of a program while the kernel stays free.
 
     One trial at a time runs in a thread; a new one, and the end of the view, stop it.
@@ -96,7 +96,7 @@ class TrialDesk(WorkbenchWidget):
 class _Trial:
     """One attempt in a thread; holds the view weakly, so that a forgotten view stops what it started."""
 
-    def __init__(self, view: TrialDesk, what_if: TriesSpecs, specs: Specs, compiled: bool) -> None:
+    def __init__(self, view: TrialController, what_if: TriesSpecs, specs: Specs, compiled: bool) -> None:
         self.cancel = threading.Event()
         self._what_if, self._specs, self._compiled = what_if, specs, compiled
         self._state: dict[str, Any] = {}

@@ -22,7 +22,7 @@ class CompileFor(Protocol):
         ...
 
 
-class CostDesk(WorkbenchWidget):
+class CostController(WorkbenchWidget):
     """A view that compiles for absent hardware while the kernel stays free.
 
     One compilation at a time runs in a thread; it ends with the view. What came of it stands beside the program's own
@@ -132,7 +132,7 @@ class CostDesk(WorkbenchWidget):
 class _Job:
     """One compilation in a thread; holds the view weakly, so that a forgotten view stops what it started."""
 
-    def __init__(self, view: CostDesk, compile_for: CompileFor, target: str, order: str) -> None:
+    def __init__(self, view: CostController, compile_for: CompileFor, target: str, order: str) -> None:
         self.target, self.cancel = target, threading.Event()
         self._order, self._compile_for = order, compile_for
         self._view = weakref.ref(view, lambda _: self.cancel.set())

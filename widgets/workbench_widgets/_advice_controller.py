@@ -36,7 +36,7 @@ class Searches(Protocol):
         ...
 
 
-class AdviceDesk(WorkbenchWidget):
+class AdviceController(WorkbenchWidget):
     """A view that computes advice once somebody asks, while the kernel stays free.
 
     Attributes:
@@ -85,7 +85,7 @@ class AdviceDesk(WorkbenchWidget):
             return
         advises = self._advises
         self._advice_job = Job(
-            self, f"{self._advice_place}job", lambda job: advises(**job.waiting), AdviceDesk._advised
+            self, f"{self._advice_place}job", lambda job: advises(**job.waiting), AdviceController._advised
         )
         self._advice_job.start()
 
@@ -127,7 +127,7 @@ class AdviceDesk(WorkbenchWidget):
 
             return searches(lock=lock or {}, compiled=compiled, found=found, **job.waiting)
 
-        self._search_job = Job(self, f"{self._advice_place}search_job", work, AdviceDesk._took_search)
+        self._search_job = Job(self, f"{self._advice_place}search_job", work, AdviceController._took_search)
         self._search_job.start()
 
     def stop_search(self) -> None:

@@ -50,7 +50,7 @@ class Run(Protocol):
         ...
 
 
-class RunDesk(WorkbenchWidget):
+class RunController(WorkbenchWidget):
     """A view that follows a run and can hold or end it."""
 
     requests: ClassVar[dict[str, str]] = {"pause_run": "pause", "resume_run": "resume", "stop_run": "stop"}
@@ -99,7 +99,7 @@ class RunDesk(WorkbenchWidget):
         super().close()
 
 
-def _follow(reference: "weakref.ref[RunDesk]") -> None:
+def _follow(reference: "weakref.ref[RunController]") -> None:
     # A paused run finishes no round, so nobody would tell the view that it is paused.
     last = ""
     while (view := reference()) is not None and view.comm is not None and view.followed is not None:

@@ -19,7 +19,7 @@ LONGEST_TEXT = 200_000
 Tap = Callable[[int], TapRecord]
 
 
-class ClientsDesk(WorkbenchWidget):
+class ClientsController(WorkbenchWidget):
     """A view that shows what the clients of a run do round by round, and opens one of them.
 
     Opening evaluates the program once more, in the kernel; whoever made the view gave it the function that does.
