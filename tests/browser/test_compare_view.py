@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 def test_a_tree_shows_both_programs_and_what_changed_most(harness: Harness):
     record = compared_trees()
     view = harness.mount(workbench_widgets.CompareView(record))
-    view.get_by_role("button", name="Call tree, A beside B").click()
+    view.get_by_role("button", name="Call tree, A next to B").click()
     rows = view.get_by_role("treegrid", name="Both programs by function, module and line").locator("[data-side]")
     expect(rows.first).to_contain_text("+2 MFLOP (+67 %)")
     expect(view.locator('[data-side="only last"]')).to_contain_text("new")

@@ -63,7 +63,7 @@ def play_the_propagation(page: Page, view: Locator) -> None:
     expect(view.locator("[data-value]").first).to_be_visible()
     view.get_by_label("First step").click()
     expect(counter).to_contain_text("beginning · 0 of")
-    expect(said).to_contain_text("the program itself says")
+    expect(said).to_contain_text("the program specifies")
     last = int((counter.text_content() or "").split()[-1])
     assert last > 2
     view.get_by_label("Step forward").click()

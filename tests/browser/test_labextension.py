@@ -1,4 +1,4 @@
-"""The labextension in JupyterLab: lines, cells, panels beside the notebook, and notebooks read without a kernel."""
+"""The labextension in JupyterLab: lines, cells, panels next to the notebook, and notebooks read without a kernel."""
 
 import json
 import os
@@ -41,16 +41,16 @@ def test_line_is_shown_in_its_cell_and_the_explorer_beside_the_notebook(lab_page
     active = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
     assert lab_page.evaluate(active) == 1
 
-    view.get_by_role("button", name="Beside the notebook").click()
+    view.get_by_role("button", name="Next to the notebook").click()
     docked = lab_page.locator(".workbench-dock section.wb")
     expect(docked).to_be_visible()
-    expect(lab_page.get_by_role("button", name="Shown beside the notebook")).to_be_visible()
+    expect(lab_page.get_by_role("button", name="Shown next to the notebook")).to_be_visible()
     docked.get_by_role("tab", name="Mesh").click()
     if folder := os.environ.get("WORKBENCH_PICTURES"):
         lab_page.screenshot(path=f"{folder}/docked.png")
     docked.get_by_role("button", name="Show in notebook").click()  # the panel knows its notebook
     expect(lab_page.locator(".workbench-mark").last).to_be_visible()
-    lab_page.get_by_role("button", name="Shown beside the notebook").click()
+    lab_page.get_by_role("button", name="Shown next to the notebook").click()
     expect(lab_page.locator(".workbench-dock")).to_have_count(0)
 
 

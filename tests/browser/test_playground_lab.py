@@ -29,7 +29,7 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
     expect(begin).to_be_enabled(timeout=180_000)
 
     skew = view.get_by_label("skew of labels (α)")
-    held = view.get_by_role("img", name="Who holds which digits: 8 clients")
+    held = view.get_by_role("img", name="Labels per client: 8 clients")
     before = held.get_attribute("aria-label")
     skew.focus()
     for _ in range(8):

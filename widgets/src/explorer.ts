@@ -49,11 +49,11 @@ function jumpButton(context: ViewContext): Child {
 function dockButton(context: ViewContext, title: string, host: HTMLElement): Child {
   if (!context.hasKernel || !hasLabextension()) return null;
   const dock = () => {
-    if (!askNotebook(host, { kind: "dock", title })) context.say("This page cannot show it elsewhere.");
+    if (!askNotebook(host, { kind: "dock", title })) context.say("This page cannot open another panel.");
   };
-  return button("Beside the notebook", dock, {
+  return button("Next to the notebook", dock, {
     class: "wb-dockbutton",
-    "data-tip": "Shows this in a panel of its own, so that cell and explorer are on the screen together.",
+    "data-tip": "Shows this in a separate panel, so that cell and explorer are on the screen together.",
   });
 }
 

@@ -45,7 +45,7 @@ def select(
         The same pytree, each leaf `[cohort, *shape]`. Its gradient is a row for every client, 0 for those not selected.
 
     Raises:
-        PlacementError: if a leaf has not one row per client, or if indices that are known are not numbers of
+        PlacementError: if a leaf does not have one row per client, or if indices that are known are not numbers of
             clients. Under a trace, indices below or above are taken as the first or the last client.
 
     Example:

@@ -48,7 +48,7 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
         What `fn` returns, each leaf with a leading axis of clients.
 
     Raises:
-        PlacementError: outside of a program, or if an argument has not one row per client.
+        PlacementError: outside of a program, or if an argument's leading axis is not the number of clients.
         ProgramError: if `fn` raises, or returns something that is not arrays.
 
     Example:

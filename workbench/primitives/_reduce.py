@@ -37,7 +37,7 @@ def reduce_sum(
         The sum at the server, `[*shape]`, dtype of `x` (small integers and bools widen as in `jnp.sum`).
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):
@@ -69,7 +69,7 @@ def reduce_max(
         The maximum at the server, `[*shape]`, dtype of `x`.
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):
@@ -101,7 +101,7 @@ def reduce_min(
         The minimum at the server, `[*shape]`, dtype of `x`.
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):

@@ -38,7 +38,7 @@ def reduce_mean(
         The mean at the server, `[*shape]`, dtype of `x` (of integers: the default float dtype).
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):
@@ -74,7 +74,7 @@ def reduce_weighted_mean(
     Returns:
         The mean at the server, `[*shape]`, dtype of `x`. Where all weights are zero the mean is 0, and so is its
         gradient.
-        A client of weight zero is absent: even a NaN of its does not count.
+        A client of weight zero is absent: its values, even NaN, are ignored.
 
     Raises:
         PlacementError: if `x` and `weight` come from different numbers of clients.
@@ -174,7 +174,7 @@ def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> A
         log Σ exp(x) at the server, `[*shape]`, dtype of `x`.
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` has not one row per client.
+        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=2):

@@ -166,7 +166,7 @@ export class Outputs {
   private leaveNote(host: Host, live: Widget | null, docked: Widget): void {
     const back = document.createElement("button");
     back.className = "jp-mod-styled workbench-back";
-    back.textContent = "Shown beside the notebook. Show it here";
+    back.textContent = "Shown next to the notebook. Show it here";
     back.addEventListener("click", () => docked.dispose());
     if (live) live.node.hidden = true;
     host.node.append(back);

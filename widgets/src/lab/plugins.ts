@@ -27,7 +27,7 @@ export function plugins(made: Modules): object[] {
   return [
     {
       id: "mapreduce-workbench:notebook",
-      description: "Links Workbench's views with the notebook that they stand in.",
+      description: "Links Workbench's views with their notebook.",
       autoStart: true,
       requires: [made.notebook.INotebookTracker],
       optional: [made.apputils.ICommandPalette, made.launcher.ILauncher],

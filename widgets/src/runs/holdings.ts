@@ -21,7 +21,7 @@ export class Holdings {
   private counts: readonly (readonly number[])[] = [];
 
   constructor(private readonly context: ViewContext) {
-    this.node.append(h("h4", {}, "Who holds which digits"), this.canvas, this.said);
+    this.node.append(h("h4", {}, "Labels per client"), this.canvas, this.said);
     const watch = new ResizeObserver(() => this.draw());
     watch.observe(this.node);
     context.signal.addEventListener("abort", () => watch.disconnect());
@@ -36,7 +36,7 @@ export class Holdings {
     const clients = `${formatCount(counts.length)} clients with ${range}`;
     const said = `${clients}; of a client's examples, ${share} are of its most frequent digit.`;
     this.said.textContent = said;
-    this.canvas.setAttribute("aria-label", `Who holds which digits: ${said}`);
+    this.canvas.setAttribute("aria-label", `Labels per client: ${said}`);
     this.draw();
   }
 

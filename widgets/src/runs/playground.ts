@@ -109,7 +109,7 @@ class Playground {
       `Run α = ${ALPHAS.map((alpha) => (alpha > 12 ? "none" : alpha)).join(", ")}`,
       () => this.start(ALPHAS.map((alpha) => ({ ...this.chosen(), alpha }))),
       {
-        "data-tip": "Three runs, one after the other, that differ in the skew of labels only.",
+        "data-tip": "Three runs, one after the other, that differ only in the heterogeneity of their labels.",
       },
     );
     const seeds = button(

@@ -584,7 +584,7 @@ class Timeline {
     const kinds = hits.reduce((sum, hit) => sum + hit, 0);
     return count
       ? `${formatCount(kinds)} of ${formatCount(data.names.length)} operations, ${formatCount(count)} spans, ${formatSeconds(seconds)}`
-      : "No operation of that name.";
+      : "No operation has that name.";
   }
 
   /** Another view chose an instruction: its spans stand out. */

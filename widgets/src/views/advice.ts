@@ -80,11 +80,11 @@ class Advice {
   private invite(): void {
     const can = this.context.state<boolean>("can_advise");
     const text =
-      "Looks for sharding, memory, precision and communication that can be better. Changes are compiled to verify " +
+      "Looks for sharding, memory, precision and communication that can be improved. Changes are compiled to verify " +
       "what they gain; that takes about as long as compiling the program a few times, and can be stopped.";
     this.sentence.textContent = can ? text : FROM_PROGRAM;
     this.list.hidden = true;
-    replace(this.detail, h("p", { class: "wb-note" }, can ? "No advice was asked for yet." : FROM_PROGRAM));
+    replace(this.detail, h("p", { class: "wb-note" }, can ? "No advice has been requested yet." : FROM_PROGRAM));
   }
 
   private item(finding: Finding): HTMLElement {

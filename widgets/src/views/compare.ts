@@ -221,7 +221,7 @@ export const compare: RenderView = (host, context) => {
   };
   const titles: [Face, string][] = [
     ["figures", "Figures"],
-    ["tree", "Call tree, A beside B"],
+    ["tree", "Call tree, A next to B"],
   ];
   const buttons = titles.map(([face, title]) => button(title, () => context.set("face", face), { "data-face": face }));
   const built = new Set<Face>();

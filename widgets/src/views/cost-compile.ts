@@ -75,7 +75,7 @@ class CompilePanel {
       label("devices", order),
       this.compile,
     );
-    const title = "Compile for hardware that is not here";
+    const title = "Compile for an ahead-of-time target";
     this.node = h(
       "section",
       { class: "wb-tile wb-compile", "aria-label": title },
@@ -102,7 +102,7 @@ class CompilePanel {
     const how = install
       ? "Its compiler is not installed: "
       : targets.length
-        ? "Compiled by the vendor's own compiler in a process of its own; nothing runs there. "
+        ? "Compiled by the vendor's own compiler in a separate process; nothing runs there. "
         : "None of its machines fits the axes of this mesh. ";
     replace(this.note, `${description}. ${how}`, install ? h("code", {}, install) : null, ` (${terms})`);
     this.follow();

@@ -38,7 +38,7 @@ it("axes are those of any stage", () => {
   ).toEqual(["a", "b"]);
 });
 
-it("FLOPs of a loop whose turns nobody knows are a lower bound or unknown, never zero", () => {
+it("FLOPs of a loop with an unknown number of iterations are a lower bound or unknown, never zero", () => {
   expect(totalFlops([{ flops: 10 }, { flops: null }])).toBe("at least 10 FLOP");
   expect(totalFlops([{ flops: null }])).toBe("unknown");
   expect(totalFlops([{ flops: 0 }])).toBe("0 FLOP");

@@ -49,7 +49,7 @@ class WhatIf {
   ) {
     this.base = this.known[0];
     this.settle();
-    const summary = h("summary", {}, "What if: more clients, a larger model, fewer at once, more devices?");
+    const summary = h("summary", {}, "What if: more clients, a larger model, a smaller chunk size, more devices?");
     this.section = h(
       "details",
       { class: "wb-whatif" },

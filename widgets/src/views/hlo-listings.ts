@@ -144,7 +144,7 @@ export class Listings {
     const made = pane(shown && this.files.length === 1 ? `Your source: ${shown[1]}` : "Your source", choose);
     this.mine = made;
     if (!shown || !this.chunk)
-      return made.place.append(h("p", { class: "wb-note wb-empty" }, "The source is not readable from here."));
+      return made.place.append(h("p", { class: "wb-note wb-empty" }, "The source file cannot be read."));
     const [file, title, lines] = shown;
     made.editor = this.chunk.createEditor({
       parent: made.place,

@@ -91,7 +91,7 @@ class MeshPane {
         const made = button(
           name,
           () => this.context.select({ axis: this.context.selection.axis === name ? null : name }),
-          { "data-axis": name, "data-tip": `Colour the groups of devices that talk to each other over ${name}.` },
+          { "data-axis": name, "data-tip": `Colour the groups of devices that communicate over ${name}.` },
         );
         return made;
       });

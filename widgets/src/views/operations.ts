@@ -284,7 +284,7 @@ class Operations {
       ...(has("shared")
         ? ["The compiler fused or combined instructions of several lines: this node has its share of them."]
         : []),
-      ...(has("at_least") ? ["A loop of unknown length is inside; one turn of it is counted."] : []),
+      ...(has("at_least") ? ["A loop of unknown length is inside; one iteration is counted."] : []),
       ...notes,
     ];
   }

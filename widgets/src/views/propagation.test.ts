@@ -19,7 +19,7 @@ it("ends where values are each other's reason", () => {
 });
 it("states what a frame decided", () => {
   const upper = (name: string) => name.toUpperCase();
-  expect(sentenceOf(MADE, 0, upper)).toBe("To begin with, the program itself says: data on X.");
+  expect(sentenceOf(MADE, 0, upper)).toBe("Before propagation, the program specifies: data on X.");
   expect(sentenceOf(MADE, 2, upper)).toBe("data: from y");
 });
 

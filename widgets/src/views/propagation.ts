@@ -71,7 +71,7 @@ export function sentenceOf({ why }: Propagation, frame: number, titleOf: (name: 
   if (frame === 0) {
     const named = arrived.slice(0, NAMED).map(({ name, axis }) => `${axis} on ${titleOf(name)}`);
     const more = arrived.length > NAMED ? ` and ${arrived.length - NAMED} more` : "";
-    return `To begin with, the program itself says: ${named.join(", ")}${more}.`;
+    return `Before propagation, the program specifies: ${named.join(", ")}${more}.`;
   }
   const [first] = arrived;
   const more = arrived.length > 1 ? ` (and ${arrived.length - 1} more in this step)` : "";
@@ -370,7 +370,7 @@ class Player {
       words.every((word) => `${title} ${leaf} ${line ?? ""}`.toLowerCase().includes(word));
     const from = 1 + values.findIndex(({ name }) => name === this.chosen);
     const found = [...values.slice(from), ...values.slice(0, from)].find(fits);
-    this.context.say(found ? found.title : "No sharded value is called so.");
+    this.context.say(found ? found.title : "No sharded value has that name.");
     if (found) this.choose(found.name);
   }
 

@@ -140,7 +140,7 @@ export class Trial {
       h("div", { class: "wb-menu" }, menus),
       this.effect(leaf, spec, moved),
       this.offers(leaf, spec),
-      moved ? button("Back to what it is", () => this.put(leaf, leaf.spec), { class: "wb-link" }) : null,
+      moved ? button("Reset", () => this.put(leaf, leaf.spec), { class: "wb-link" }) : null,
     );
     if (inside && focused !== undefined)
       this.menus.querySelector<HTMLElement>(`[data-dimension="${focused}"]`)?.focus();
@@ -183,7 +183,7 @@ export class Trial {
       h(
         "p",
         { class: "wb-note" },
-        "Every matrix is cut along its longest dimension that the axis divides; vectors stay as they are.",
+        "Every matrix is sharded along its longest dimension that the axis divides; vectors are not changed.",
       ),
     ];
   }
@@ -205,7 +205,7 @@ export class Trial {
         "p",
         { class: "wb-note" },
         copies(spec, this.sizes) > 1
-          ? `Held by ${plural(copies(spec, this.sizes), "device")} each: nothing cuts it further. One more axis:`
+          ? `Held by ${plural(copies(spec, this.sizes), "device")} each: nothing shards it further. One more axis:`
           : "One more axis:",
       ),
       h("ul", { class: "wb-candidates" }, found.slice(0, OFFERED).map(item)),
@@ -250,7 +250,7 @@ export class Trial {
       return h(
         "p",
         { class: "wb-note" },
-        "Nothing yet: choose other mesh axes for an array above; what that costs shows here, before anything runs.",
+        "Nothing yet: choose other mesh axes for an array above; its cost appears here before anything runs.",
       );
     const before = this.leaves.reduce((sum, leaf) => sum + bytesPerDevice(leaf, leaf.spec, this.sizes), 0);
     const after = this.leaves.reduce((sum, leaf) => sum + this.bytesOf(leaf), 0);

@@ -302,7 +302,7 @@ class Why {
     if (!shown())
       return replace(
         this.host,
-        h("p", { class: "wb-note" }, "Nothing is known of the propagation of this program yet: try other specs first."),
+        h("p", { class: "wb-note" }, "The propagation of this program is not known yet. Try other specs first."),
       );
     this.built = true;
     replace(this.host);

@@ -422,8 +422,8 @@ class _Jobs:
                 raise work.failed(named[int(found[1])], RuntimeError(found[2]), self.engine.name) from error
             message = (
                 f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {brief(error)}. "
-                "No executor said which clients it was computing: look at Spark's own log, and whether the driver's JVM "
-                "still runs; finished rounds are in this error's `run`."
+                "No executor said which clients it was computing: look at Spark's own log, and whether the driver's "
+                "JVM still runs; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
 
