@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 import workbench as wb
-from workbench.engines import Beam, ClientReader, Executor, Mesh, Sequential
+from workbench.engines import Beam, ClientReader, Executor, MeshEngine, Sequential
 
 FEATURES, HIDDEN, EXAMPLES, STEPS = 64, 128, 32, 5
 
@@ -262,7 +262,7 @@ def main() -> None:
     print(f"{'engine':28} {'ours':>11} {'by hand':>13} {'ratio':>8}")
     sizes = (chosen.clients[0], chosen.repetitions)
     compare("sequential", Sequential().run, by_hand(None, 1), *sizes)
-    compare("mesh", Mesh(chunk_size=None).run, by_hand(None, chosen.clients[0]), *sizes)
+    compare("mesh", MeshEngine(chunk_size=None).run, by_hand(None, chosen.clients[0]), *sizes)
     with ThreadPoolExecutor(2) as pool:
         compare("2 threads, 32 a task", Executor(pool, clients_per_task=32).run, by_hand(pool, 32), *sizes)
     try:

@@ -46,7 +46,7 @@ def _cases(tests: str) -> list[Any]:
     sys.path.insert(0, tests)
     import engine_contract
 
-    engine = wb.engines.Mesh(wb.make_mesh(clients=8))
+    engine = wb.engines.MeshEngine(wb.make_mesh(clients=8))
     found = []
     for case in engine_contract.CASES:
         run = engine.run(case.fn, engine_contract.start(), case.data())

@@ -6,13 +6,13 @@ import pytest
 from engine_contract import client_data, fedavg, start
 
 import workbench as wb
-from workbench.engines import ClientReader, Mesh, Sequential
+from workbench.engines import ClientReader, MeshEngine, Sequential
 from workbench.errors import EngineError
 
 
 @pytest.mark.parametrize("mesh", [None, "four"], ids=["no mesh", "four devices"])
 def test_results_are_those_of_the_oracle(mesh: Any):
-    engine = Mesh(wb.make_mesh(clients=4) if mesh else None)
+    engine = MeshEngine(wb.make_mesh(clients=4) if mesh else None)
     x, y = client_data()
     run = engine.run(fedavg, start(), ClientReader([(i, (x[i], y[i])) for i in range(5)]))
     np.testing.assert_allclose(run.results[0], Sequential().run(fedavg, start(), (x, y)).results[0], rtol=1e-5)
@@ -31,4 +31,4 @@ def test_failing_program_says_who_can_tell_more():
         return jax.pure_callback(refuse, jax.typeof(total), total)
 
     with pytest.raises(EngineError, match=r"(?s)`failing` failed on the mesh.*Sequential\(\)"):
-        Mesh().run(failing, np.ones(5, np.float32))
+        MeshEngine().run(failing, np.ones(5, np.float32))

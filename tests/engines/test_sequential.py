@@ -8,7 +8,7 @@ import pytest
 from engine_contract import CLIENTS, EngineContract, client_data, fedavg, start
 
 import workbench as wb
-from workbench.engines import ClientReader, Engine, Mesh, Observed, Sequential
+from workbench.engines import ClientReader, Engine, MeshEngine, Observed, Sequential
 from workbench.errors import EngineError, ProgramError
 
 
@@ -160,7 +160,7 @@ def test_emitted_values_are_heard_and_cost_nothing_else():
     assert {client.sent_bytes for client in again.clients} == {12}
 
 
-@pytest.mark.parametrize("make", [Sequential, Mesh], ids=["sequential", "mesh"])
+@pytest.mark.parametrize("make", [Sequential, MeshEngine], ids=["sequential", "mesh"])
 def test_second_run_traces_and_compiles_nothing(make: Any):
     traces: list[int] = []
 

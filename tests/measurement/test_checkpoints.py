@@ -7,24 +7,10 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from measurement_examples import bits, count, quiet
 
 from workbench.errors import DataError, EngineError, MeasureError, RoundError
 from workbench.measurement import Run, load_checkpoint, run_rounds
-
-quiet = {"progress": False}
-
-
-def count(state, round):
-    return state + 1, {"loss": 10.0 - state}
-
-
-def bits(state):
-    """Every leaf as raw bytes, typed keys by their words: equal bits, not nearly equal numbers."""
-    plain = [
-        jax.random.key_data(leaf) if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key) else leaf
-        for leaf in jax.tree.leaves(state)
-    ]
-    return [np.asarray(leaf).tobytes() for leaf in plain]
 
 
 def make_training():

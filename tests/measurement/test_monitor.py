@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from measurement_examples import FakeDevice
 
 from workbench.errors import MeasureError, MissingDependencyError
 from workbench.measurement import largest_arrays, live_bytes, watch_devices
@@ -25,22 +26,6 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
-
-
-class FakeDevice:
-    """An accelerator with a memory of its own that can be pulled out."""
-
-    platform, device_kind, local_hardware_id, process_index = "gpu", "Fake 9000", 0, 0
-
-    def __init__(self, number=0, stats=None):
-        self.id = number
-        self.stats = stats
-        self.gone = False
-
-    def memory_stats(self):
-        if self.gone:
-            raise RuntimeError("device lost")
-        return self.stats
 
 
 class FakeNvml:

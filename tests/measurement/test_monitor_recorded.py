@@ -3,26 +3,11 @@
 import sys
 
 import pytest
+from measurement_examples import FakeDevice
 
 from workbench.measurement._amdsmi import AmdSmiReader
 from workbench.measurement._nvml import NvmlReader
 from workbench.measurement._sampling import Sampler
-
-
-class FakeDevice:
-    """An accelerator with a memory of its own that can be pulled out."""
-
-    platform, device_kind, local_hardware_id, process_index = "gpu", "Fake 9000", 0, 0
-
-    def __init__(self, number=0, stats=None):
-        self.id = number
-        self.stats = stats
-        self.gone = False
-
-    def memory_stats(self):
-        if self.gone:
-            raise RuntimeError("device lost")
-        return self.stats
 
 
 class RecordedNvml:

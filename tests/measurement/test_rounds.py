@@ -9,26 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measurement_examples import bits, count, quiet
 
 from workbench.errors import EngineError, MeasureError, ProgramError, RoundError
 from workbench.measurement import Run, load_checkpoint, run_rounds
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]
-quiet = {"progress": False}
-
-
-def count(state, round):
-    return state + 1, {"loss": 10.0 - state}
-
-
-def bits(state):
-    """Every leaf as raw bytes, typed keys by their words: equal bits, not nearly equal numbers."""
-    plain = [
-        jax.random.key_data(leaf) if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key) else leaf
-        for leaf in jax.tree.leaves(state)
-    ]
-    return [np.asarray(leaf).tobytes() for leaf in plain]
 
 
 def test_rounds_pass_the_state_on_and_keep_the_metrics():

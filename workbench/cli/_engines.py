@@ -29,9 +29,9 @@ ENGINES = (
         "CPU devices, simulated meshes, two processes; compiled for TPUs and GPUs that are not attached",
     ),
     EngineEntry(
-        "engines.Mesh",
+        "engines.MeshEngine",
         "a mesh of devices, with a record of the run",
-        "wb.engines.Mesh(mesh).run(fn, *args)",
+        "wb.engines.MeshEngine(mesh).run(fn, *args)",
         "as wb.jit",
     ),
     EngineEntry(

@@ -11,7 +11,7 @@ from workbench.engines._federated_language import (
     FederatedComputation as FederatedComputation,
     to_federated_language as to_federated_language,
 )
-from workbench.engines._mesh import Mesh as Mesh
+from workbench.engines._mesh import MeshEngine as MeshEngine
 from workbench.engines._play import play as play
 from workbench.engines._ray import Ray as Ray
 from workbench.engines._sequential import Sequential as Sequential

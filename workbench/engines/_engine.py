@@ -12,7 +12,7 @@ import numpy as np
 from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader, ReadRows
-from workbench.engines._interpreter import PlanInterpreter, Run
+from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._remote_rows import materialize
 from workbench.engines._run_recorder import Progress, RunRecorder
 from workbench.engines._stage import is_key
@@ -103,7 +103,9 @@ class Engine(abc.ABC):
         plan = traced.plan
         if traced.emissions and not heard:
             plan = without_emissions(plan, traced.out_tree.num_leaves)
-        return traced, PlanInterpreter(plan, "", Run(self._compute, RunRecorder(plan.name, self.name, None, None)))
+        return traced, PlanInterpreter(
+            plan, "", RunContext(self._compute, RunRecorder(plan.name, self.name, None, None))
+        )
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - most have nothing to begin
         """What an engine does before the first stage of a run: nothing, mostly."""

@@ -14,7 +14,7 @@ from jax.extend.core import Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
 from workbench.engines._engine import as_struct, without_emissions
-from workbench.engines._interpreter import PlanInterpreter, Run, Server
+from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
@@ -159,7 +159,7 @@ class _Translation:
         self.language, self.framework = language, language.framework
         self.plan, self.walk = (
             plan,
-            PlanInterpreter(plan, "", Run(lambda _: None, RunRecorder(plan.name, "", None, None))),
+            PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "", None, None))),
         )
         self.symbols: list[tuple[str, Any]] = []
         self.values: dict[Var, Any] = {}

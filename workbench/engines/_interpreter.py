@@ -33,7 +33,7 @@ from workbench.plan import (
 
 
 @dataclasses.dataclass
-class Run:
+class RunContext:
     """What the walks of one run share."""
 
     compute: Callable[[Pass], None]
@@ -44,7 +44,7 @@ class Run:
 class PlanInterpreter(PythonInterpreter):
     """A plan with everything that is compiled once for it, however often it is evaluated."""
 
-    def __init__(self, plan: Plan, path: str, run: Run) -> None:
+    def __init__(self, plan: Plan, path: str, run: RunContext) -> None:
         self.plan, self.path, self.shared_run = plan, path, run
         self.phases = find_phases(plan, recompute=True)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}

@@ -21,7 +21,7 @@ from workbench.plan import ChunkSize, jit, listeners
 from workbench.records import RunRecord
 
 
-class Mesh(Engine):
+class MeshEngine(Engine):
     """Runs a program as `workbench.jit` does, and returns a record as the other engines do.
 
     Stages are compiled into one computation, so the record has no seconds of their own: see `workbench.measure`.

@@ -14,7 +14,7 @@ from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, walk_client
 from workbench.engines._engine import Engine
 from workbench.engines._expressions import is_opaque, named_values
-from workbench.engines._interpreter import PlanInterpreter, Run
+from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
 from workbench.plan import Traced, source_line, trace
@@ -114,7 +114,7 @@ class _Tap(Engine):
 
         traced = trace(fn, *shapes)
         return traced, PlanInterpreter(
-            traced.plan, "", Run(self._compute, RunRecorder(traced.plan.name, self.name, None, None))
+            traced.plan, "", RunContext(self._compute, RunRecorder(traced.plan.name, self.name, None, None))
         )
 
     def _compute(self, work: Pass) -> None:

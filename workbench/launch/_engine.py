@@ -29,7 +29,7 @@ class Host(Protocol):
     def line(self, label: str) -> CallQueue: ...
 
 
-class Engine(Protocol):
+class LaunchEngine(Protocol):
     """Where nodes can live."""
 
     name: str

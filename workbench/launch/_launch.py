@@ -3,7 +3,7 @@
 from typing import Literal
 
 from workbench.errors import ProgramError
-from workbench.launch._engine import Engine
+from workbench.launch._engine import LaunchEngine
 from workbench.launch._launched import Launched
 from workbench.launch._processes import Processes
 from workbench.launch._program import Program
@@ -14,7 +14,7 @@ _ENGINES = {"threads": Threads, "processes": Processes}
 
 def launch(
     program: Program,
-    on: Literal["threads", "processes"] | Engine = "threads",
+    on: Literal["threads", "processes"] | LaunchEngine = "threads",
     *,
     on_failure: Literal["stop", "continue"] = "stop",
 ) -> Launched:

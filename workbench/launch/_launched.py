@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from workbench.errors import ProgramError
 from workbench.launch._client import CallQueue, Client
-from workbench.launch._engine import Engine, Host
+from workbench.launch._engine import Host, LaunchEngine
 from workbench.launch._failures import failure_error, with_source_lines
 from workbench.launch._life import NodeLife
 from workbench.launch._nodes import Handle
@@ -35,7 +35,7 @@ class Launched:
     A program that nobody can reach any more, because this object and all its clients are gone, is stopped.
     """
 
-    def __init__(self, program: Program, engine: Engine, on_failure: Literal["stop", "continue"]) -> None:
+    def __init__(self, program: Program, engine: LaunchEngine, on_failure: Literal["stop", "continue"]) -> None:
         self.program = program
         self.engine: str = engine.name
         self._engine = engine

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from workbench.errors import NodeTimeoutError, ProgramError
 from workbench.launch._context import current_node
-from workbench.launch._engine import Engine
+from workbench.launch._engine import LaunchEngine
 from workbench.launch._launch import launch
 from workbench.launch._nodes import PyClassNode, ServiceNode
 from workbench.launch._program import Program
@@ -65,7 +65,7 @@ class AgentRun:
 
 def run_agent(
     agent: Agent,
-    on: Literal["here", "threads", "processes"] | Engine = "here",
+    on: Literal["here", "threads", "processes"] | LaunchEngine = "here",
     *,
     steps: int,
     actors: int = 1,

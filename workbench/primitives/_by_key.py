@@ -53,8 +53,8 @@ def reduce_by_key(
         group: their items are dropped, and so are their gradients.
 
     Raises:
-        PlacementError: if `values` or `keys` does not have one row per client, if they do not fit each other, or if known
-            keys are out of range.
+        PlacementError: if `values` or `keys` does not have one row per client, if they do not fit each other, or if
+            known keys are out of range.
 
     Example:
         >>> with program(clients=3):

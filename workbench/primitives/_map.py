@@ -306,11 +306,7 @@ def _jvp_together(
     def outputs_and_tangents(*values: Any) -> list[Any]:
         inputs, directions = values[: len(primals)], values[len(primals) :]
 
-        def of_moving(*points: Any) -> list[Any]:
-            supply = iter(points)
-            return jaxpr_as_fun(jaxpr)(*(next(supply) if moves else x for x, moves in zip(inputs, moving, strict=True)))
-
-        points = tuple(x for x, moves in zip(inputs, moving, strict=True) if moves)
+        of_moving, points = _along(jaxpr, inputs, moving)
         outputs, slopes = jax.jvp(of_moving, points, tuple(directions))
         return [*outputs, *(slope for slope, moves in zip(slopes, outputs_move, strict=True) if moves)]
 
@@ -326,6 +322,18 @@ def _jvp_together(
     ]
 
 
+def _along(
+    jaxpr: ClosedJaxpr, inputs: Sequence[Any], moving: Sequence[bool]
+) -> tuple[Callable[..., list[Any]], tuple[Any, ...]]:
+    """The jaxpr as a function of its moving inputs alone, and those inputs."""
+
+    def of_moving(*values: Any) -> list[Any]:
+        supply = iter(values)
+        return jaxpr_as_fun(jaxpr)(*(next(supply) if moves else x for x, moves in zip(inputs, moving, strict=True)))
+
+    return of_moving, tuple(x for x, moves in zip(inputs, moving, strict=True) if moves)
+
+
 class _Linearization:
     """Splits one client's jaxpr into (outputs, residuals) and a linear jaxpr of (residuals, tangents).
 
@@ -339,14 +347,7 @@ class _Linearization:
         self.outputs_move: list[bool] = []
 
     def outputs_and_residuals(self, *inputs: Any) -> list[Any]:
-        moved = [x for x, moves in zip(inputs, self.moving, strict=True) if moves]
-
-        def of_moving(*values: Any) -> list[Any]:
-            supply = iter(values)
-            return jaxpr_as_fun(self.jaxpr)(
-                *(next(supply) if moves else x for x, moves in zip(inputs, self.moving, strict=True))
-            )
-
+        of_moving, moved = _along(self.jaxpr, inputs, self.moving)
         outputs, tangent_fn = jax.linearize(of_moving, *moved)
         linear, found = _jax_compat.trace_to_jaxpr(
             lambda *t: tangent_fn(*t),

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench._processes import temporary_folder
+from workbench.engines._arguments import check_clients_per_batch
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows, batches
@@ -267,9 +268,4 @@ def _check(options: Any, runner: Any, clients_per_batch: Any, own_process: Any) 
             '["--direct_num_workers=2", …], one string for each.'
         )
         raise ProgramError(message)
-    if not isinstance(clients_per_batch, int) or isinstance(clients_per_batch, bool) or clients_per_batch < 1:
-        message = (
-            f"`Beam` was given clients_per_batch={clients_per_batch!r}. It is the number of clients in one element of "
-            "the PCollection: pass a positive int; 32 was fastest for small clients."
-        )
-        raise ProgramError(message)
+    check_clients_per_batch("Beam", "one element of the PCollection", clients_per_batch)

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 
 from workbench._processes import temporary_folder
+from workbench.engines._arguments import argument_of_source
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader
 from workbench.engines._run_recorder import brief
-from workbench.errors import EngineError, ProgramError
+from workbench.errors import EngineError
 
 
 class ClientFiles(ClientReader):
@@ -42,15 +43,8 @@ def read_clients(
         ProgramError: unless exactly one argument is given as shapes.
         EngineError: if the source cannot be read, or holds other clients than the program was told.
     """
-    told = [i for i, x in enumerate(args) if _is_told(x)]
-    if len(told) != 1:
-        message = (
-            f"`Beam.run` was given {len(told)} arguments as shapes and a `read_from`. The source's clients stand for "
-            "one argument: pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` in its place, and arrays "
-            "for the others."
-        )
-        raise ProgramError(message)
-    struct = args[told[0]]
+    position = argument_of_source("Beam", "source", args)
+    struct = args[position]
     clients = {x.shape[0] for x in jax.tree.leaves(struct)}
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
     with temporary_folder("clients-", folder) as at:
@@ -72,12 +66,7 @@ def read_clients(
                 "the source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)
-        yield [reader if i == told[0] else x for i, x in enumerate(args)]
-
-
-def _is_told(x: Any) -> bool:
-    leaves = jax.tree.leaves(x)
-    return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+        yield [reader if i == position else x for i, x in enumerate(args)]
 
 
 def save_rows(folder: Path, ids: Sequence[Any], rows: dict[str, Any], size: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from workbench.engines._artifact import read_header
 from workbench.engines._engine import as_struct, without_emissions
-from workbench.engines._interpreter import PlanInterpreter, Run
+from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, to_host
 from workbench.engines.flower import _app as _flower_app
@@ -83,7 +83,7 @@ def export_app(fn: Callable[..., Any], folder: str | Path, *args: Any, platforms
 def _traced(fn: Callable, args: Any) -> tuple[Traced, PlanInterpreter]:
     traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
     plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
-    return traced, PlanInterpreter(plan, "", Run(lambda _: None, RunRecorder(plan.name, "flower", None, None)))
+    return traced, PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "flower", None, None)))
 
 
 def _results(traced: Traced) -> list[Any]:

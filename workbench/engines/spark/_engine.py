@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench._processes import temporary_folder
+from workbench.engines._arguments import argument_of_source, check_clients_per_batch
 from workbench.engines._client_loop import Pass, partial_avals
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
 from workbench.engines._engine import Engine
@@ -531,16 +532,9 @@ class _Jobs:
             ProgramError: unless exactly one argument is given as shapes.
             EngineError: if the table cannot be read, or holds other clients than the program was told.
         """
-        told = [i for i, x in enumerate(args) if _is_told(x)]
-        if len(told) != 1:
-            message = (
-                f"`Spark.run` was given {len(told)} arguments as shapes and a `read_from`. The table's clients stand "
-                "for one argument: pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` in its place, and "
-                "arrays for the others."
-            )
-            raise ProgramError(message)
+        position = argument_of_source("Spark", "table", args)
         try:
-            reader = self._packed(source, args[told[0]])
+            reader = self._packed(source, args[position])
         except EngineError:
             raise
         except Exception as error:
@@ -552,7 +546,7 @@ class _Jobs:
                 "the columns: `read_from` takes a DataFrame too."
             )
             raise EngineError(message) from error
-        return [reader if i == told[0] else x for i, x in enumerate(args)]
+        return [reader if i == position else x for i, x in enumerate(args)]
 
     def _packed(self, source: Any, struct: Any) -> "_Clients":
         import pyarrow as pa
@@ -714,11 +708,6 @@ def _listed(x: np.ndarray) -> Any:
     return pa.array(plain) if plain.ndim == 1 else pa.array(list(plain.reshape(len(plain), -1)))
 
 
-def _is_told(x: Any) -> bool:
-    leaves = jax.tree.leaves(x)
-    return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
-
-
 def _check(session: Any, conf: Any, clients_per_batch: Any) -> None:
     if type(session).__module__.startswith("pyspark.sql.connect"):
         message = (
@@ -738,9 +727,4 @@ def _check(session: Any, conf: Any, clients_per_batch: Any) -> None:
             "started here: set them where you make yours, or pass its master instead of it."
         )
         raise ProgramError(message)
-    if not isinstance(clients_per_batch, int) or isinstance(clients_per_batch, bool) or clients_per_batch < 1:
-        message = (
-            f"`Spark` was given clients_per_batch={clients_per_batch!r}. It is the number of clients in one row of the "
-            "DataFrame: pass a positive int."
-        )
-        raise ProgramError(message)
+    check_clients_per_batch("Spark", "one row of the DataFrame", clients_per_batch)

@@ -52,7 +52,7 @@ from workbench.federated.algorithms._normalized import (
 )
 from workbench.federated.algorithms._personal import PersonalState as PersonalState, ditto as ditto, fedrep as fedrep
 from workbench.federated.algorithms._population import (
-    Population as Population,
+    PopulationState as PopulationState,
     branch_train_merge as branch_train_merge,
     papa as papa,
 )

@@ -13,7 +13,7 @@ from workbench.federated.algorithms._types import Batches, ClientBatches, Metric
 from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
 
 
-class Population(NamedTuple):
+class PopulationState(NamedTuple):
     """A model and its optimiser at every client (leaves `[clients, ...]`)."""
 
     members: Any
@@ -82,7 +82,7 @@ def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTr
         return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
 
     @program(clients=clients)
-    def population_round(state: Population, client_batches: ClientBatches) -> tuple[Population, Metrics]:
+    def population_round(state: PopulationState, client_batches: ClientBatches) -> tuple[PopulationState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
         (members, own), losses = map_fn(train, (*state, weight, batches))
         metrics = {"loss": reduce_weighted_mean(losses, weight)}
@@ -92,14 +92,14 @@ def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTr
             members = map_fn(
                 lambda own, mean: jax.tree.map(lambda x, m: keep * x + (1 - keep) * m, own, mean), (members, middle)
             )
-        return Population(members, own), metrics
+        return PopulationState(members, own), metrics
 
     @program(clients=clients)
-    def merged(state: Population) -> Any:
+    def merged(state: PopulationState) -> Any:
         return reduce_mean(state.members)
 
-    def init(params: Params) -> Population:
-        return Population(*at_every_client((params, optimizer.init(params)), clients))
+    def init(params: Params) -> PopulationState:
+        return PopulationState(*at_every_client((params, optimizer.init(params)), clients))
 
     return Algorithm(
         name=name, init=init, round=population_round, params_of=merged, personalize=lambda state, _: state.members
