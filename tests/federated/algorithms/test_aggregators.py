@@ -14,14 +14,14 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 
-RANDOM = np.random.default_rng(0)
 CLIENTS, SHAPE = 8, (3, 5)
 
 
 def rows(clients: int = CLIENTS) -> dict[str, Any]:
+    random = np.random.default_rng(0)
     return {
-        "w": jnp.asarray(RANDOM.normal(size=(clients, *SHAPE)), jnp.float32),
-        "b": jnp.asarray(RANDOM.normal(size=(clients, 4)), jnp.float32),
+        "w": jnp.asarray(random.normal(size=(clients, *SHAPE)), jnp.float32),
+        "b": jnp.asarray(random.normal(size=(clients, 4)), jnp.float32),
     }
 
 

@@ -13,9 +13,9 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 
-RANDOM = np.random.default_rng(0)
-A = jnp.asarray(RANDOM.normal(size=(12, 5)), jnp.float32)
-X = jnp.asarray(RANDOM.normal(size=(5, 2)), jnp.float32)
+_RANDOM = np.random.default_rng(0)
+A = jnp.asarray(_RANDOM.normal(size=(12, 5)), jnp.float32)
+X = jnp.asarray(_RANDOM.normal(size=(5, 2)), jnp.float32)
 
 
 @pytest.mark.parametrize("late", list(itertools.combinations(range(6), 2)), ids=str)
@@ -69,9 +69,10 @@ def test_the_gain_of_coding_grows_like_the_logarithm_of_the_workers() -> None:
 
 @pytest.mark.parametrize(("workers", "cached"), [(4, 200), (5, 80), (8, 300)], ids=["half", "a batch", "most"])
 def test_every_worker_decodes_its_new_batch_out_of_messages_and_its_cache(workers: int, cached: int) -> None:
+    random = np.random.default_rng(0)
     rows = 80 * workers // 1 if cached == 80 else 400
     plan = algorithms.plan_shuffle(rows, workers, cached, seed=1)
-    data = jnp.asarray(RANDOM.integers(2**32, size=(rows, 3), dtype=np.uint32))
+    data = jnp.asarray(random.integers(2**32, size=(rows, 3), dtype=np.uint32))
     batches = algorithms.coded_shuffle(plan, data)
     assert np.array_equal(batches, np.asarray(data)[plan.batches])
     program = wb.trace(lambda data: algorithms.coded_shuffle(plan, data))(data).plan

@@ -16,12 +16,11 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
 
-RANDOM = np.random.default_rng(0)
-
 
 def test_kmeans_ends_where_lloyds_algorithm_on_the_pooled_points_does() -> None:
+    random = np.random.default_rng(0)
     centres = np.array([[0, 0], [5, 0], [0, 5]], np.float32)
-    points = (centres[RANDOM.integers(3, size=(4, 30))] + RANDOM.normal(size=(4, 30, 2))).astype(np.float32)
+    points = (centres[random.integers(3, size=(4, 30))] + random.normal(size=(4, 30, 2))).astype(np.float32)
     start = points[0, :3]
     algorithm = algorithms.kmeans(clients=4)
     step, state = wb.jit(algorithm.round), algorithm.init(jnp.asarray(start))
@@ -42,7 +41,8 @@ def test_kmeans_ignores_padding_and_keeps_a_centre_that_nobody_is_near() -> None
 
 @pytest.mark.parametrize("shape", [(5, 40), (5, 4, 10), (5,)], ids=["rows", "matrices", "single values"])
 def test_histogram_is_numpys(shape: tuple[int, ...]) -> None:
-    x = RANDOM.normal(size=shape).astype(np.float32)
+    random = np.random.default_rng(0)
+    x = random.normal(size=shape).astype(np.float32)
     x.flat[:2] = [-2, 2]  # both ends
     counts = algorithms.histogram(jnp.asarray(x), bins=8, low=-2, high=2)
     assert counts.tolist() == np.histogram(x, bins=8, range=(-2, 2))[0].tolist()
@@ -54,19 +54,22 @@ def test_histogram_does_not_count_nan() -> None:
 
 @pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_quantile_is_numpys(q: float) -> None:
-    x = RANDOM.normal(size=(5, 41)).astype(np.float32)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(5, 41)).astype(np.float32)
     expected = np.quantile(x, q, method="inverted_cdf")
     assert float(algorithms.quantile(jnp.asarray(x), q)) == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_word_count_is_counters() -> None:
-    words = RANDOM.integers(-1, 6, size=(4, 50)).astype(np.int32)
+    random = np.random.default_rng(0)
+    words = random.integers(-1, 6, size=(4, 50)).astype(np.int32)
     counted = Counter(words.ravel().tolist())
     assert algorithms.word_count(jnp.asarray(words), 6).tolist() == [counted[word] for word in range(6)]
 
 
 def test_inverted_index_is_a_dictionarys() -> None:
-    words = RANDOM.integers(-1, 7, size=(4, 50)).astype(np.int32)
+    random = np.random.default_rng(0)
+    words = random.integers(-1, 7, size=(4, 50)).astype(np.int32)
     index = np.asarray(algorithms.inverted_index(jnp.asarray(words), 6))
     for word in range(6):  # 6 itself is outside of the vocabulary
         assert index[word].tolist() == [Counter(document.tolist())[word] for document in words]
@@ -101,7 +104,8 @@ def test_impossible_questions_are_refused(call: Any, says: str) -> None:
 
 
 def test_power_iteration_finds_the_first_singular_vector_of_all_rows() -> None:
-    rows = RANDOM.normal(size=(4, 6, 3)).astype(np.float32) * np.array([3, 1, 1], np.float32)
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(4, 6, 3)).astype(np.float32) * np.array([3, 1, 1], np.float32)
     algorithm = algorithms.power_iteration(clients=4)
     step, v = wb.jit(algorithm.round), algorithm.init(jnp.ones(3))
     for _ in range(30):
@@ -134,8 +138,9 @@ def linear(w: Any, batch: Any) -> Any:
 
 
 def tuning(clients: int) -> Any:
-    x = RANDOM.normal(size=(clients, 2, 4, 3)).astype(np.float32)
-    y = (x @ np.array([1, -1, 2], np.float32) + RANDOM.normal(size=(clients, 1, 1))).astype(np.float32)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(clients, 2, 4, 3)).astype(np.float32)
+    y = (x @ np.array([1, -1, 2], np.float32) + random.normal(size=(clients, 1, 1))).astype(np.float32)
     batches = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
     held_out = {name: value[:, 0] for name, value in batches.items()}
 
@@ -167,8 +172,9 @@ def test_hypergradients_agree_with_finite_differences() -> None:
 
 
 def test_hypergradients_of_client_weights_agree_with_finite_differences_through_several_rounds() -> None:
-    x = RANDOM.normal(size=(4, 2, 6, 3)).astype(np.float32)
-    y = (x @ np.array([1, -1, 2], np.float32) + RANDOM.normal(size=(4, 1, 1))).astype(np.float32)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(4, 2, 6, 3)).astype(np.float32)
+    y = (x @ np.array([1, -1, 2], np.float32) + random.normal(size=(4, 1, 1))).astype(np.float32)
     batches = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
 
     def make(settings: Any) -> algorithms.Algorithm:
@@ -188,8 +194,9 @@ def test_hypergradients_of_client_weights_agree_with_finite_differences_through_
 
 
 def _derivatives(clients: int) -> dict[str, tuple[Any, Any]]:
-    rows = jnp.asarray(RANDOM.normal(size=(clients, 4, 3)), jnp.float32)
-    batches = {"x": rows, "y": jnp.asarray(RANDOM.integers(2, size=(clients, 4)), jnp.float32)}
+    random = np.random.default_rng(0)
+    rows = jnp.asarray(random.normal(size=(clients, 4, 3)), jnp.float32)
+    batches = {"x": rows, "y": jnp.asarray(random.integers(2, size=(clients, 4)), jnp.float32)}
     kmeans, power = algorithms.kmeans(clients=clients), algorithms.power_iteration(clients=clients)
     newton = algorithms.newton(logistic, clients=clients, ridge=1.0)
     tune, tuned = tuning(clients)
