@@ -24,10 +24,10 @@ FIGURES = {
     "peak_bytes": "peak memory",
 }
 _PACKAGES = ("jax", "flax", "optax", "equinox", "dm-haiku", "keras", "numpyro", "blackjax")
-_HEAD = """# What of a program finds its line
+_HEAD = """# Attribution of figures to source lines
 
-Every figure of the call tree (`inspect(fn)(*args).call_tree`) is laid on the user's own lines and on functions or
-modules. This table says for programs out of published libraries which share of each figure finds such a place;
+Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to the user's own lines and on functions or
+modules. This table gives, for programs of published libraries, the share of each figure that has such a place;
 `python -m benchmarks.attribution --write docs/attribution.md` makes it again. The first number is the share on a line
 of the user's code, the second the share in a function or module, and in brackets stands how much of the first was
 inferred. "–": the program has none of it.

@@ -210,7 +210,7 @@ def _module(program: Any, asked: str) -> ModuleRecord:
         )
         raise InspectionError(message)
     message = (
-        f"`{asked}` received a {type(program).__name__}, which is no program. It reads a traced call, "
+        f"`{asked}` received a {type(program).__name__}, which is not a program. It reads a traced call, "
         "`wb.trace(fn)(*args)`, a record from `inspect`, a `Lowered` or `Compiled`, HLO text, or a file: pass one of "
         "these."
     )
@@ -228,8 +228,8 @@ def _bytes(given: int | str) -> int:
     found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", given)
     if found is None or found[2] not in _UNITS:
         message = (
-            f"`assert_peak_memory` received at_most={given!r}, which is no number of bytes. Write a number and one of "
-            f'{", ".join(unit for unit in _UNITS if unit)}: "16 GiB".'
+            f"`assert_peak_memory` received at_most={given!r}, which is not a number of bytes. Write a number and one "
+            f'of {", ".join(unit for unit in _UNITS if unit)}: "16 GiB".'
         )
         raise InspectionError(message)
     return int(float(found[1]) * _UNITS[found[2]])

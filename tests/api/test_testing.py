@@ -55,7 +55,7 @@ def test_peak_memory_is_compared_in_the_unit_that_is_written(summed):
     assert_peak_memory(summed, "1 KiB")
     with pytest.raises(AssertionError, match=f"The peak is {peak} B per device, more than {peak - 1} B"):
         assert_peak_memory(summed, peak - 1)
-    with pytest.raises(InspectionError, match="'3 miles', which is no number of bytes"):
+    with pytest.raises(InspectionError, match="'3 miles', which is not a number of bytes"):
         assert_peak_memory(summed, "3 miles")
 
 
@@ -74,7 +74,7 @@ def test_flops_are_those_of_the_products():
 
 
 def test_other_things_are_refused():
-    with pytest.raises(InspectionError, match="`assert_flops` received a list, which is no program"):
+    with pytest.raises(InspectionError, match="`assert_flops` received a list, which is not a program"):
         assert_flops([1], 0)
 
 

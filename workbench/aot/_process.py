@@ -166,7 +166,7 @@ class Worker:
         said = f" It last wrote: {words!r}." if words else ""
         message = (
             f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} A "
-            "compiler that dies raises no error, which is why it runs in a process of its own: this kernel is "
+            "compiler that dies raises no error, which is why it runs in a separate process: this kernel is "
             "unharmed, and the next request starts a new worker. Take a topology from `list_targets()`, a "
             "smaller program, or other options."
         )

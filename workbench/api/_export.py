@@ -118,7 +118,7 @@ def _read(path: Any) -> bytes:
     if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
         if not Path(path).exists() or Path(path).is_file():
             return Path(path).read_bytes()
-        given = f"{os.fspath(path)!r}, which is no regular file"
+        given = f"{os.fspath(path)!r}, which is not a regular file"
     else:
         given = f"{path!r:.100} ({type(path).__name__})"
     message = (

@@ -109,7 +109,7 @@ def _inspect_path(path: Path, options: dict[str, Any]) -> Record:
     if not path.is_file():
         message = (
             f"`inspect` received {str(path)!r}, and no file or directory of this name exists (looked in {Path.cwd()}). "
-            "A text of one line is taken for a path: pass the path of an HLO, StableHLO or record file, or the text "
+            "A text of one line is read as a path: pass the path of an HLO, StableHLO or record file, or the text "
             "of a whole module."
         )
         raise InspectionError(message)
@@ -273,7 +273,7 @@ def _read_record(text: str, what: str) -> Record:
         return Record.from_json(text)
     except ValueError as error:
         message = (
-            f"`inspect` received {what} of {len(text)} characters that starts like JSON, which is no record of this "
+            f"`inspect` received {what} of {len(text)} characters that starts like JSON, which is not a record of this "
             f"version of the workbench: {error} Pass what `record.to_json()` wrote."
         )
         raise InspectionError(message) from error

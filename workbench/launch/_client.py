@@ -144,7 +144,7 @@ def _call_within(keeps: Any, line: CallQueue, seconds: float, method: str, /, *a
         future.cancel()
         message = (
             f"The call `{method}` of node {line.endpoint.label!r} gave no answer within {seconds} s. The node may be "
-            "busy with other calls, slow, or hung (`Launched.state()` tells): wait longer with `within(seconds)`, "
+            "busy with other calls, slow, or hung (see `Launched.state()`): wait longer with `within(seconds)`, "
             "allow it more calls at once with `add_node(..., concurrency=n)`, or start fewer calls."
         )
         raise NodeTimeoutError(message, stage=line.endpoint.label) from None

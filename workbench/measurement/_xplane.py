@@ -234,7 +234,7 @@ def read_space(source: Path | bytes) -> Space:
     if not planes:
         fact = damage or "it holds no plane"
         msg = (
-            f"`open_profile` was given {where}, which is no profile of XLA: {fact}. A profile is the `*.xplane.pb` "
+            f"`open_profile` was given {where}, which is not a profile of XLA: {fact}. A profile is the `*.xplane.pb` "
             "file that `jax.profiler.stop_trace()` writes, as it was written: copy it again in binary mode."
         )
         raise ProfileError(msg)

@@ -60,8 +60,8 @@ def to_pandas(record: Any) -> "pd.DataFrame":
         columns = [field.name for field in dataclasses.fields(record[0])] if record else []
         return _frame(map(_fields, record), columns)
     message = (
-        f"`to_pandas` was given a `{type(record).__name__}`, which is no record. Tables are made of the records that "
-        "inspectors, cost and engines return, or of a sequence of such records: inspect the program first."
+        f"`to_pandas` was given a `{type(record).__name__}`, which is not a record. Tables are made of the records "
+        "that inspectors, cost and engines return, or of a sequence of such records: inspect the program first."
     )
     raise TypeError(message)
 

@@ -60,9 +60,9 @@ class ReplicaContext:
         """
         if op not in REDUCE:
             message = (
-                f"`all_reduce` was given op={op!r}, which is no way to combine replicas. Values of {self.num_replicas} "
-                f"replicas can be combined by {', '.join(map(repr, REDUCE))}: use one of these, or `merge_call(fn, "
-                "tree)` with a function of the values of all replicas."
+                f"`all_reduce` was given op={op!r}, which is not a way to combine replicas. Values of "
+                f"{self.num_replicas} replicas can be combined by {', '.join(map(repr, REDUCE))}: use one of "
+                "these, or `merge_call(fn, tree)` with a function of the values of all replicas."
             )
             raise PlacementError(message)
         return self._each("all_reduce", lambda x: REDUCE[op](x, self.axis), tree)

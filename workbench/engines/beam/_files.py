@@ -56,13 +56,13 @@ def read_clients(
             message = (
                 f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. A "
                 "source gives pairs `(client_id, data)`, ids of type str or int, data of the shapes that the program "
-                "was told, one pair for each client: put a `beam.Map` behind it that makes them so."
+                "expects, one pair for each client: put a `beam.Map` behind it that makes them so."
             )
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
                 f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the program "
-                f"was told {' and '.join(map(str, sorted(clients)))}. Each client stands once in the source: correct "
+                f"was told {' and '.join(map(str, sorted(clients)))}. Each client is in the source once: correct "
                 "the source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)

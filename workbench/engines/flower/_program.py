@@ -137,9 +137,9 @@ class Block:
         function = BatchFunction(self.walk.plan, phase, self.walk.path, 1)
         if not phase.divisible:
             message = (
-                f"`Flower.export` was given a program whose clients talk to each other in stage {function.stage} "
-                f"(`{function.name}`). Nodes of Flower talk to the server only: write that exchange as a reduction and "
-                "a broadcast."
+                f"`Flower.export` was given a program whose clients communicate with each other in stage "
+                f"{function.stage} (`{function.name}`). Nodes of Flower communicate with the server only: write that "
+                "exchange as a reduction and a broadcast."
             )
             raise ProgramError(message)
         shared = list(phase.shared.values())

@@ -542,7 +542,7 @@ class _Jobs:
             message = (
                 f"`read_from` gave {fact[1] if fact else 'an error'} on {self.engine.name}"
                 f'{"" if fact else ": " + brief(error)}. A table has a row for each client: the column "client" with '
-                "its id, and one for each leaf of its data, of the shapes that the program was told. Rename or make "
+                "its id, and one for each leaf of its data, of the shapes that the program expects. Rename or make "
                 "the columns: `read_from` takes a DataFrame too."
             )
             raise EngineError(message) from error
@@ -564,7 +564,7 @@ class _Jobs:
         if len(ids) != clients or len(set(ids)) != len(ids):
             message = (
                 f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them different, and the program was told "
-                f"{clients}. Each client stands once in the table: correct the table, or the shapes and `clients` of "
+                f"{clients}. Each client is in the table once: correct the table, or the shapes and `clients` of "
                 "the program."
             )
             raise EngineError(message)
@@ -723,7 +723,7 @@ def _check(session: Any, conf: Any, clients_per_batch: Any) -> None:
         raise ProgramError(message)
     if conf is not None and not isinstance(session, str):
         message = (
-            f"`Spark` was given a session of yours and conf={dict(conf)!r}. Settings are those of a session that is "
+            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings are those of a session that is "
             "started here: set them where you make yours, or pass its master instead of it."
         )
         raise ProgramError(message)

@@ -119,8 +119,8 @@ def _load_plain(path: str | Path, reader: str) -> Any:
         raise DataError(message) from error
     except Exception as error:  # a damaged pickle raises anything
         message = (
-            f"`{reader}` received {str(path)!r}, which is no trace of FedScale: {error or type(error).__name__}. The "
-            "file is a pickle of dictionaries of numbers: pass the file as FedScale's download script leaves it."
+            f"`{reader}` received {str(path)!r}, which is not a trace of FedScale: {error or type(error).__name__}. "
+            "The file is a pickle of dictionaries of numbers: pass the file as FedScale's download script leaves it."
         )
         raise DataError(message) from error
 
