@@ -1,4 +1,4 @@
-"""Measures how much of the public interface has known types, by `pyright --verifytypes`, and fails below 98 %."""
+"""Measures how much of the public interface has known types, by `pyright --verifytypes`, and fails below 99.9 %."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent.parent
-LEAST = 0.98
+LEAST = 0.999
 PACKAGES = ("workbench", "workbench_widgets")
 
 

@@ -39,7 +39,7 @@ class WhatIf:
     Args:
         call: The traced call; the shardings of its keyword arguments stay as they are.
         mesh: The mesh; by default that of `jax.set_mesh`.
-        target: Hardware that is not here.
+        target: An ahead-of-time target, such as "v5e:4x4".
         present: The record of the program as it is, from `inspect`, if there is one already.
         chunk_size: As for `inspect`.
     """
