@@ -1,8 +1,8 @@
 """Rounds over clients that are read from disk: `python -m benchmarks.out_of_core`.
 
 Speed: one round of federated averaging (the MLP of `benchmarks.rounds`, local SGD of 4 batches of 20, 250 KB per
-client) with the clients in a memory map (`engines.Mesh` on an `ArrayReader`) and the same round with all clients on the
-devices (`wb.jit`), interleaved in one process, and the same for programs with less work per client. Memory: a round
+client) with the clients in a memory map (`engines.MeshEngine` on an `ArrayReader`), and the same with all clients on
+the devices (`wb.jit`), interleaved in one process, and the same for programs with less work per client. Memory: a round
 over 10^4, 10^5 and 10^6 clients of 1 KB each, every number in a process of its own: the largest resident memory, and
 the largest of it that is not pages of the file.
 """
@@ -74,7 +74,7 @@ def measure_speed(devices: int, calls: int) -> None:
             reader = wb.engines.ArrayReader(on_disk(data, Path(folder)))
             resident = jax.device_put(data, jax.NamedSharding(mesh, jax.P("clients")))
             params = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
-            engine = wb.engines.Mesh()
+            engine = wb.engines.MeshEngine()
             forms = {
                 "resident": functools.partial(wb.jit(round_of), params, resident),
                 "from disk": functools.partial(engine.run, round_of, params, reader),
@@ -164,7 +164,7 @@ def measure_memory(clients: int) -> None:
         for start in range(0, clients, 10_000):
             written[start : start + 10_000] = np.float32(start % 7)
         del written
-        engine, reader = wb.engines.Mesh(), wb.engines.ArrayReader(np.load(path, mmap_mode="r"))
+        engine, reader = wb.engines.MeshEngine(), wb.engines.ArrayReader(np.load(path, mmap_mode="r"))
         done, peak = threading.Event(), {"VmRSS": 0, "RssAnon": 0}
 
         def watch() -> None:

@@ -4,14 +4,14 @@ WorkbenchError
 ├── PlacementError (ValueError)      clients, placements, weights, keys
 ├── MeshError (ValueError)           meshes, axes, devices, targets
 ├── ProgramError (TypeError)         the user's function and what it returns
-├── InspectionError (ValueError)     records that cannot be made from what was given
+├── InspectionError (ValueError)     arguments from which no record can be made
 ├── EngineError (RuntimeError)       a run that failed: carries `.stage`, `.client`
 │   ├── RoundError                   a round that failed: carries `.round` and `.run`, with the state before it
 │   └── NodeError                    a node of a launched program failed or cannot be reached
-│       └── NodeTimeoutError (TimeoutError)  it did not answer in time
-├── RecordError (ValueError)         JSON that is not that of a record of this version
+│       └── NodeTimeoutError (TimeoutError)  a node did not answer in time
+├── RecordError (ValueError)         JSON that is not a record of this version
 ├── MeasureError (ValueError)        measuring, watching or simulating with impossible settings
-├── ProfileError (ValueError)        files of profiles that cannot be read, or hold nothing of what was asked
+├── ProfileError (ValueError)        profiles that cannot be read, or that lack what was requested
 ├── DataError (ValueError)           files and arrays of client data
 ├── CommandError (RuntimeError)      the `workbench` command: ports, files, browsers
 ├── CourseError (ValueError)         exercises of the course that do not exist

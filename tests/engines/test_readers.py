@@ -11,7 +11,7 @@ import pytest
 from engine_contract import by_key, client_data, fedavg, hierarchical, rounds, start, until_good, weighted
 
 import workbench as wb
-from workbench.engines import ArrayReader, ClientReader, Mesh, ParquetReader, Sequential
+from workbench.engines import ArrayReader, ClientReader, MeshEngine, ParquetReader, Sequential
 from workbench.errors import DataError, EngineError, ProgramError
 
 
@@ -25,7 +25,7 @@ def mapped(folder: Path, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("clients_per_batch", ["auto", 1, 2, 3])
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_batches_give_the_results_of_the_oracle(tmp_path: Path, devices: int, clients_per_batch: Any):
-    engine = Mesh(wb.make_mesh(clients=devices) if devices > 1 else None, clients_per_batch=clients_per_batch)
+    engine = MeshEngine(wb.make_mesh(clients=devices) if devices > 1 else None, clients_per_batch=clients_per_batch)
     for program in (fedavg, until_good) if devices == 2 else (weighted,):
         run = engine.run(program, start(), ArrayReader(mapped(tmp_path, *client_data())))
         expected = Sequential().run(program, start(), client_data())
@@ -41,7 +41,7 @@ def test_loops_and_keys_read_the_clients_again(program: Any):
         read.append(1)
         return ((i, (x, y)) for i, (x, y) in enumerate(zip(*client_data(), strict=True)))
 
-    run = Mesh(clients_per_batch=2).run(program, start(), ClientReader(clients, clients=5))
+    run = MeshEngine(clients_per_batch=2).run(program, start(), ClientReader(clients, clients=5))
     expected = Sequential().run(program, start(), client_data())
     for a, b in zip(jax.tree.leaves(run.results), jax.tree.leaves(expected.results), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
@@ -50,7 +50,7 @@ def test_loops_and_keys_read_the_clients_again(program: Any):
 
 def test_nested_clients_and_a_mesh_with_another_axis():
     x = np.random.default_rng(1).normal(size=(2, 3, 3)).astype(np.float32)
-    engine = Mesh(jax.make_mesh((2, 2), ("pods", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2))
+    engine = MeshEngine(jax.make_mesh((2, 2), ("pods", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2))
     run = engine.run(hierarchical, start(), ArrayReader((x,)))
     np.testing.assert_allclose(run.results, Sequential().run(hierarchical, start(), (x,)).results, rtol=1e-5)
 
@@ -62,7 +62,7 @@ def test_kept_rows_come_back_in_order_and_gradients_read_twice():
         return rows, wb.reduce_sum(rows)
 
     x = np.arange(7, dtype=np.float32)
-    engine = Mesh(wb.make_mesh(clients=2), clients_per_batch=2)
+    engine = MeshEngine(wb.make_mesh(clients=2), clients_per_batch=2)
     rows, total = engine.run(rows_and_sum, np.float32(0.5), ArrayReader(x)).results
     np.testing.assert_allclose(rows, np.tanh(0.5 * x), rtol=1e-6)
     np.testing.assert_allclose(total, np.tanh(0.5 * x).sum(), rtol=1e-6)
@@ -77,7 +77,7 @@ def test_random_keys_of_clients_are_those_of_the_resident_program():
         return wb.reduce_sum(wb.map_fn(lambda k, x: x + jax.random.normal(k, x.shape), (keys, x)))
 
     x = np.ones((6, 4), np.float32)
-    read = Mesh(clients_per_batch=4).run(noise, jax.random.key(1), ArrayReader(x)).results
+    read = MeshEngine(clients_per_batch=4).run(noise, jax.random.key(1), ArrayReader(x)).results
     np.testing.assert_allclose(read, wb.jit(noise)(jax.random.key(1), x), rtol=1e-5)
 
 
@@ -93,7 +93,7 @@ def test_no_more_than_a_few_batches_are_alive():
                     most = max(most, alive)
                 yield names, leaves
 
-    class Counting(Mesh):
+    class Counting(MeshEngine):
         def _compute(self, work: Any) -> None:
             keep = work.keep
 
@@ -127,7 +127,7 @@ def test_failing_reader_ends_the_run_and_its_thread():
         return wb.reduce_sum(x)
 
     with pytest.raises(EngineError, match=r"could not read a client.*the disk is gone.*after client 2"):
-        Mesh(clients_per_batch=1).run(total, ClientReader(clients, clients=5))
+        MeshEngine(clients_per_batch=1).run(total, ClientReader(clients, clients=5))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("workbench-read")]
 
 
@@ -140,7 +140,9 @@ def test_run_is_cancelled_between_batches():
             cancel.set()
 
     with pytest.raises(EngineError, match="cancelled"):
-        Mesh(clients_per_batch=1).run(fedavg, start(), ArrayReader(client_data()), progress=progress, cancel=cancel)
+        MeshEngine(clients_per_batch=1).run(
+            fedavg, start(), ArrayReader(client_data()), progress=progress, cancel=cancel
+        )
     assert max(told) < 1
 
 
@@ -151,7 +153,7 @@ def test_rounds_on_an_engine_are_those_of_resident_clients(tmp_path: Path):
         return w, {"loss": loss}
 
     reader = ArrayReader(mapped(tmp_path, *client_data()))
-    engine = Mesh(clients_per_batch=2)
+    engine = MeshEngine(clients_per_batch=2)
     read = wb.run_rounds(step, start(), 3, data=reader, engine=engine, progress=False)
     resident = wb.run_rounds(step, start(), 3, data=client_data(), progress=False)
     np.testing.assert_allclose(read.state, resident.state, rtol=1e-5)
@@ -169,7 +171,7 @@ def test_parquet_file_is_read_in_batches(tmp_path: Path):
     def step(w: Any, data: Any) -> Any:
         return fedavg(w, (data["x"], data["y"]))
 
-    run = Mesh(clients_per_batch=3).run(step, start(), reader)
+    run = MeshEngine(clients_per_batch=3).run(step, start(), reader)
     np.testing.assert_allclose(run.results[0], Sequential().run(fedavg, start(), (x, y)).results[0], rtol=1e-5)
     with pytest.raises(DataError, match=r"column 'name' holds string.*numbers"):
         ParquetReader(tmp_path / "clients.parquet")
@@ -182,7 +184,7 @@ def test_parquet_file_is_read_in_batches(tmp_path: Path):
 def test_grain_data_set_is_a_source():
     grain = pytest.importorskip("grain")
     source = grain.MapDataset.source(list(zip(*client_data(), strict=True))).map_with_index(lambda i, pair: (i, pair))
-    run = Mesh(clients_per_batch=2).run(fedavg, start(), ClientReader(source))
+    run = MeshEngine(clients_per_batch=2).run(fedavg, start(), ClientReader(source))
     np.testing.assert_allclose(run.results[0], Sequential().run(fedavg, start(), client_data()).results[0], rtol=1e-5)
 
 
@@ -203,4 +205,4 @@ def test_array_reader_refuses_what_has_no_rows(arrays: Any, message: str):
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "all"])
 def test_wrong_batch_is_refused(size: Any):
     with pytest.raises(ProgramError, match=r"clients_per_batch.*positive int"):
-        Mesh(clients_per_batch=size)
+        MeshEngine(clients_per_batch=size)

@@ -99,7 +99,7 @@ class ParquetReader(ClientReader):
 
     Example:
         >>> reader = ParquetReader("clients.parquet", columns=["x", "y"])  # doctest: +SKIP
-        >>> wb.engines.Mesh().run(fedavg, w, reader)  # doctest: +SKIP
+        >>> wb.engines.MeshEngine().run(fedavg, w, reader)  # doctest: +SKIP
     """
 
     def __init__(self, path: str | Path, *, columns: Sequence[str] | None = None) -> None:

@@ -115,7 +115,7 @@ class Pass:
         """
         self._keep([np.asarray(x) for x in rows], len(batch.clients))
         self._done += len(batch.clients)
-        self.ledger.check(self.stage, self._done / self.clients)
+        self.recorder.check(self.stage, self._done / self.clients)
 
     def _keep(self, rows: Sequence[np.ndarray], clients: int) -> None:
         if self._kept is None:

@@ -13,7 +13,7 @@ from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
-from workbench.engines._run_recorder import Ledger, tell
+from workbench.engines._run_recorder import RunRecorder, brief
 from workbench.engines._stage import BatchFunction
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, ProgramError, WorkbenchError
@@ -44,7 +44,7 @@ class MeshEngine(Engine):
         >>> @wb.program(clients=3)
         ... def total(x):
         ...     return wb.reduce_sum(wb.map_fn(lambda row: row**2, x))
-        >>> float(Mesh().run(total, jax.numpy.arange(3.0)).results)
+        >>> float(MeshEngine().run(total, jax.numpy.arange(3.0)).results)
         5.0
     """
 
@@ -60,7 +60,7 @@ class MeshEngine(Engine):
         whole = isinstance(clients_per_batch, int) and not isinstance(clients_per_batch, bool)
         if clients_per_batch != "auto" and not (whole and clients_per_batch >= 1):
             message = (
-                f"`Mesh` was given clients_per_batch={clients_per_batch!r}. It is the number of clients of a "
+                f"`MeshEngine` was given clients_per_batch={clients_per_batch!r}. It is the number of clients of a "
                 '`ClientReader` that are on the devices at once: pass a positive int, or "auto" for rows of 64 MiB.'
             )
             raise ProgramError(message)
@@ -81,13 +81,13 @@ class MeshEngine(Engine):
             mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
             with self._streaming(None if mesh.empty else mesh):
                 return super().run(fn, *args, progress=progress, cancel=cancel)
-        ledger = Ledger(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
+        recorder = RunRecorder(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         try:
-            ledger.check("", 0.0)
+            recorder.check("", 0.0)
             with jax.set_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext():
                 started = time.perf_counter()
                 compiled = self._compiled(fn, args)
-                ledger.warmup_seconds = time.perf_counter() - started
+                recorder.warmup_seconds = time.perf_counter() - started
                 started = time.perf_counter()
                 results = jax.block_until_ready(compiled(*args))
         except WorkbenchError:
@@ -130,17 +130,17 @@ class MeshEngine(Engine):
         if streamed is None or streamed.mesh != mesh:
             size = None if self.clients_per_batch == "auto" else self.clients_per_batch
             streamed = self._streamed[one] = StreamedPass(one, mesh, self.chunk_size, size)
-        started, compiling = time.perf_counter(), work.ledger.warmup_seconds
+        started, compiling = time.perf_counter(), work.recorder.warmup_seconds
         try:
             stream(work, streamed)
         except WorkbenchError:
             raise
         except Exception as error:
             raise work.failed(Batch(0, tuple(range(work.clients)), []), error, "the mesh") from error
-        compiling = work.ledger.warmup_seconds - compiling
+        compiling = work.recorder.warmup_seconds - compiling
         where = f"{jax.default_backend()} x {streamed.shards}"
-        work.ledger.stage(work.stage, where, time.perf_counter() - started - compiling)
-        work.ledger.note(f"stage {work.stage} read its clients in batches of {streamed.size}")
+        work.recorder.stage(work.stage, where, time.perf_counter() - started - compiling)
+        work.recorder.note(f"stage {work.stage} read its clients in batches of {streamed.size}")
 
 
 _MESH: ContextVar[Any] = ContextVar("workbench_streaming_mesh", default=None)

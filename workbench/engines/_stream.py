@@ -108,7 +108,7 @@ def stream(work: Pass, streamed: StreamedPass) -> None:
             if compute is None:
                 began = time.perf_counter()
                 compute = streamed.compiled(totals, read.rows, shared)
-                work.ledger.warmup_seconds += time.perf_counter() - began
+                work.recorder.warmup_seconds += time.perf_counter() - began
             if unfinished is not None and one_at_a_time:
                 unfinished = reading.finish(*unfinished)
             kept, totals = compute(jnp.int32(read.batch.index), totals, read.rows, shared)

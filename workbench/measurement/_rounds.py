@@ -102,7 +102,7 @@ class Run:
             (`Run.load`, `list_runs`, `workbench runs`).
         name: Of the run, for trackers; default: that of the step.
         engine: One of `workbench.engines` that runs the step, a program, instead of a call here. `data` may then be a
-            `ClientReader`, whose clients need not fit in memory: `Mesh()` reads them again in every round.
+            `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again in every round.
 
     Raises:
         MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
