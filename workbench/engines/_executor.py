@@ -105,7 +105,7 @@ class Executor(Engine):
     def _travelling(self, work: Pass, size: int) -> tuple[str, bytes]:
         started = time.perf_counter()
         digest, stage = work.exported(size, self.platforms)
-        work.ledger.warmup_seconds += time.perf_counter() - started
+        work.recorder.warmup_seconds += time.perf_counter() - started
         return digest, stage
 
     def _size(self, clients: int, workers: int) -> int:
