@@ -276,6 +276,22 @@ def test_devices_stand_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
     assert view.locator('[data-device="5"]').evaluate(area) == "2 2"
 
 
+def test_a_collective_is_drawn_on_the_links_that_carry_it(harness: Harness):
+    record = torus(parts.mesh_record(axes=(("clients", 4), ("model", 2))), (2, 4)).replace(wraps=(False, True))
+    made = workbench_widgets.MeshView(record, collectives=parts.round_collectives())
+    view = harness.mount(made)
+    links = view.locator(".wb-link-busy")
+    expect(links).to_have_count(0)
+    view.get_by_label("Links that carry a collective").select_option("all-reduce.1")
+    assert made.selection["instruction"] == "all-reduce.1"
+    expect(links).to_have_count(8)  # two rings of four
+    expect(view.get_by_text("each link of the rings carries 3.81 KiB")).to_be_visible()
+    view.get_by_label("Arrange devices by").select_option("torus")
+    expect(view.locator(".wb-link-idle")).to_have_count(4 + 8)  # across and along the rows, closed
+    view.get_by_label("Links that carry a collective").select_option("")
+    expect(links).to_have_count(0)
+
+
 def test_device_says_which_clients_and_shards_live_on_it(harness: Harness):
     made = workbench_widgets.MeshView(parts.mesh_record(), sharding=parts.sharding_record(), names=("w", "b", "x"))
     view = harness.mount(made)

@@ -5,20 +5,29 @@ type State = Record<string, unknown>;
 type Listener = (...values: unknown[]) => void;
 export const NO_KERNEL = "This page has no kernel. Open the notebook and run its cells to ask for new numbers.";
 
-/** Values as Python wrote them, with bytes again where base64 stands for them. */
+/** Base64 as bytes; a loop, since `Uint8Array.from` with a function takes ten times as long. */
+function bytesOf(text: string): Uint8Array<ArrayBuffer> {
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+/** Values as Python wrote them, with bytes again where base64 stands for them; what is given is changed. */
 export function binary(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(binary);
   if (!value || typeof value !== "object") return value;
-  const held = value as State;
-  if (typeof held["wb-base64"] === "string")
-    return new DataView(Uint8Array.from(atob(held["wb-base64"]), (each) => each.charCodeAt(0)).buffer);
-  return Object.fromEntries(Object.entries(held).map(([key, item]) => [key, binary(item)]));
+  const held = value as State; // an array, too, has its items by their places
+  if (typeof held["wb-base64"] === "string") return new DataView(bytesOf(held["wb-base64"]).buffer);
+  for (const key of Object.keys(held)) {
+    const item = held[key];
+    if (item && typeof item === "object") held[key] = binary(item);
+  }
+  return held;
 }
 
 /** Text that was compressed by Python's gzip and written as base64. */
 export async function unpack(packed: string): Promise<string> {
-  const bytes = Uint8Array.from(atob(packed), (each) => each.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Blob([bytesOf(packed)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }
 

@@ -51,7 +51,8 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const part = few.length < groups.length ? `, of ${groups.length} rings the selected device's` : "";
   const how = torus ? "each link of the torus carries" : "each link of the rings carries";
   const around = links.some(({ wrap }) => wrap) ? " Dashed: what leaves at one end and enters at the other." : "";
-  const words = `${sending.name} over ${axes}: ${how} ${each} in one call${part} (rings in the mesh's order; the compiler may choose others).${around}`;
+  const aside = torus && torus.dimensions > 2 ? " Slanted: to another panel." : "";
+  const words = `${sending.name} over ${axes}: ${how} ${each} in one call${part} (rings in the mesh's order; the compiler may choose others).${around}${aside}`;
   return { links, idle, words };
 }
 
@@ -66,8 +67,8 @@ export function drawLinks(svg: SVGSVGElement, { links, idle }: Links, spotOf: (d
       viewBox: "0 0 6 6",
       refX: 5,
       refY: 3,
-      markerWidth: 7,
-      markerHeight: 7,
+      markerWidth: 11,
+      markerHeight: 11,
       orient: "auto",
       markerUnits: "userSpaceOnUse",
     },
