@@ -14,10 +14,15 @@ from workbench.plan._plan import plan_jaxpr
 CLIENTS = 4096
 
 
-def _chosen(width: int, steps: int, **choice: Any) -> int:
-    """For a client of `steps` products with a matrix of `width` × `width`, 2 × 16 × width² FLOPs each."""
+def _chosen(width: int, steps: int, *, trained: bool = False, **choice: Any) -> int:
+    """For a client of `steps` products with a matrix of `width` × `width`, 2 × 16 × width² FLOPs each.
+
+    The matrix is the same for all clients, or `trained`, so that each has its own after the first step.
+    """
 
     def train(w: Any, x: Any) -> Any:
+        if trained:
+            w = w + x.sum()
         return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, length=steps)[0]
 
     fed = wb.program(clients=CLIENTS)(lambda w, x: wb.reduce_mean(wb.map_fn(train, (wb.broadcast(w), x))))
@@ -39,7 +44,12 @@ def test_a_cpu_computes_clients_together_by_the_work_of_one_step_however_many_th
 
 
 def test_a_cpu_computes_a_client_whose_steps_fill_it_alone() -> None:
-    assert _chosen(512, 10, platform="cpu") == 1
+    assert _chosen(512, 10, trained=True, platform="cpu") == 1
+
+
+def test_a_cpu_computes_some_clients_together_whose_matrices_they_share() -> None:
+    assert _chosen(512, 10, platform="cpu") == 8
+    assert _chosen(4096, 10, platform="cpu") == 1
 
 
 def test_an_accelerator_computes_what_fits_in_a_quarter_of_its_memory() -> None:

@@ -133,13 +133,17 @@ def test_jit_rejects_what_is_no_number_of_clients(chunk_size: Any) -> None:
         wb.jit(fed, chunk_size=chunk_size)
 
 
-@pytest.mark.parametrize(("clients", "twice"), [(8, False), (16, True)], ids=["one per device", "two per device"])
-def test_gradient_makes_rows_again_only_where_devices_have_several_clients(clients: int, twice: bool) -> None:
+@pytest.mark.parametrize(
+    ("clients", "examples", "twice"),
+    [(8, 32768, False), (16, 4, False), (16, 32768, True)],
+    ids=["one per device", "two with small rows", "two with large rows"],
+)
+def test_gradient_makes_rows_again_only_where_keeping_them_takes_much(clients: int, examples: int, twice: bool) -> None:
     def loss(w: Any, x: Any) -> Any:
         train = lambda row: jnp.tanh(jnp.tanh(row @ w) @ w) @ w  # noqa: E731
         return jnp.sum(wb.reduce_mean(wb.map_fn(train, x)) ** 2)
 
-    shapes = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((clients, 4, 64), jnp.float32)
+    shapes = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((clients, examples, 64), jnp.float32)
     with under("Auto"):
         gradient = jax.grad(wb.program(clients=clients)(loss))
         ours, plain = (how(gradient).lower(*shapes).compile() for how in (wb.jit(chunk_size=1), jax.jit))

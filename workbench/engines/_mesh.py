@@ -34,7 +34,7 @@ class MeshEngine(Engine):
         mesh: Mesh to run on. Default: that of `jax.set_mesh`.
         chunk_size: As for `workbench.jit`.
         clients_per_batch: Clients of a `ClientReader` that are on the devices at once, rounded up to a multiple of the
-            devices. "auto": rows of 64 MiB, in batches that are equally large.
+            devices. "auto": rows of 16 MiB, in batches that are equally large.
 
     Raises:
         ProgramError: if `clients_per_batch` is neither "auto" nor a positive int.
@@ -61,7 +61,7 @@ class MeshEngine(Engine):
         if clients_per_batch != "auto" and not (whole and clients_per_batch >= 1):
             message = (
                 f"`MeshEngine` was given clients_per_batch={clients_per_batch!r}. It is the number of clients of a "
-                '`ClientReader` that are on the devices at once: pass a positive int, or "auto" for rows of 64 MiB.'
+                '`ClientReader` that are on the devices at once: pass a positive int, or "auto" for rows of 16 MiB.'
             )
             raise ProgramError(message)
         self.mesh = mesh

@@ -1,15 +1,22 @@
 """How many clients a device computes together."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr
 
 from workbench import _jax_compat
 from workbench.plan._count import count_jaxpr_work
+from workbench.plan._interpreter import Cond, Interpreter, Scan, While
 from workbench.plan._phases import Phase
 
 # Less work is not worth a turn of a loop of its own on a CPU (about 100 µs of arithmetic).
 _CPU_FLOPS_PER_TURN = 4e6
+# Clients whose matrix products share a factor are one larger product, which fills the cores better: up to so many.
+_CPU_FLOPS_PER_TURN_SHARED = 8e7
+_CPU_CLIENTS_SHARING = 8
 # An accelerator is filled by as many clients as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30
@@ -22,12 +29,16 @@ def choose_chunk_size(
 
     On a CPU one client at once is fastest unless a turn of the client's innermost loop is tiny: matrices of one client
     fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing several
-    clients in one. An accelerator wants as many as fit in a quarter of its memory.
+    clients in one. Where most of the work multiplies by weights that all clients share (frozen layers, evaluation),
+    several clients are one larger matrix. An accelerator wants as many as fit in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         jaxprs = [step.jaxpr for step in phase.steps if step.jaxpr is not None]
         work = sum(_flops(jaxpr) for jaxpr in jaxprs) / max(1, sum(_turns(jaxpr.jaxpr) for jaxpr in jaxprs))
-        return max(1, min(per_share, int(_CPU_FLOPS_PER_TURN // max(work, 1.0))))
+        together = int(_CPU_FLOPS_PER_TURN // max(work, 1.0))
+        if together < _CPU_CLIENTS_SHARING and _share_of_shared_products(phase) > 0.5:
+            together = min(_CPU_CLIENTS_SHARING, int(_CPU_FLOPS_PER_TURN_SHARED // max(work, 1.0)))
+        return max(1, min(per_share, together))
     room = _MEMORY_SHARE * (memory_bytes or _memory_bytes())
     return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
 
@@ -44,6 +55,62 @@ def _turns(jaxpr: Any) -> int:
         inside = sum(_turns(getattr(inner, "jaxpr", inner)) for inner in _jax_compat.inner_jaxprs(equation))
         total += equation.params["length"] * max(1, inside) if equation.primitive.name == "scan" else inside
     return total
+
+
+def _share_of_shared_products(phase: Phase) -> float:
+    """Which share of the matrix products' FLOPs has one factor that is the same for all clients."""
+    walk = _SharedProducts()
+    differs = dict.fromkeys(phase.rows, True) | dict.fromkeys(phase.shared, False)
+    for step in phase.steps:
+        if step.kind == "clients" and step.jaxpr is not None:
+            inputs = [differs.get(v, False) for v in step.equation.invars][-len(step.jaxpr.in_avals) :]
+            differs.update(zip(step.outputs, walk.run(step.jaxpr, inputs), strict=True))
+    return walk.shared / walk.all if walk.all else 0.0
+
+
+class _SharedProducts(Interpreter[bool]):
+    """FLOPs of matrix products, and of those with one factor that no client has for itself; values: it differs."""
+
+    def __init__(self) -> None:
+        self.all, self.shared, self.executions = 0.0, 0.0, 1
+
+    def constant(self, value: Any) -> bool:
+        return False
+
+    def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
+        if equation.primitive.name == "dot_general" and any(operands):
+            (contracting, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            flops = 2.0 * equation.outvars[0].aval.size * math.prod(left[d] for d in contracting) * self.executions
+            self.all += flops
+            self.shared += 0.0 if all(operands) else flops
+        return [any(operands)] * len(equation.outvars)
+
+    def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:
+        consts, carry, xs = flow.split(operands)
+        return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
+
+    def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
+        _, consts, carry = flow.split(operands)
+        return self._loop(flow.body, consts, carry, [], 1)
+
+    def _loop(
+        self, body: ClosedJaxpr, consts: list[bool], carry: list[bool], xs: list[bool], executions: int
+    ) -> list[bool]:
+        while True:  # a carried value differs from the turn on in which it is made from one that does
+            before, counted = list(carry), (self.all, self.shared)
+            self.executions *= executions
+            results = self.run(body, [*consts, *carry, *xs])
+            self.executions //= executions
+            carry = [a or b for a, b in zip(carry, results, strict=False)]
+            if carry == before:
+                return [*carry, *results[len(carry) :]]
+            self.all, self.shared = counted
+
+    def cond(self, flow: Cond[bool], operands: Sequence[bool]) -> list[bool]:
+        index, inputs = flow.split(operands)
+        branches = [self.run(branch, inputs) for branch in flow.bodies]
+        return [index or any(made) for made in zip(*branches, strict=True)]
 
 
 def _memory_bytes() -> int:

@@ -70,7 +70,7 @@ def find_phases(plan: Plan, *, recompute: bool) -> dict[int, list[Phase]]:
     """The phases of a plan by level.
 
     With `recompute`, rows that a later level reads are made again there when keeping them for every client would cost
-    more memory than the clients' own data do, or more than a fixed budget (rematerialisation).
+    more than a fixed budget (rematerialisation), so that memory stays flat in the number of clients.
     """
     if not any(step.kind in ("clients", "reduce") for step in plan.steps):
         return {}
@@ -109,9 +109,8 @@ class _Flow:
                 elif made_by.level < step.level:
                     crossing.add(v)
         crossing -= whole
-        data_bytes = sum(size_bytes(v) for v in plan.closed.jaxpr.invars)
         waiting = {v for v in crossing if not self._alone(self.producer[v])}
-        if recompute and sum(size_bytes(v) for v in waiting) > min(data_bytes, _KEPT_BYTES):
+        if recompute and sum(size_bytes(v) for v in waiting) > _KEPT_BYTES:
             crossing -= waiting - compared
         self.kept = whole | crossing
 
