@@ -170,7 +170,7 @@ class _Module:
         return self.network(self.observations, self.actions, rngs=nnx.Rngs(seed))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def _structure(module: _Module) -> tuple[Any, Any]:
     """A network without values."""
     from flax import nnx
@@ -178,7 +178,7 @@ def _structure(module: _Module) -> tuple[Any, Any]:
     return nnx.split(nnx.eval_shape(lambda: module._made(0)))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def _compiled(module: _Module) -> Callable[[Params, Any], Any]:
     return jax.jit(module)
 
