@@ -18,7 +18,6 @@ BOUNDED = {
     "workbench/engines/_remote.py: end_with_parent": "no arguments",
     "workbench/render/_theme.py: palette": "light and dark",
     "widgets/workbench_widgets/_bundle.py: *": "one per built file",
-    "widgets/workbench_widgets/_module.py: *": "one per static file",
     "widgets/workbench_widgets/_scopes.py: scope_of": "of one call",
     # Containers of modules
     "workbench/records/_base.py: _CLASSES": "one per class of records",
