@@ -1,11 +1,17 @@
-"""Does descending hypergradients beat random search at equal cost? `python -m benchmarks.hypergradients`.
+"""Does descending hypergradients beat a grid and random search at equal cost? `python -m benchmarks.hypergradients`.
 
-Two problems (handwritten digits with a linear model; ill-conditioned least squares) with a client and a server learning
-rate. The cost is counted in rounds forward: a step of the descent counts as four times its rounds, and random search
-gets as many trials as that makes. What both find is then run for more rounds.
+Two problems with five learning rates each, a server's and one for each part of the model: real handwritten digits with
+a network of two layers, and ill-conditioned least squares. With `--few` there are two, a client's and a server's.
+
+The cost is counted in rounds forward: a step of the descent counts as four times its rounds. A grid of three values per
+learning rate and random search get as many trials as that makes. What each finds is chosen by the held-out loss after
+`SHORT` rounds with one seed, and judged by that of other seeds, after `SHORT` and `LONG` rounds.
 """
 
+import argparse
 import json
+import os
+import time
 from typing import Any
 
 import jax
@@ -16,74 +22,140 @@ import scipy.stats
 
 import workbench as wb
 from workbench.federated import algorithms, data
-from workbench.federated.experiments import HypergradientSearch, RandomSearch
+from workbench.federated.experiments import Grid, HypergradientSearch, RandomSearch
 
-CLIENTS, SHORT, LONG = 8, 5, 40
-SPACE = {"lr": scipy.stats.loguniform(1e-3, 1.0), "server_lr": scipy.stats.loguniform(0.1, 10.0)}
+CLIENTS, SHORT, LONG = 8, 8, 40
+JUDGES = [100, 101, 102, 103, 104]
+LOW, HIGH = 1e-3, 1.0
 
 
-def digits() -> tuple[Any, Any, Any]:
-    train, _ = data.digits(CLIENTS, alpha=0.3, seed=0)
-    padded = jax.tree.map(jnp.asarray, data.pad_clients(train, batch_size=16, key=0).tree)
+def digits(seed: int) -> tuple[Any, Any, Any, Any]:
+    train, test = data.digits(CLIENTS, alpha=0.3, seed=seed)
+    padded = jax.tree.map(jnp.asarray, data.pad_clients(train, batch_size=16, key=seed).tree)
     batches = {name: padded[name][:, :4] for name in ("x", "y", "mask")}
+    x, y = jnp.asarray(test.x), jnp.asarray(test.y)
+
+    def losses(params: Any, x: Any, y: Any) -> Any:
+        hidden = jnp.tanh(x @ params["in"]["w"] + params["in"]["b"][None])
+        logits = hidden @ params["out"]["w"] + params["out"]["b"][None]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y)
 
     def loss(params: Any, batch: Any) -> Any:
-        logits = batch["x"] @ params["w"] + params["b"][None]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
-        return jnp.where(batch["mask"], losses, 0).sum() / jnp.maximum(batch["mask"].sum(), 1).astype(losses.dtype)
+        own = losses(params, batch["x"], batch["y"])
+        return jnp.where(batch["mask"], own, 0).sum() / jnp.maximum(batch["mask"].sum(), 1).astype(own.dtype)
 
-    return loss, {"w": jnp.zeros((64, 10)), "b": jnp.zeros(10)}, batches
+    def first(key: Any) -> Any:
+        one, two = jax.random.split(key)
+        layer = {"w": jax.random.normal(one, (64, 32)) / 8, "b": jnp.zeros(32)}
+        return {"in": layer, "out": {"w": jax.random.normal(two, (32, 10)) / 6, "b": jnp.zeros(10)}}
 
-
-def least_squares() -> tuple[Any, Any, Any]:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(CLIENTS, 4, 16, 20)) * np.logspace(0, -1.5, 20)
-    y = x @ random.normal(size=20) + 0.3 * random.normal(size=(CLIENTS, 1, 1))
-
-    def loss(w: Any, batch: Any) -> Any:
-        return ((batch["x"] @ w - batch["y"]) ** 2).mean()
-
-    return loss, jnp.zeros(20), {"x": jnp.asarray(x, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+    return loss, first, batches, lambda params: {"held out": losses(params, x, y).mean()}
 
 
-def compare(problem: Any, repeats: int) -> dict[str, Any]:
-    loss, params, batches = problem()
+def least_squares(seed: int) -> tuple[Any, Any, Any, Any]:
+    random = np.random.default_rng(seed)
+    parts = {"in": {"w": 1.0, "b": 0.3}, "out": {"w": 0.1, "b": 0.03}}  # deviations of the features of each part
+    w = jax.tree.map(lambda scale: random.normal(size=6) / scale, parts)
 
-    def make(lr: Any, server_lr: Any) -> Any:
-        optimizer, server = optax.sgd(lr), optax.sgd(server_lr)
-        return algorithms.fedavg(loss, clients=CLIENTS, client_optimizer=optimizer, server_optimizer=server)
+    def rows(*shape: int) -> Any:
+        x = jax.tree.map(lambda scale: random.normal(size=(*shape, 6)) * scale, parts)
+        y = sum(a @ b for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(w), strict=True))
+        y = y + 0.3 * random.normal(size=shape[:1] + (1,) * (len(shape) - 1))  # clients differ
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), {"x": x, "y": y})
 
-    def run(strategy: Any) -> Any:
-        return wb.sweep(
-            make,
-            SPACE,
-            params=params,
-            data=batches,
-            rounds=SHORT,
-            strategy=strategy,
-            progress=False,
-            rounds_per_call=SHORT,
-        )
+    def loss(params: Any, batch: Any) -> Any:
+        products = [x @ v for x, v in zip(jax.tree.leaves(batch["x"]), jax.tree.leaves(params), strict=True)]
+        return ((sum(products[1:], products[0]) - batch["y"]) ** 2).mean()
 
+    held_out, batches = rows(512), rows(CLIENTS, 4, 16)
+    return (
+        loss,
+        lambda key: jax.tree.map(lambda _: 0.1 * jax.random.normal(key, (6,)), parts),
+        batches,
+        lambda params: {"held out": loss(params, held_out)},
+    )
+
+
+def compare(problem: Any, repeats: int, few: bool) -> dict[str, Any]:
+    names = ["lr"] if few else ["in_w", "in_b", "out_w", "out_b"]
+    values = {name: (LOW, HIGH) for name in names} | {"server_lr": (0.1, 10.0)}
+    per_axis = 15 if few else 3  # 225 or 243 trials
+    cost = per_axis ** len(values)
+    starts, steps = 4, round(cost / 16)
     rows = []
     for seed in range(repeats):
-        descent = HypergradientSearch(metric="loss", steps=10, rounds=SHORT, trials=4, seed=seed)
-        # 4 starts × 10 steps, each about four times its rounds forward: 160 trials.
-        many = RandomSearch(trials=4 * 10 * 4, seed=seed)
-        found = {name: run(strategy) for name, strategy in (("descent", descent), ("random", many))}
-        row = {}
-        for name, result in found.items():
-            best = result.best("loss")
-            row[name] = {"short": float(result.final("loss")["mean"].min()), **best}
-            again = wb.sweep(
-                make, {k: [v] for k, v in best.items()}, params=params, data=batches, rounds=LONG, progress=False
+        loss, first, batches, evaluate = problem(seed)
+
+        def make(server_lr: Any, lr: Any = None, loss: Any = loss, **rates: Any) -> Any:
+            def scaled(gradient: Any, state: Any, params: Any = None) -> Any:
+                rate = {part: {name: rates.get(f"{part}_{name}", lr) for name in "wb"} for part in ("in", "out")}
+                return jax.tree.map(lambda g, by: -by * g, gradient, rate), state
+
+            client = optax.GradientTransformation(lambda params: (), scaled)
+            return algorithms.fedavg(
+                loss, clients=CLIENTS, client_optimizer=client, server_optimizer=optax.sgd(server_lr)
             )
-            ends = again.metrics(0, 0)["loss"]
-            row[name]["long"] = float(ends[-1])
+
+        def run(space: Any, strategy: Any, rounds: int, seeds: Any, of: Any = (first, batches, evaluate)) -> Any:
+            return wb.sweep(
+                make,
+                space,
+                params=of[0],
+                data=of[1],
+                evaluate=of[2],
+                rounds=rounds,
+                strategy=strategy,
+                seeds=seeds,
+                progress=False,
+                rounds_per_call=rounds,
+            )
+
+        drawn = {name: scipy.stats.loguniform(*ends) for name, ends in values.items()}
+        listed = {name: np.geomspace(*ends, per_axis).tolist() for name, ends in values.items()}
+        descent = HypergradientSearch(metric="held out", steps=steps, rounds=SHORT, trials=starts, seed=seed)
+        row: dict[str, Any] = {"load": os.getloadavg()[0]}
+        for name, space, strategy in (
+            ("descent", drawn, descent),
+            ("random", drawn, RandomSearch(trials=cost, seed=seed)),
+            ("grid", listed, Grid()),
+        ):
+            began = time.perf_counter()
+            best = run(space, strategy, SHORT, [seed]).best("held out")
+            seconds = time.perf_counter() - began
+            judged = run({k: [v] for k, v in best.items()}, Grid(), LONG, JUDGES)
+            ends = np.array([judged.metrics(0, judge)["held out"] for judge in JUDGES]) if _lasted(judged) else None
+            row[name] = {
+                "short": None if ends is None else float(ends[:, SHORT - 1].mean()),
+                "long": None if ends is None else float(ends[:, -1].mean()),
+                "seconds": seconds,
+                **best,
+            }
         rows.append(row)
-    return {"repeats": rows}
+        print(json.dumps(row), flush=True)
+    found = {"trials of grid and random": cost, "starts": starts, "steps": steps}
+    for name in ("grid", "random"):
+        for when in ("short", "long"):
+            pairs = [(_or_infinite(row["descent"][when]), _or_infinite(row[name][when])) for row in rows]
+            found[f"{name}, {when}"] = {
+                "descent better in": f"{sum(a < b for a, b in pairs)} of {len(pairs)}",
+                "median loss of descent": float(np.median([a for a, _ in pairs])),
+                "median of the other": float(np.median([b for _, b in pairs])),
+            }
+    return found
+
+
+def _lasted(result: Any) -> bool:
+    return set(result.trials["status"]) == {"finished"}
+
+
+def _or_infinite(value: float | None) -> float:
+    return np.inf if value is None else value
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--few", action="store_true")
+    arguments = parser.parse_args()
     for one in (digits, least_squares):
-        print(one.__name__, json.dumps(compare(one, 2), indent=1), flush=True)
+        print(one.__name__, json.dumps(compare(one, arguments.repeats, arguments.few), indent=1), flush=True)

@@ -343,3 +343,49 @@ def test_the_mean_of_adapters_is_exact_where_a_is_frozen() -> None:
     ]
     merged = algorithms.merge_adapters(frozen, together.params)["w"]
     np.testing.assert_allclose(merged, sum(products) / 2, rtol=1e-5, atol=1e-6)
+
+
+VOCABULARY, WIDTH = 12, 16
+
+
+def transformer() -> dict[str, Any]:
+    """The parameters of one causal layer of attention and one of ReLU, with tied embeddings."""
+    random = np.random.default_rng(0)
+
+    def matrix(rows: int, columns: int) -> Any:
+        return jnp.asarray(random.normal(size=(rows, columns)) / np.sqrt(rows), jnp.float32)
+
+    attention = {name: matrix(WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
+    mlp = {"up": matrix(WIDTH, 4 * WIDTH), "down": matrix(4 * WIDTH, WIDTH)}
+    return {"embed": matrix(VOCABULARY, WIDTH), "attention": attention, "mlp": mlp}
+
+
+def token_loss(params: Any, tokens: Any) -> Any:
+    x = params["embed"][tokens[:, :-1]]
+    query, key, value = (x @ params["attention"][name] for name in ("query", "key", "value"))
+    scores = jnp.einsum("btd,bsd->bts", query, key) / np.sqrt(WIDTH)
+    mask = jnp.tril(jnp.ones(scores.shape[1:], bool))
+    weights = jax.nn.softmax(jnp.where(mask[None], scores, -1e9), axis=-1)
+    x = x + jnp.einsum("bts,bsd->btd", weights, value) @ params["attention"]["out"]
+    x = x + jax.nn.relu(x @ params["mlp"]["up"]) @ params["mlp"]["down"]
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["embed"].T, tokens[:, 1:]).mean()
+
+
+def test_lora_of_a_frozen_transformer_starts_as_it_and_learns_the_clients_text() -> None:
+    frozen = transformer()
+    tokens = jnp.arange(9)[None, None, None] + jnp.arange(4)[None, None, :, None]  # counting upwards
+    tokens = jnp.broadcast_to(tokens % VOCABULARY, (2, 4, 4, 9))
+    algorithm = algorithms.fedlora(token_loss, frozen, clients=2, client_optimizer=optax.sgd(0.5))
+    adapters = algorithms.init_adapters(frozen, 2, jax.random.key(0), select=lambda path: "attention" in path)
+    assert set(adapters) == {f"attention.{name}" for name in ("query", "key", "value", "out")}
+    # b is 0, so the adapted model is the frozen one: section 4.1 of the paper.
+    merged = algorithms.merge_adapters(frozen, adapters)
+    assert float(token_loss(merged, tokens[0, 0])) == float(token_loss(frozen, tokens[0, 0]))
+    step, state = jax.jit(algorithm.round), algorithm.init(adapters)
+    for _ in range(20):
+        state, metrics = step(state, tokens)
+    assert float(metrics["loss"]) < 0.5 * float(token_loss(frozen, tokens[0, 0]))
+    plan = wb.trace(algorithm.round)(state, tokens).plan
+    sent = sum(stage.moved_bytes for stage in plan.stages if stage.kind == "reduce") / 2
+    adapted = 4 * 4 * 2 * (WIDTH + WIDTH)  # four matrices of rank 2, in bytes
+    assert adapted <= sent <= adapted + 16  # and the numbers of the metrics

@@ -8,12 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from algorithm_registry import (
+    AGGREGATORS,
+    ALGORITHMS,
+    CLIENTS,
+    COMPRESSORS,
+    SGD,
+    WITHOUT_A_MODEL,
+    Case,
+    public_functions,
+)
 
 import workbench as wb
 from workbench.federated import algorithms
 from workbench.federated.experiments import sweep
 
-CLIENTS = 3
 RANDOM = np.random.default_rng(0)
 BATCHES = {
     "x": jnp.asarray(RANDOM.normal(size=(CLIENTS, 2, 4, 5)), jnp.float32),
@@ -44,53 +53,78 @@ def of_haiku() -> tuple[Any, Any]:
 
 
 MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {"NNX": of_nnx, "Equinox": of_equinox, "Haiku": of_haiku}
-SGD = optax.sgd(0.05)
 
 
-def every_algorithm(loss: Any, first: Callable[[str], bool]) -> dict[str, Any]:
-    common = {"clients": CLIENTS}
-    return {
-        "FedAvg": algorithms.fedavg(loss, **common, client_optimizer=SGD),
-        "FedAdam": algorithms.fedopt(loss, **common, client_optimizer=SGD, server_optimizer=optax.adam(0.01)),
-        "SCAFFOLD": algorithms.scaffold(loss, **common, learning_rate=0.05),
-        "Mime-lite": algorithms.mime_lite(loss, **common, optimizer=optax.sgd(0.05, momentum=0.9)),
-        "DiLoCo": algorithms.diloco(loss, **common, inner_optimizer=optax.adam(0.01)),
-        "FedNova": algorithms.fednova(loss, **common, client_optimizer=SGD),
-        "FedDyn": algorithms.feddyn(loss, **common, learning_rate=0.05, alpha=1.0),
-        "FedLin": algorithms.fedlin(loss, **common, learning_rate=0.05),
-        "FedBuff": algorithms.fedbuff(loss, **common, client_optimizer=SGD),
-        "Ditto": algorithms.ditto(loss, **common, client_optimizer=SGD, strength=0.1),
-        "FedRep": algorithms.fedrep(loss, **common, client_optimizer=SGD, is_personal=first),
-        "APFL": algorithms.apfl(loss, **common, learning_rate=0.05),
-        "MAML": algorithms.maml(loss, **common, inner_optimizer=SGD, server_optimizer=SGD),
-        "PAPA": algorithms.papa(loss, **common, optimizer=optax.adam(0.01), keep=0.9),
-        "PowerSGD": algorithms.fedavg(loss, **common, client_optimizer=SGD, aggregator=algorithms.power_sgd_mean(1)),
-        "Krum": algorithms.fedavg(loss, **common, client_optimizer=SGD, aggregator=algorithms.krum(0)),
-    }
+def model_of(library: str) -> tuple[Any, Callable[[Any, Any], Any]]:
+    params, apply = MODELS[library]()
+    return params, lambda params, batch: ((apply(params, batch["x"]) - batch["y"]) ** 2).mean()
+
+
+def passes_through(case: Case, loss: Any, params: Any) -> tuple[Any, Any]:
+    """The forms of the metrics of a round, and of the parameters after it; a round keeps the form of its state."""
+    algorithm, start = case.make(loss, params), case.start(params)
+
+    def run(start: Any) -> Any:
+        state = algorithm.init(start)
+        after, metrics = algorithm.round(state, case.batches(BATCHES))
+        return state, after, metrics, algorithm.params_of(after)
+
+    # Haiku and Equinox add biases to batches of another rank.
+    with jax.numpy_rank_promotion("allow"):
+        before, after, metrics, found = jax.eval_shape(run, start)
+    assert alike(after, before)
+    return metrics, found
+
+
+def alike(found: Any, params: Any) -> bool:
+    """Whether two pytrees have the same structure, shapes and dtypes."""
+    forms = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (found, params)]
+    return jax.tree.structure(found) == jax.tree.structure(params) and forms[0] == forms[1]
 
 
 @pytest.mark.parametrize("library", MODELS)
-def test_a_model_of_this_library_passes_through_every_algorithm(library: str) -> None:
-    params, apply = MODELS[library]()
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_model_of_this_library_passes_through_this_algorithm(name: str, library: str) -> None:
+    params, loss = model_of(library)
+    metrics, after = passes_through(ALGORITHMS[name], loss, params)
+    assert metrics["loss"].shape == ()
+    assert alike(after, ALGORITHMS[name].start(params))
 
-    def loss(params: Any, batch: Any) -> Any:
-        return ((apply(params, batch["x"]) - batch["y"]) ** 2).mean()
 
-    paths = [
-        jax.tree_util.keystr(path, simple=True, separator=".")
-        for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]
-    ]
-    form = jax.tree.structure(params)
-    # Haiku and Equinox add biases to batches of another rank.
+@pytest.mark.parametrize("library", MODELS)
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_updates_of_this_library_pass_through_this_aggregator(name: str, library: str) -> None:
+    params, loss = model_of(library)
+    case = Case(
+        lambda loss, params: algorithms.fedavg(
+            loss, clients=CLIENTS, client_optimizer=SGD, aggregator=AGGREGATORS[name]()
+        )
+    )
+    _, after = passes_through(case, loss, params)
+    assert alike(after, params)
+
+
+@pytest.mark.parametrize("library", MODELS)
+def test_a_model_of_this_library_learns(library: str) -> None:
+    params, loss = model_of(library)
     with jax.numpy_rank_promotion("allow"):
-        for name, algorithm in every_algorithm(loss, lambda path: path == paths[0]).items():
-            state, metrics = jax.eval_shape(lambda p, a=algorithm: a.round(a.init(p), BATCHES), params)
-            assert metrics["loss"].shape == (), name
-            assert jax.tree.structure(jax.eval_shape(algorithm.params_of, state)) == form, name
         algorithm = algorithms.fedopt(loss, clients=CLIENTS, client_optimizer=SGD, server_optimizer=optax.adam(0.02))
         run = wb.run_rounds(wb.jit(algorithm.round), algorithm.init(params), 5, data=BATCHES, progress=False)
     losses = run.history.summary()["loss"]
     assert losses.iloc[-1] < losses.iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "listed"),
+    [
+        (algorithms.Algorithm, ALGORITHMS.keys() | WITHOUT_A_MODEL),
+        (algorithms.Aggregator, AGGREGATORS.keys()),
+        (algorithms.Compressor, COMPRESSORS.keys()),
+    ],
+    ids=["algorithms", "aggregators", "compressors"],
+)
+def test_the_registry_of_the_tests_has_every_public_one(kind: type, listed: Any) -> None:
+    assert public_functions(kind) == set(listed)
 
 
 def test_a_sweep_trains_an_equinox_model() -> None:

@@ -52,6 +52,12 @@ def test_what_datasets_saved_is_read(tmp_path: Path) -> None:
     assert load_tokens(tmp_path / "saved", length=2, client="who")["b"]["y"].tolist() == [[2, 3], [4, 5]]
 
 
+def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
+    (tmp_path / "saved" / "train").mkdir(parents=True)
+    with pytest.raises(DataError, match="the folders train: pass one of them"):
+        load_tokens(tmp_path / "saved", length=2, client="who")
+
+
 def test_rows_are_dealt_out_in_turn_with_a_token_between_them(tmp_path: Path) -> None:
     held = load_tokens(written(tmp_path, "jsonl"), length=3, clients=2, separator=0)
     assert held["client_0"]["x"].tolist() == [[1, 2, 3]]

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ import workbench as wb
 from workbench.errors import MeasureError, ProgramError
 from workbench.federated import algorithms
 from workbench.federated.experiments import Grid, HypergradientSearch, RandomSearch, SuccessiveHalving, sweep
+from workbench.federated.experiments._sweep import _digest
 from workbench.federated.experiments._sweep_store import SweepStore
 
 CLIENTS, ROUNDS = 3, 4
@@ -281,3 +283,34 @@ def test_a_hyperparameter_that_make_does_not_have_is_refused() -> None:
 def test_a_grid_refuses_a_distribution() -> None:
     with pytest.raises(ProgramError, match="RandomSearch"):
         Grid().settings({"lr": scipy.stats.uniform(0, 1)})
+
+
+def test_a_folder_of_a_sweep_with_other_data_is_refused(tmp_path: Path) -> None:
+    small(directory=tmp_path, rounds=1)
+    with pytest.raises(MeasureError, match="other data"):
+        small(directory=tmp_path, rounds=1, data=BATCHES + 1)
+
+
+def test_code_is_told_apart_by_its_constants_and_by_the_functions_inside() -> None:
+    makers = [lambda lr: make(lr * 2), lambda lr: make(lr * 3), lambda lr: lambda w: w + 1, lambda lr: lambda w: w]
+    assert len({_digest(maker) for maker in makers}) == 4
+    assert _digest(lambda w: w in {"a", "b", "c"}) == _digest(lambda w: w in {"c", "b", "a"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"make": lambda lr: None}, "returned NoneType"),
+        ({"evaluate": lambda params: params["w"]}, "returned .*Tracer. Metrics have names"),
+    ],
+)
+def test_a_function_that_returns_something_else_is_the_reason(options: Any, said: str) -> None:
+    trials = small(space={"lr": [0.1]}, **options).trials
+    assert trials["status"].tolist() == ["failed"]
+    assert re.search(said, trials["reason"][0])
+
+
+@pytest.mark.parametrize("options", [{"rounds": 2.5}, {"seeds": 1.5}, {"seeds": [0, 0]}, {"rounds_per_call": 0}])
+def test_counts_that_are_not_whole_are_refused(options: Any) -> None:
+    with pytest.raises(MeasureError, match="positive whole counts, and distinct whole seeds"):
+        small(**options)

@@ -31,6 +31,17 @@ from workbench.federated.algorithms._diloco import (
     diloco as diloco,
     outer_nesterov as outer_nesterov,
 )
+from workbench.federated.algorithms._error_feedback import (
+    Compressor as Compressor,
+    FeedbackState as FeedbackState,
+    compressed_mean as compressed_mean,
+    error_feedback as error_feedback,
+    low_rank as low_rank,
+    random_k as random_k,
+    round_to_bits as round_to_bits,
+    scaled_sign as scaled_sign,
+    top_k as top_k,
+)
 from workbench.federated.algorithms._fedavg import fedavg as fedavg, fedopt as fedopt, fedprox as fedprox
 from workbench.federated.algorithms._fedbuff import FedBuffState as FedBuffState, fedbuff as fedbuff
 from workbench.federated.algorithms._kmeans import kmeans as kmeans

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
@@ -54,14 +55,14 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
     derivative of `broadcast`, which is a reduction.
 
     Args:
-        loss: `loss(params, batch)` of a vector of parameters, a scalar; twice differentiable.
+        loss: `loss(params, batch)`, a scalar; twice differentiable.
         clients: How many take part.
         ridge: Strength of an added `ridge/2 ‖w‖²`, which keeps the Hessian invertible.
 
     Returns:
-        The algorithm. Its state is the parameters `[features]`; its round takes one batch per client (leaves
-        `[clients, ...]`, weighed by the entry `weight` if there is one) and returns the metrics `loss` and
-        `gradient_norm`, both before the round.
+        The algorithm. Its state is the parameters: a vector `[features]`, or a pytree of `features` numbers, such as a
+        small model; its round takes one batch per client (leaves `[clients, ...]`, weighed by the entry `weight` if
+        there is one) and returns the metrics `loss` and `gradient_norm`, both before the round.
 
     Example:
         >>> algorithm = newton(lambda w, x: ((w - x) ** 2).sum(), clients=2)
@@ -74,16 +75,18 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
         arXiv 2301.07806.
     """
 
-    @program(clients=clients)
-    def mean_loss(w: Float[Array, " features"], client_batches: ClientBatches) -> Float[Array, ""]:
-        batches, weight = split_weight(client_batches, clients)
-        losses = map_fn(loss, (broadcast(w), batches))
-        return reduce_weighted_mean(losses, weight) + ridge / 2 * (w @ w)
+    def newton_round(params: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
+        w, unravel = ravel_pytree(params)
 
-    def newton_round(w: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
+        @program(clients=clients)
+        def mean_loss(w: Float[Array, " features"], client_batches: ClientBatches) -> Float[Array, ""]:
+            batches, weight = split_weight(client_batches, clients)
+            losses = map_fn(lambda w, batch: loss(unravel(w), batch), (broadcast(w), batches))
+            return reduce_weighted_mean(losses, weight) + ridge / 2 * (w @ w)
+
         value, gradient = jax.value_and_grad(mean_loss)(w, client_batches)
         hessian = jax.hessian(mean_loss)(w, client_batches)
         metrics = {"loss": value, "gradient_norm": jnp.sqrt(gradient @ gradient)}
-        return w - jnp.linalg.solve(hessian, gradient), metrics
+        return unravel(w - jnp.linalg.solve(hessian, gradient)), metrics
 
     return Algorithm(name="Newton", init=lambda w: w, round=newton_round, params_of=lambda w: w)

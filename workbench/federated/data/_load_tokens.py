@@ -109,7 +109,10 @@ def _rows(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
     if found.is_dir():
         files = sorted(f for f in found.iterdir() if f.suffix in (".jsonl", ".arrow", ".parquet"))
     if not files:
-        raise source.unreadable("a folder with .jsonl, .arrow or .parquet files", found="it holds none of these")
+        splits = sorted(f.name for f in found.iterdir() if f.is_dir())  # of a DatasetDict
+        inside = f", but the folders {', '.join(splits)}: pass one of them" if splits else ""
+        found_none = f"it holds none of these{inside}"
+        raise source.unreadable("a folder with .jsonl, .arrow or .parquet files", found=found_none)
     for file in files:
         read = {".jsonl": _json_lines, ".arrow": _arrow, ".parquet": _parquet}.get(file.suffix)
         if read is None:

@@ -21,9 +21,10 @@ class HypergradientSearch(Grid):
 
     The metric after a few rounds is differentiated with respect to the logarithms of all hyperparameters that are
     positive floats, through the rounds, and Adam takes a number of steps down; all trials together in one program. The
-    sweep then runs the trials with what was found. One step costs about what four times its rounds cost forward.
-    Where few rounds say little about many, it finds hyperparameters that are good for few: too small learning rates,
-    often.
+    sweep then runs each trial with the best values that its steps met. One step costs about what four times its rounds
+    cost forward. It pays where there are more hyperparameters than a grid or random draws can cover, such as a learning
+    rate for each layer. Where few rounds say little about many, it finds hyperparameters that are good for few: too
+    small learning rates, often.
 
     Attributes:
         metric: What is minimised: the mean over its clients in the last of the differentiated rounds. It has to be
@@ -51,7 +52,7 @@ class HypergradientSearch(Grid):
         return list_grid(space) if self.trials is None else draw_settings(space, self.trials, self.seed)
 
     def propose(self, problem: Problem, space: Space, seeds: tuple[int, ...], rounds: int) -> list[Setting]:
-        """The settings after all steps; one whose derivative is not finite stays where it was last finite."""
+        """The best settings that the steps met; one whose derivative is not finite stays where it was last finite."""
         starts = self.settings(space)
         names = sorted(name for name in traceable_names(starts) if all(s[name] > 0 for s in starts))
         static = {name: value for name, value in starts[0].items() if name not in names}
@@ -93,14 +94,17 @@ class HypergradientSearch(Grid):
 
         def descend(logs: jax.Array, data: Any) -> jax.Array:
             def step(carry: Any, _: None) -> tuple[Any, None]:
-                now, optimizer = carry
-                slope = jax.grad(objective)(now, data)
+                now, optimizer, best = carry
+                value, slope = jax.value_and_grad(objective)(now, data)
                 with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes floats and counts
                     change, after = adam.update(slope, optimizer)
                 fine = jnp.isfinite(slope).all()
-                return jax.tree.map(lambda new, old: jnp.where(fine, new, old), (now + change, after), carry), None
+                moved = jax.tree.map(lambda new, old: jnp.where(fine, new, old), (now + change, after), carry[:2])
+                return (*moved, _better((value, now), best)), None
 
-            return jax.lax.scan(step, (logs, adam.init(logs)), None, length=self.steps)[0][0]
+            first = (logs, adam.init(logs), (jnp.float32(jnp.inf), logs))
+            (last, _, best), _ = jax.lax.scan(step, first, None, length=self.steps)
+            return _better((objective(last, data), last), best)[1]
 
         logs = np.log(np.array([[setting[name] for name in names] for setting in starts], np.float32))
 
@@ -109,3 +113,10 @@ class HypergradientSearch(Grid):
             return map_fn(descend, (logs, broadcast(data)))
 
         return np.exp(np.asarray(jit(all_starts)(logs, data), np.float64)).tolist()
+
+
+def _better(new: Any, best: Any) -> Any:
+    """Of two pairs of a value and where it was met, the one with the smaller value; never one that is not finite."""
+    value = new[0].astype(jnp.float32)
+    wins = jnp.isfinite(value) & (value < best[0])
+    return jax.tree.map(lambda a, b: jnp.where(wins, a, b), (value, new[1]), best)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,11 @@ def sweep(
         Bradbury et al., JAX (2018), on `vmap` over whole trainings; Li et al., JMLR 18, 2018 (successive halving).
     """
     chosen = Grid() if strategy is None else strategy
-    listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+    listed = (
+        tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds) if isinstance(seeds, Iterable) else (seeds,)
+    )
     _check(make, space, rounds=rounds, seeds=listed, rounds_per_call=rounds_per_call, data=data, batches=batches)
+    listed = tuple(map(int, listed))
     problem = Problem(make, params, data, batches, evaluate)
     propose = getattr(chosen, "propose", None)
     settings = chosen.settings(space) if propose is None else []
@@ -128,12 +131,14 @@ def sweep(
 
 
 def _check(make: Any, space: Space, *, data: Any, batches: Any, **counts: Any) -> None:
-    wrong = [f"{name}={counts[name]!r}" for name in ("rounds", "rounds_per_call") if (counts[name] or 1) < 1]
-    if counts["rounds"] == 0 or wrong or not counts["seeds"] or len(set(counts["seeds"])) < len(counts["seeds"]):
+    seeds, most = counts["seeds"], counts["rounds_per_call"]
+    positive = [counts["rounds"]] if most is None else [counts["rounds"], most]
+    whole = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
+    if not whole or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
         message = (
             f"`sweep` received rounds={counts['rounds']}, rounds_per_call={counts['rounds_per_call']} and seeds "
             f"{list(counts['seeds'])}. Every trial runs at least one round with at least one seed, each seed once: "
-            "pass positive counts and distinct seeds."
+            "pass positive whole counts, and distinct whole seeds."
         )
         raise MeasureError(message)
     if not space:
@@ -171,7 +176,7 @@ def _agree(
         "settings": [[(name, repr(value)) for name, value in setting.items()] for setting in settings],
         "seeds": list(seeds),
         "rounds": rounds,
-        "make": _digest(problem.make),
+        **{name: _digest(getattr(problem, name)) for name in ("make", "params", "data", "batches", "evaluate")},
     }
     asked = {**asked, "settings": [[list(pair) for pair in setting] for setting in asked["settings"]]}
     known = store.about()
@@ -192,9 +197,27 @@ def _agree(
     return settings
 
 
-def _digest(fn: Any) -> str:
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    return "" if code is None else hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest()[:16]
+def _digest(given: Any) -> str:
+    """Tells functions by their code, without what they close over, and arrays by their values."""
+    found = hashlib.sha256()
+    if given is None or (callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))):
+        code = getattr(inspect.unwrap(given), "__code__", None) if callable(given) else None
+        found.update(b"" if code is None else _code_text(code).encode())
+    else:
+        leaves, structure = jax.tree.flatten(given)
+        found.update(str(structure).encode())
+        for leaf in pack_state([leaf for leaf in leaves if not callable(leaf)]):
+            found.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
+    return found.hexdigest()[:16]
+
+
+def _code_text(code: Any) -> str:
+    """What a function does, the same in every process; functions inside it included."""
+    constants = [
+        _code_text(c) if hasattr(c, "co_code") else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+        for c in code.co_consts
+    ]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
 class _Group:

@@ -229,7 +229,7 @@ def _restored(leaf: np.ndarray, like: Any) -> Any:
 
 
 def _is_key(leaf: Any) -> bool:
-    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _nested(values: Any) -> Any:

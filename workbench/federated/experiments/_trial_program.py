@@ -3,13 +3,14 @@
 import functools
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Setting
 from workbench.plan import jit
 from workbench.primitives import broadcast, map_fn, program
@@ -56,6 +57,12 @@ def make_algorithm(problem: Problem, setting: Setting, seed: Any) -> Any:
     made = problem.make(**setting, **seeded)
     if isinstance(made, tuple) and len(made) == 2 and all(map(callable, made)):
         return _Rounds(*made)
+    if not callable(getattr(made, "init", None)) or not callable(getattr(made, "round", None)):
+        message = (
+            f"`sweep` received a `make` that returned {type(made).__name__}. It makes an algorithm from its "
+            "hyperparameters: return an `Algorithm`, or a pair (init, round)."
+        )
+        raise ProgramError(message)
     return made
 
 
@@ -101,6 +108,12 @@ def rounds_of(problem: Problem, setting: Setting, seed: Any, state: Any, data: A
         if problem.evaluate is not None:
             params = algorithm.params_of(state)
             more = problem.evaluate(params, setting) if _positional(problem.evaluate) > 1 else problem.evaluate(params)
+            if not isinstance(more, Mapping):
+                message = (
+                    f"`sweep` received an `evaluate` that returned {type(more).__name__}. Metrics have names: return a "
+                    "dictionary, such as {'error': ...}."
+                )
+                raise ProgramError(message)
             metrics = {**metrics, **more}
         return jax.tree.map(_as_type, state, form), {name: jnp.asarray(value) for name, value in metrics.items()}
 

@@ -1,0 +1,352 @@
+"""Error feedback around any compressor: what a client could not send, it adds the next time."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from workbench.errors import ProgramError
+from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+
+class Compressor(NamedTuple):
+    """How a client's update becomes fewer bytes, and how the server reads them.
+
+    Both functions are in JAX and of one client. The key differs for every client and round; both sides have it, so
+    that what is drawn need not be sent.
+
+    Attributes:
+        name: What it is called.
+        encode: `encode(update, key)` returns what is sent, a pytree of arrays.
+        decode: `decode(message, form, key)` returns an update of the shapes and dtypes of `form`.
+    """
+
+    name: str
+    encode: Callable[[Any, jax.Array], Any]
+    decode: Callable[[Any, Any, jax.Array], Any]
+
+
+class FeedbackState(NamedTuple):
+    """What each client has not sent yet (`[clients, ...]`; nothing without feedback), and the rounds so far."""
+
+    memory: Any
+    round: jax.Array
+
+
+def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
+    """A mean of compressed updates whose compression error is added to the client's next update.
+
+    Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once; the server reads
+    and averages them one after another. Because messages are not summed on the way, several devices hold all of them:
+    `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums, and cheaper there. In derivatives, compression counts
+    as the identity.
+
+    Args:
+        compressor: `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`, `low_rank(...)`, or one of
+            your own. It converges for contractions: E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
+        seed: Decides what compressors draw.
+
+    Returns:
+        The aggregator. Absent clients keep their memory.
+
+    Example:
+        >>> with program(clients=2):
+        ...     aggregator = error_feedback(top_k(0.5))
+        ...     state = aggregator.init(jnp.zeros(2))
+        ...     update, state = aggregator.combine(jnp.array([[4.0, 1.0], [0.5, 2.0]]), jnp.ones(2), state)
+        >>> update.tolist(), state.memory.tolist()
+        ([2.0, 1.0], [[0.0, 1.0], [0.5, 0.0]])
+
+    References:
+        Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019
+        (arXiv 1901.09847), Algorithm 2; Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014.
+    """
+    return _compressed(f"{compressor.name} with error feedback", compressor, memory=True, seed=seed)
+
+
+def compressed_mean(compressor: Compressor, *, seed: int = 0) -> Aggregator:
+    """A mean of compressed updates; what compression leaves out is lost. See `error_feedback`.
+
+    Example:
+        >>> with program(clients=2):
+        ...     aggregator = compressed_mean(scaled_sign())
+        ...     rows = jnp.array([[3.0, -1.0], [-1.0, -1.0]])
+        ...     update, _ = aggregator.combine(rows, jnp.ones(2), aggregator.init(rows[0]))
+        >>> update.tolist()  # the mean of [2, −2] and [−1, −1]
+        [0.5, -1.5]
+
+    References:
+        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 3: where this does not converge.
+    """
+    return _compressed(compressor.name, compressor, memory=False, seed=seed)
+
+
+def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -> Aggregator:
+    def init(params: Any) -> FeedbackState:
+        return FeedbackState(broadcast(jax.tree.map(jnp.zeros_like, params)) if memory else (), jnp.int32(0))
+
+    def combine(update: Any, weight: jax.Array, state: FeedbackState) -> tuple[Any, FeedbackState]:
+        key = jax.random.fold_in(jax.random.key(seed), state.round)
+        wanted = map_fn(_add, (update, state.memory)) if memory else update
+        mean, left = _exchange(compressor, key, wanted, weight)
+        kept = map_fn(_left_over, (left, state.memory, weight)) if memory else ()
+        return mean, FeedbackState(kept, state.round + 1)
+
+    return Aggregator(name, init, combine)
+
+
+def _add(row: Any, kept: Any) -> Any:
+    return jax.tree.map(jnp.add, row, kept)
+
+
+def _left_over(left: Any, kept: Any, weight: jax.Array) -> Any:
+    return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), left, kept)
+
+
+def _exchange(compressor: Compressor, key: jax.Array, wanted: Any, weight: jax.Array) -> tuple[Any, Any]:
+    """The mean of what the server reads, and what each client has left."""
+    clients = weight.shape[0]
+    form = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), wanted)
+
+    @jax.custom_jvp
+    def exchanged(wanted: Any, weight: jax.Array) -> tuple[Any, Any]:
+        def send(row: Any, number: jax.Array, key: jax.Array) -> tuple[Any, Any]:
+            own = jax.random.fold_in(key, number)
+            message = compressor.encode(row, own)
+            return message, jax.tree.map(jnp.subtract, row, compressor.decode(message, form, own))
+
+        def read(total: Any, item: Any) -> tuple[Any, None]:
+            message, weight, number = item
+            row = compressor.decode(message, form, jax.random.fold_in(key, number))
+            return jax.tree.map(lambda t, x: t + weight.astype(x.dtype) * x, total, row), None
+
+        with program(clients=clients):
+            numbers = jnp.arange(clients, dtype=jnp.int32)
+            messages, left = map_fn(send, (wanted, numbers, broadcast(key)))
+            messages, weights = gather_rows((messages, weight), clients)
+        zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), form)
+        total, _ = jax.lax.scan(read, zeros, (messages, weights, numbers))
+        whole = jnp.maximum(weights.sum(), 1e-30)
+        return jax.tree.map(lambda t: t / whole.astype(t.dtype), total), left
+
+    @exchanged.defjvp
+    def _as_if_exact(primals: Any, tangents: Any) -> Any:
+        with program(clients=clients):  # differentiated long after the program's own block has ended
+            found = exchanged(*primals)
+            _, slope = jax.jvp(reduce_weighted_mean, primals, tangents)
+        return found, (slope, jax.tree.map(jnp.zeros_like, found[1]))
+
+    return exchanged(wanted, weight)
+
+
+def top_k(fraction: float) -> Compressor:
+    """The largest entries of all parameters together, as values and positions; δ is at least `fraction`.
+
+    Args:
+        fraction: Which part is sent (rounded up), above 0 and up to 1.
+
+    Raises:
+        ProgramError: if `fraction` is no part.
+
+    Example:
+        >>> values, positions = top_k(0.5).encode(jnp.array([1.0, -3.0, 2.0, 0.0]), jax.random.key(0))
+        >>> values.tolist(), positions.tolist()
+        ([-3.0, 2.0], [1, 2])
+
+    References:
+        Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018 (arXiv 1809.07599), Definition 2.1.
+    """
+    _check_fraction("top_k", fraction)
+
+    def encode(row: Any, key: jax.Array) -> Any:
+        flat = ravel_pytree(row)[0]
+        positions = jax.lax.top_k(jnp.abs(flat), math.ceil(fraction * flat.size))[1]
+        return flat[positions], positions
+
+    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+        values, positions = message
+        size, unravel = _flat(form)
+        return unravel(jnp.zeros(size, values.dtype).at[positions].set(values))
+
+    return Compressor(f"top {fraction:.3g}", encode, decode)
+
+
+def random_k(fraction: float) -> Compressor:
+    """Entries at random positions, which the server draws too, so that only values are sent; δ is `fraction`.
+
+    Args:
+        fraction: Which part is sent (rounded up), above 0 and up to 1.
+
+    Raises:
+        ProgramError: if `fraction` is no part.
+
+    Example:
+        >>> key, row = jax.random.key(0), jnp.array([1.0, -3.0, 2.0, 0.0])
+        >>> message = random_k(0.5).encode(row, key)
+        >>> message.shape, int((random_k(0.5).decode(message, row, key) != row).sum() <= 2)
+        ((2,), 1)
+
+    References:
+        Stich, Cordonnier and Jaggi, NeurIPS 2018 (arXiv 1809.07599), Definition 2.1.
+    """
+    _check_fraction("random_k", fraction)
+
+    def positions_of(size: int, key: jax.Array) -> jax.Array:
+        return jax.random.permutation(key, size)[: math.ceil(fraction * size)]
+
+    def encode(row: Any, key: jax.Array) -> Any:
+        flat = ravel_pytree(row)[0]
+        return flat[positions_of(flat.size, key)]
+
+    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+        size, unravel = _flat(form)
+        return unravel(jnp.zeros(size, message.dtype).at[positions_of(size, key)].set(message))
+
+    return Compressor(f"random {fraction:.3g}", encode, decode)
+
+
+def scaled_sign() -> Compressor:
+    """One bit per entry, and one number: ‖x‖₁ / d · sign(x), with 0 counted as positive; δ is ‖x‖₁² / (d ‖x‖₂²).
+
+    Example:
+        >>> row = jnp.array([3.0, -1.0, 2.0])
+        >>> scaled_sign().decode(scaled_sign().encode(row, jax.random.key(0)), row, jax.random.key(0)).tolist()
+        [2.0, -2.0, 2.0]
+
+    References:
+        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 4 and Lemma 8; Seide et al., Interspeech 2014.
+    """
+
+    def encode(row: Any, key: jax.Array) -> Any:
+        flat = ravel_pytree(row)[0]
+        return jnp.abs(flat).mean(), _pack((flat >= 0).astype(jnp.uint32), 1)
+
+    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+        scale, words = message
+        size, unravel = _flat(form)
+        return unravel(jnp.where(_unpack(words, 1, size) == 1, scale, -scale))
+
+    return Compressor("sign", encode, decode)
+
+
+def round_to_bits(bits: int) -> Compressor:
+    """Every entry as a whole number of a few bits, times the largest; rounded to the nearest, so always a contraction.
+
+    Args:
+        bits: Of each number, 2 to 16.
+
+    Raises:
+        ProgramError: if `bits` is out of range.
+
+    Example:
+        >>> row = jnp.array([4.0, 1.0, -3.0])
+        >>> coder = round_to_bits(2)  # −1, 0 or 1 times the largest
+        >>> coder.decode(coder.encode(row, jax.random.key(0)), row, jax.random.key(0)).tolist()
+        [4.0, 0.0, -4.0]
+
+    References:
+        Wu et al., "Error Compensated Quantized SGD and its Applications to Large-scale Distributed Optimization",
+        ICML 2018 (arXiv 1806.08054).
+    """
+    if not 2 <= bits <= 16:
+        message = f"`round_to_bits` received bits={bits}. A number has a sign and a size: pass 2 to 16 bits."
+        raise ProgramError(message)
+    levels = 2 ** (bits - 1) - 1
+
+    def encode(row: Any, key: jax.Array) -> Any:
+        flat = ravel_pytree(row)[0]
+        scale = jnp.abs(flat).max()
+        whole = jnp.round(jnp.where(scale > 0, flat / scale, 0) * levels)
+        return scale, _pack((whole + levels).astype(jnp.uint32), bits)
+
+    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+        scale, words = message
+        size, unravel = _flat(form)
+        whole = _unpack(words, bits, size).astype(jnp.int32) - levels
+        return unravel(whole.astype(scale.dtype) * scale / levels)
+
+    return Compressor(f"{bits} bits", encode, decode)
+
+
+def low_rank(rank: int) -> Compressor:
+    """Each matrix as the product of two thin ones, found by one step of subspace iteration; smaller leaves as they are.
+
+    A leaf `[n, ...]` counts as a matrix of n rows. It is the orthogonal projection onto r directions of its columns.
+    `power_sgd_mean` starts each round from the last one's factors and sums them on the way, which this does not.
+
+    Args:
+        rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.
+
+    Raises:
+        ProgramError: if the rank is no positive number.
+
+    Example:
+        >>> row, key = jnp.outer(jnp.arange(4.0), jnp.ones(5)), jax.random.key(0)
+        >>> bool(jnp.allclose(low_rank(1).decode(low_rank(1).encode(row, key), row, key), row, atol=1e-5))
+        True
+
+    References:
+        Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019 (arXiv 1905.13727), Algorithm 1.
+    """
+    if rank < 1:
+        message = f"`low_rank` received rank={rank}. A factor has at least one column: pass rank=1 or more."
+        raise ProgramError(message)
+
+    def matrix(shape: tuple[int, ...]) -> tuple[int, int] | None:
+        rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+        return (rows, columns) if rank * (rows + columns) < rows * columns else None
+
+    def encode(row: Any, key: jax.Array) -> Any:
+        def one(number: int, leaf: jax.Array) -> Any:
+            if (shape := matrix(leaf.shape)) is None:
+                return leaf
+            wide = leaf.reshape(shape)
+            start = jax.random.normal(jax.random.fold_in(key, number), (shape[1], rank), leaf.dtype)
+            basis = jnp.linalg.qr(wide @ start)[0]
+            return basis, wide.T @ basis
+
+        return [one(number, leaf) for number, leaf in enumerate(jax.tree.leaves(row))]
+
+    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+        leaves, structure = jax.tree.flatten(form)
+        parts = [
+            part if matrix(like.shape) is None else (part[0] @ part[1].T).reshape(like.shape)
+            for part, like in zip(message, leaves, strict=True)
+        ]
+        return structure.unflatten(parts)
+
+    return Compressor(f"rank {rank}", encode, decode)
+
+
+def _check_fraction(name: str, fraction: float) -> None:
+    if not 0 < fraction <= 1:
+        message = (
+            f"`{name}` received fraction={fraction}, but a client sends at least one and at most all of its entries. "
+            "The fraction is a part: pass a number above 0 and up to 1, such as 0.05."
+        )
+        raise ProgramError(message)
+
+
+def _flat(form: Any) -> tuple[int, Callable[[jax.Array], Any]]:
+    flat, unravel = ravel_pytree(jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), form))
+    return flat.size, unravel
+
+
+def _pack(numbers: jax.Array, bits: int) -> jax.Array:
+    """Numbers of a few bits each, as many in a word of 32 as fit."""
+    lanes = 32 // bits
+    padded = jnp.pad(numbers, (0, -numbers.size % lanes)).reshape(-1, lanes)
+    return (padded << _shifts(bits)[None, :]).sum(-1, dtype=jnp.uint32)
+
+
+def _unpack(words: jax.Array, bits: int, size: int) -> jax.Array:
+    mask = jnp.uint32(2**bits - 1)
+    return ((words[:, None] >> _shifts(bits)[None, :]) & mask).reshape(-1)[:size]
+
+
+def _shifts(bits: int) -> jax.Array:
+    return jnp.arange(32 // bits, dtype=jnp.uint32) * jnp.uint32(bits)
