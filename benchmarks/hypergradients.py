@@ -87,9 +87,9 @@ def compare(problem: Any, repeats: int, few: bool) -> dict[str, Any]:
         loss, first, batches, evaluate = problem(seed)
 
         def make(server_lr: Any, lr: Any = None, loss: Any = loss, **rates: Any) -> Any:
-            def scaled(gradient: Any, state: Any, params: Any = None) -> Any:
+            def scaled(updates: Any, state: Any, params: Any = None) -> Any:
                 rate = {part: {name: rates.get(f"{part}_{name}", lr) for name in "wb"} for part in ("in", "out")}
-                return jax.tree.map(lambda g, by: -by * g, gradient, rate), state
+                return jax.tree.map(lambda g, by: -by * g, updates, rate), state
 
             client = optax.GradientTransformation(lambda params: (), scaled)
             return algorithms.fedavg(

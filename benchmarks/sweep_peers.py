@@ -36,7 +36,7 @@ Runs = Callable[[list[Setting]], list[Any]]  # parameters after all rounds, per 
 def of_fedjax(loss: Any, params: Any, batches: Any, rounds: int) -> Runs:
     # FedJAX 0.0.17 calls jax.tree_map, which JAX 0.10 does not have any more: it is jax.tree.map.
     if not hasattr(jax, "tree_map"):
-        jax.tree_map = jax.tree.map
+        jax.tree_map = jax.tree.map  # pyright: ignore[reportAttributeAccessIssue]
     import fedjax
 
     hparams = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=1, skip_shuffle=True)
