@@ -219,7 +219,7 @@ def measure(case: Case, devices: int, *, chip: str, planned: bool, seconds: floa
     record = search.run()
     planning = time.process_time() - cpu
     expert = specs_of(case, program)
-    best = search.best(2)
+    best = list(dict.fromkeys([*search.best(2), *search.different(3)]))
     baseline = search.data_parallel
     price = program.plan if planned else program.compile
     priced = {specs: price(specs) for specs in dict.fromkeys([*best, expert, baseline])}

@@ -140,6 +140,21 @@ def test_checkpointed_layers_are_reported_as_recomputation():
     assert found[0].gain.before > found[0].gain.after
 
 
+def test_checkpoint_that_keeps_products_is_compiled_and_saves_flops():
+    def loss(ws, x):
+        for w in ws:
+            x = jax.checkpoint(lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w))(x, w)
+        return x.sum()
+
+    ws, x = [jnp.ones((64, 64))] * 4, jnp.ones((32, 64))
+    found = next(f for f in wb.advise(jax.jit(jax.grad(loss)))(ws, x).findings if f.rule == "recomputation")
+    assert found.is_verified
+    assert "dots_saveable" in found.change
+    products = 4 * (2 + 4) - 1  # forward and backward of each layer; the gradient of `x` is not needed
+    assert found.gain.after == products * 2 * 32 * 64 * 64
+    assert {row.quantity for row in found.compared} >= {"peak bytes", "FLOPs"}
+
+
 def test_clean_program_gives_nothing_found_and_what_was_checked():
     advice = wb.advise(jax.jit(lambda x: jnp.tanh(x).sum()), verify=False)(jnp.ones(8))
     assert advice.findings == ()
@@ -391,3 +406,138 @@ def test_data_parallel_step_of_a_module_is_advised_to_donate_and_nothing_else(me
     x = placed(mesh, jnp.ones((16, 256)), ("data", "model"))
     found = wb.advise(step, verify=False)(Model(), x).findings
     assert {f.rule for f in found} <= {"missing donation", "large replicated array"}
+
+
+def shard_mapped(fn, mesh, in_specs, out_specs):
+    return jax.jit(jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs))
+
+
+def own_part(x, axis, parts, dimension=0):
+    """The part of a whole array that belongs to this device."""
+    size = x.shape[dimension] // parts
+    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axis) * size, size, dimension)
+
+
+def test_sum_of_which_each_device_keeps_a_slice_is_found(mesh):
+    fn = shard_mapped(lambda x: own_part(jax.lax.psum(x, "data"), "data", 4), mesh, P("data"), P("data"))
+    found = next(
+        f for f in wb.advise(fn, verify=False)(jnp.ones((256, 64))).findings if f.rule == "all-reduce and slice"
+    )
+    assert found.axes == ("data",)
+    assert found.gain.after == 0.5 * found.gain.before
+
+
+def test_sum_that_every_device_reads_whole_is_no_finding(mesh):
+    fn = shard_mapped(lambda x: jnp.tanh(jax.lax.psum(x, "data")), mesh, P("data"), P())
+    assert "all-reduce and slice" not in rules(wb.advise(fn, verify=False)(jnp.ones((256, 64))))
+
+
+def test_gather_of_which_each_device_keeps_another_slice_is_found(mesh):
+    def moved(x):
+        return own_part(jax.lax.all_gather(x, "data", tiled=True), "data", 4, dimension=1)
+
+    fn = shard_mapped(moved, mesh, P("data"), P(None, "data"))
+    found = next(
+        f for f in wb.advise(fn, verify=False)(jnp.ones((64, 64))).findings if f.rule == "all-gather and slice"
+    )
+    assert found.axes == ("data",)
+
+
+def test_exchange_by_all_to_all_is_no_finding(mesh):
+    fn = shard_mapped(lambda x: jax.lax.all_to_all(x, "data", 1, 0, tiled=True), mesh, P("data"), P(None, "data"))
+    assert "all-gather and slice" not in rules(wb.advise(fn, verify=False)(jnp.ones((64, 64))))
+
+
+def test_weight_that_is_gathered_for_one_product_is_found_and_verified(mesh):
+    w, x = placed(mesh, jnp.ones((256, 512)), "data"), placed(mesh, jnp.ones((1024, 256)), "data")
+    advice = wb.advise(jax.jit(lambda w, x: x @ w))(w, x)
+    found = next(f for f in advice.findings if f.rule == "argument gathered for one use")
+    assert found.leaves == ("w",)
+    assert found.is_verified
+    assert found.gain.after == 0
+
+
+def test_weight_that_is_used_in_its_shards_is_no_finding(mesh):
+    w, x = placed(mesh, jnp.ones((256, 512)), None, "model"), placed(mesh, jnp.ones((1024, 256)), "data")
+    advice = wb.advise(jax.jit(lambda w, x: x @ w), verify=False)(w, x)
+    assert "argument gathered for one use" not in rules(advice)
+
+
+def test_state_that_a_training_step_gathers_is_no_finding(mesh):
+    args = params(mesh, up=("data",), down=("data",)), placed(mesh, jnp.ones((16, 256)), "data")
+    assert "argument gathered for one use" not in rules(wb.advise(jax.jit(sgd, donate_argnums=0), verify=False)(*args))
+
+
+def sharded_rows(mesh):
+    return jax.jit(lambda x: jnp.tanh(jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P("data")))))
+
+
+def test_dimension_that_the_devices_do_not_divide_is_found_at_its_line(mesh):
+    found = next(
+        f for f in wb.advise(sharded_rows(mesh), verify=False)(jnp.ones((5, 1024))).findings if "uneven" in f.rule
+    )
+    assert found.axes == ("data",)
+    assert "8 or 4" in found.change
+    assert found.sources
+
+
+def test_dimension_that_the_devices_divide_is_no_finding(mesh):
+    assert "uneven shards" not in rules(wb.advise(sharded_rows(mesh), verify=False)(jnp.ones((8, 1024))))
+
+
+def test_one_temporary_that_is_most_of_the_memory_is_found():
+    def attend(q, k, v):
+        return jax.nn.softmax(q @ k.T) @ v
+
+    args = [jnp.ones((1024, 16))] * 3
+    found = next(
+        f for f in wb.advise(jax.jit(attend), verify=False)(*args).findings if f.rule == "one buffer makes the peak"
+    )
+    assert found.size_bytes == 4 * 1024 * 1024
+
+
+def test_temporaries_that_are_smaller_than_the_arguments_are_no_finding():
+    advice = wb.advise(jax.jit(lambda w, x: (jnp.tanh(x @ w) @ w.T).sum()), verify=False)(
+        jnp.ones((512, 512)), jnp.ones((4, 512))
+    )
+    assert "one buffer makes the peak" not in rules(advice)
+
+
+def test_program_without_checkpoints_has_no_recomputation():
+    gradient = jax.jit(jax.grad(lambda w, x: jnp.tanh(jnp.tanh(x @ w) @ w).sum()))
+    assert "recomputation" not in rules(wb.advise(gradient, verify=False)(jnp.ones((64, 64)), jnp.ones((32, 64))))
+
+
+@pytest.mark.parametrize(("counts", "is_found"), [([1, 1, 1, 1, 64, 64, 64, 64], True), ([64] * 8, False)])
+def test_clients_that_wait_for_larger_ones_of_their_chunk_are_found(counts, is_found):
+    @wb.program(clients=8)
+    def total(x):
+        return wb.reduce_sum(wb.map_fn(lambda row: (row @ row.T).sum(), x))
+
+    advice = wb.advise(wb.jit(total, chunk_size=8), verify=False, examples_per_client=counts)(jnp.ones((8, 64, 8)))
+    assert ("unbalanced clients" in rules(advice)) == is_found
+
+
+@pytest.mark.parametrize(("chunk_size", "is_found"), [(1, True), (64, False)])
+def test_small_clients_in_chunks_of_one_are_found_and_a_larger_chunk_is_compiled(chunk_size, is_found):
+    @wb.program(clients=64)
+    def total(x):
+        return wb.reduce_sum(wb.map_fn(lambda row: jnp.tanh(row @ row).sum(), x))
+
+    found = [
+        f
+        for f in wb.advise(wb.jit(total, chunk_size=chunk_size))(jnp.ones((64, 16))).findings
+        if "small chunks" == f.rule
+    ]
+    assert [f.is_verified for f in found] == [True] * is_found
+
+
+def test_wide_exchange_that_was_wide_before_is_no_finding(mesh):
+    fn = shard_mapped(lambda x: jax.lax.psum(x, "data"), mesh, P("data"), P())
+    assert "float32 collective of 16-bit values" not in rules(wb.advise(fn, verify=False)(jnp.ones((64, 4096))))
+
+
+def test_function_that_was_compiled_once_is_no_finding():
+    fn = jax.jit(lambda x: x * 2)
+    fn(jnp.ones(3))
+    assert "retraces" not in rules(wb.advise(fn, verify=False)(jnp.ones(3)))

@@ -8,7 +8,15 @@ import workbench_widgets
 from harness import Harness
 from playwright.sync_api import Locator, expect
 
-from workbench.records import AdviceRecord, FindingRecord, GainRecord, SourceLine
+from workbench.records import (
+    AdviceRecord,
+    FindingRecord,
+    GainRecord,
+    ShardingChoiceRecord,
+    ShardingSearchRecord,
+    SourceLine,
+    SpecGroupRecord,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -86,3 +94,81 @@ def test_badge_beside_a_collective_leads_back_to_its_finding(harness: Harness):
     view.locator('[data-collective="all-reduce.1"] .wb-finding').click()
     expect(view.get_by_role("complementary", name="Details of the finding")).to_contain_text("1 KiB could be donated.")
     assert made.settings["view"] == "advice"
+
+
+def group(pattern, *shape):
+    return SpecGroupRecord(pattern=pattern, shape=shape, dtype="float32", leaves=(pattern,), size_bytes=4096)
+
+
+def choice(name, seconds, specs, **more):
+    return ShardingChoiceRecord(
+        name=name, mesh={"data": 4}, specs=specs, seconds=seconds, peak_bytes=2**20, argument_bytes=2**19, **more
+    )
+
+
+FOUND = ShardingSearchRecord(
+    name="step",
+    chip="v5e",
+    target="v5e:2x2",
+    choices=(
+        choice("found 1", 0.001, {"x": (("data",), ())}, how="compiled", pareto=True, sent_bytes={"data": 2048.0}),
+        choice("found 2", 0.002, {"w": (("data",),)}, fits=False, chunk_size=4),
+    ),
+    groups=(group("x", 64, 8), group("w", 8)),
+    planned_count=12,
+    compiled_count=1,
+    seconds_spent=1.0,
+    ended="complete",
+    arguments=("w", "x"),
+)
+
+
+@pytest.fixture
+def searched(harness: Harness):
+    """The view of a search that has ended, what was asked of it, and its place in the page."""
+    asked = []
+
+    def searches(*, lock, compiled, found, progress, cancel):
+        asked.append((lock, compiled))
+        found(FOUND)
+        return FOUND
+
+    made = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, search=searches, view="advice")
+    made.start_search()
+    assert made.wait_for_search(20)
+    view = harness.mount(made)
+    view.get_by_role("button", name="Search for shardings").click()
+    return made, asked, view
+
+
+def test_search_shows_what_each_choice_costs_and_its_specs(searched):
+    _, _, view = searched
+    rows = view.get_by_role("table", name="Shardings").get_by_role("row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(1)).to_contain_text("2 KiB over data")
+    expect(rows.nth(2)).to_contain_text("does not fit")
+    detail = view.get_by_role("complementary", name="Details of the shardings")
+    expect(detail).to_contain_text("P('data')")
+    rows.nth(2).click()
+    expect(detail.get_by_role("heading", name="found 2")).to_be_visible()
+    expect(detail.locator("pre")).to_contain_text("wb.jit(step, chunk_size=4")
+    expect(detail.get_by_role("button", name="Insert as cell")).to_be_visible()
+
+
+def test_locked_specs_are_sent_with_the_next_search(searched):
+    made, asked, view = searched
+    view.get_by_role("checkbox", name="Lock x").check()
+    view.get_by_role("checkbox", name="Lock w").check()
+    view.get_by_role("checkbox", name="compile the best").uncheck()
+    view.get_by_role("button", name="Search with 2 locked").click()
+    expect(view.get_by_role("status").filter(has_text="running")).to_have_count(0)
+    assert made.wait_for_search(20)
+    assert asked[-1] == ({"x": [["data"], []], "w": []}, False)
+
+
+def test_lock_is_taken_away_where_it_was_set(searched):
+    made, _, view = searched
+    view.get_by_role("checkbox", name="Lock x").check()
+    view.get_by_role("checkbox", name="Lock x").uncheck()
+    expect(view.get_by_role("button", name="Lock a spec to search the rest")).to_be_disabled()
+    assert made.settings["advice/locked"] == {}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord, ShardingSearchRecord
-from workbench.render import bytes_text, flops_text, gain_text, render_text, seconds_text, source_text, spec_code
+from workbench.render import amount_writer, bytes_text, gain_text, render_text, seconds_text, source_text, spec_code
 from workbench_widgets._operations import visible_rows
 
 
@@ -45,6 +45,7 @@ def _choice(search: ShardingSearchRecord, number: int) -> dict[str, Any]:
         "seconds": None if each.seconds is None else seconds_text(each.seconds),
         "peak": None if each.peak_bytes is None else bytes_text(each.peak_bytes),
         "fits": each.fits,
+        "chunk": each.chunk_size,
         "sent": {axis: bytes_text(amount) for axis, amount in each.sent_bytes.items()},
         "how": each.how,
         "pareto": each.pareto,
@@ -81,8 +82,7 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
 
 
 def _gain(gain: GainRecord) -> dict[str, Any]:
-    units = {"seconds": seconds_text, "FLOPs": flops_text, "elementwise FLOPs": flops_text}
-    write = units.get(gain.quantity, bytes_text)
+    write = amount_writer(gain.quantity)
     return {
         "quantity": gain.quantity,
         "before": write(gain.before),

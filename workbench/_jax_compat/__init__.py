@@ -5,6 +5,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 
 import contextlib
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ import jax
 import jaxlib
 import numpy as np
 from jax._src import (
+    ad_checkpoint as _ad_checkpoint,
     api_util as _api_util,
     core as _core,
     effects as _effects,
@@ -51,6 +53,31 @@ def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
 
 
 warn_of_newer_jax()
+
+
+@contextlib.contextmanager
+def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
+    """Every `jax.checkpoint` that this thread traces inside saves what `policy` says, whatever its own policy is.
+
+    Needs that `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). What an inner
+    `jax.jit` has traced before comes from its cache, with its own policy.
+    """
+    primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
+    bind = primitive.bind
+
+    def changed(*args: Any, **params: Any) -> Any:
+        mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
+        return bind(*args, **({**params, "policy": policy} if mine else params))
+
+    kept = primitive.__dict__.get("bind")
+    primitive.bind = changed
+    try:
+        yield
+    finally:
+        if kept is None:
+            del primitive.bind
+        else:
+            primitive.bind = kept
 
 
 def jit_cache_size(fn: Any) -> int | None:

@@ -5,15 +5,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workbench.advice._chunks import chunk_size as chunk_size_rule
-from workbench.advice._collectives import gather_and_slice, loop_invariant_gather, reduced_then_sliced, wide_collective
+from workbench.advice._chunks import chunk_size as chunk_size_rule, small_chunks
+from workbench.advice._collectives import (
+    gather_and_slice,
+    gathered_for_one_use,
+    loop_invariant_gather,
+    reduced_then_sliced,
+    wide_collective,
+)
 from workbench.advice._evidence import with_evidence
 from workbench.advice._host import host_in_loop, retraces
 from workbench.advice._links import device_order, slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
-from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, unused_axis
+from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec
 from workbench.advice._verify import Recompile, count_traces, verified, wrapper_of
 from workbench.advice.search import SearchProgram
@@ -27,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     wide_collective,
     reduced_then_sliced,
     gather_and_slice,
+    gathered_for_one_use,
     missing_donation,
     one_buffer_peak,
     recomputation,
@@ -36,7 +43,9 @@ RULES: tuple[Rule, ...] = (
     unused_axis,
     unbalanced_clients,
     empty_slots,
+    uneven_shards,
     chunk_size_rule,
+    small_chunks,
     slow_axis,
     device_order,
     host_in_loop,

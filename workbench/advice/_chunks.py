@@ -1,4 +1,4 @@
-"""A rule about clients that a device computes together."""
+"""Rules about clients that a device computes together: more than pay, or fewer."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,7 @@ from workbench.records import FindingRecord, GainRecord, ProgramRecord
 from workbench.render import bytes_text
 
 _WORTH = 0.2  # of the peak
+_FEWER = 0.5  # of the instructions that are started: larger chunks that save less are no finding
 
 
 def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
@@ -56,4 +57,41 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
             quantity="peak bytes", before=gain.before, after=gain.after, verified=True, how=f"compiled with {chunk}"
         ),
         compared=rows,
+    )
+
+
+def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
+    """Fewer clients computed together than pay: a larger chunk size, compiled, starts far fewer instructions."""
+    plan, memory = program.record.plan, program.module.memory
+    clients = [stage for stage in plan.walk() if stage.kind == "clients"]
+    if program.recompile is None or not clients or not isinstance(program.chunk_size, int) or not plan.chunk_size:
+        return
+    try:
+        after = program.recompile(chunk_size="auto")
+    except (WorkbenchError, ValueError, TypeError, RuntimeError):
+        return
+    chunk = after.plan.chunk_size
+    if after.module is None or after.module.memory.fits is False or chunk is None or chunk <= plan.chunk_size:
+        return
+    before, now = program.started, Compiled(after, after.module).started
+    if before is None or now is None or now > _FEWER * before:
+        return
+    peak, then = memory.peak_bytes or 0, after.module.memory.peak_bytes or 0
+    yield FindingRecord(
+        rule="small chunks",
+        what=f"In chunks of {plan.chunk_size} clients a device starts {before:,.0f} instructions per call; in chunks "
+        f"of {chunk} it starts {now:,.0f}.",
+        why="Every chunk runs the client's instructions once more, and a client this small does not fill a device.",
+        change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or leave `chunk_size="auto"`, '
+        "which chooses the same.",
+        code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",
+        evidence=(
+            f"{max(stage.clients for stage in clients)} clients in {len(clients)} stages",
+            f"peak of memory {bytes_text(peak)} before, {bytes_text(then)} after",
+        ),
+        weight=0.5 * (1 - now / before),
+        gain=GainRecord(
+            quantity="instructions started", before=before, after=now, verified=True, how=f"compiled with {chunk}"
+        ),
+        compared=compared(program, after),
     )

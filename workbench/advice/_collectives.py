@@ -3,10 +3,52 @@
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, dtype_of, sent
+from workbench.advice._sharding import spec_text
 from workbench.records import CollectiveRecord, FindingRecord, GainRecord
 from workbench.render import bytes_text
 
 _HALVED = {"bf16", "f16"}
+_SMALL_BYTES = 1 << 12
+
+
+def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
+    """An argument that is kept sharded, gathered whole in every call, and used once."""
+    inputs, outputs = program.record.inputs, program.record.outputs
+    if inputs is None:
+        return
+    # a training step that gathers its state saves the memory of the whole state between steps: that is its purpose
+    state = set() if outputs is None else {(leaf.shape, leaf.dtype) for leaf in outputs.leaves}
+    leaves = {leaf.path: leaf for leaf in inputs.leaves}
+    for each in program.module.collectives:
+        instruction = program.by_name.get(each.name)
+        if each.kind != "all-gather" or instruction is None or (each.executions or 2) > 1:
+            continue
+        origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
+        names = {o.op_name.replace("\\'", "'") for o in origins if o.opcode == "parameter"}
+        leaf = leaves.get(next(iter(names), "")) if len(names) == 1 else None
+        users = program.real_users(each.name)
+        saved = sent(each)
+        if leaf is None or len(users) != 1 or (leaf.shape, leaf.dtype) in state or saved < _SMALL_BYTES:
+            continue
+        kept = tuple(tuple(axis for axis in axes if axis not in each.axes) for axes in leaf.spec)
+        count = each.group_size
+        more = bytes_text(leaf.bytes_per_device * (count - 1))
+        yield FindingRecord(
+            rule="argument gathered for one use",
+            what=f"`{leaf.path}` is kept in {count} shards, gathered whole in every call "
+            f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
+            why=f"It is sharded over {' and '.join(each.axes)}, and so is what it is combined with, on another "
+            "dimension: one of them has to be gathered.",
+            change=f"Keep it whole, as {spec_text(kept)}: no gather, for {more} "
+            "more on each device. Or shard it over an axis that the other operand does not use.",
+            code=f"# sharding of {leaf.path}\nNamedSharding(mesh, {spec_text(kept)})",
+            evidence=_evidence(each),
+            weight=0.5 * _weight(program, saved),  # memory is paid for it
+            instructions=(each.name, users[0].name),
+            leaves=(leaf.path,),
+            sources=each.sources,
+            gain=GainRecord(quantity="bytes sent", before=saved, after=0.0, verified=False, how="without this gather"),
+        )
 
 
 def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:

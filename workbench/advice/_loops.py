@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from workbench.advice._module import Compiled
+from workbench.advice._module import CALLING, WORKLESS, Compiled
 from workbench.records import FindingRecord, InstructionRecord, SourceLine
 from workbench.render import bytes_text, flops_text
 
@@ -14,21 +14,16 @@ _MANY_ITERATIONS = 64
 _MANY_INSTRUCTIONS = 500
 _MANY_COPIES = 8
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
-_CALLING = {"while", "conditional", "call"}
-_WORKLESS = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",
-    "opt-barrier", *_CALLING,
-}  # fmt: skip
 
 
 def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
     """A loop of many iterations that each do very little: it could be unrolled, or its iterations batched."""
     bodies: dict[str, list[InstructionRecord]] = defaultdict(list)
     for each in program.module.instructions:
-        if not each.fused and each.opcode not in _WORKLESS:
+        if not each.fused and each.opcode not in WORKLESS:
             bodies[each.computation].append(each)
     # what these call is not in the figures of the computation that holds them
-    nested = {each.computation for each in program.module.instructions if each.opcode in _CALLING}
+    nested = {each.computation for each in program.module.instructions if each.opcode in CALLING}
     all_executions = sum(each.executions or 0.0 for inside in bodies.values() for each in inside)
     for loop in program.module.instructions:
         if loop.opcode != "while" or not loop.executions:
@@ -97,7 +92,7 @@ def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
     worked = [
         each
         for each in program.module.instructions
-        if not each.fused and each.opcode not in _WORKLESS and each.executions == 1
+        if not each.fused and each.opcode not in WORKLESS and each.executions == 1
     ]
     small = [each for each in worked if each.accessed_bytes <= _SMALL_BYTES and each.flops <= _SMALL_FLOPS]
     if len(small) < _MANY_INSTRUCTIONS or len(small) < 0.8 * len(worked):

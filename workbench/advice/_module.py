@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from workbench.advice.search import SearchProgram
 
 _TRANSPARENT = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple", "copy-start", "copy-done"}
+CALLING = {"while", "conditional", "call"}
+WORKLESS = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",
+    "opt-barrier", *CALLING,
+}  # fmt: skip
 _INDEX = re.compile(r"\bindex=(\d+)")
 
 
@@ -56,6 +61,12 @@ class Compiled:
     def sent_bytes(self) -> float:
         """Bytes that one device sends in one call."""
         return sum(map(sent, self.module.collectives))
+
+    @functools.cached_property
+    def started(self) -> float | None:
+        """Instructions that one device starts in one call, those in loops once per iteration; None where unknown."""
+        found = [i.executions for i in self.module.instructions if not i.fused and i.opcode not in WORKLESS]
+        return None if any(each is None for each in found) else sum(each or 0.0 for each in found)
 
     def sources_of(self, value: str) -> Iterator[InstructionRecord]:
         """The value and what it is a rearrangement of, back to the first computation."""

@@ -1,13 +1,16 @@
 """Rules about how arrays lie on the mesh: large replicated ones, axes that nothing uses, uneven shards."""
 
+import math
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled
-from workbench.records import FindingRecord, LeafShardingRecord
+from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord, SourceLine
 from workbench.render import bytes_text
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective
+_LARGE_VALUES = 1 << 12  # entries of an array below which padding costs nothing
+_WASTE = 0.1  # of the entries
 
 
 def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
@@ -110,6 +113,39 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
             evidence=(f"{most} slots per group of devices, {empty} empty",),
             weight=empty / (clients + empty),
             axes=(name,),
+        )
+
+
+def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
+    """Values whose dimensions the mesh axes do not divide, so that shards are padded."""
+    record = program.record
+    if record.propagation is None or record.mesh is None:
+        return
+    sizes = {axis.name: axis.size for axis in record.mesh.axes}
+    worst: dict[SourceLine | None, tuple[float, PlannedValueRecord, int, int]] = {}
+    for value in record.propagation.values:
+        for dim, axes in enumerate(value.spec):
+            count = math.prod(sizes.get(axis, 1) for axis in axes)
+            n = value.shape[dim] if dim < len(value.shape) else 0
+            if count < 2 or n % count == 0 or math.prod(value.shape) < _LARGE_VALUES:
+                continue
+            waste = 1 - n / (-(-n // count) * count)
+            if waste >= _WASTE and waste > worst.get(value.source, (0.0,))[0]:
+                worst[value.source] = waste, value, dim, count
+    for source, (waste, value, dim, count) in sorted(worst.items(), key=lambda each: -each[1][0])[:2]:
+        n, axes = value.shape[dim], value.spec[dim]
+        up, down = -(-n // count) * count, n // count * count
+        yield FindingRecord(
+            rule="uneven shards",
+            what=f"Dimension {dim} of a value of shape {list(value.shape)} has {n} entries, which {count} devices do "
+            f"not share evenly: {waste:.0%} of what they hold is padding.",
+            why=f"Every device holds {-(-n // count)} entries, filled up with padding where there are fewer.",
+            change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
+            "another dimension.",
+            evidence=(f"{value.name}: {spec_text(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
+            weight=waste,
+            sources=() if source is None else (source,),
+            axes=tuple(axes),
         )
 
 

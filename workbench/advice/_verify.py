@@ -1,6 +1,9 @@
 """Applies a finding's change from outside, compiles the changed program, and reports what it really gains."""
 
 import ast
+import contextlib
+import functools
+import inspect
 import re
 import sys
 import warnings
@@ -9,13 +12,14 @@ from typing import Any
 
 import jax
 
-from workbench._jax_compat import jit_cache_size
+from workbench._jax_compat import checkpoints_with, jit_cache_size
 from workbench.advice._module import Compiled
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram
 from workbench.errors import WorkbenchError
 from workbench.inspection import Call, current_mesh, mesh_of_values
 from workbench.records import FindingRecord, GainRecord, ProgramRecord
+from workbench.render import bytes_text
 
 Recompile = Callable[..., ProgramRecord]
 _SAME: Any = object()
@@ -30,6 +34,7 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
         recompile: Compiles a variant: `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
     """
     checks = {"missing donation": _donation, "large replicated array": _specs, "spec on another dimension": _moved}
+    checks |= {"argument gathered for one use": _moved, "recomputation": _kept}
     check = checks.get(finding.rule)
     if check is None:
         return finding
@@ -82,6 +87,43 @@ def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     if sent is None:
         return finding
     return finding.replace(gain=sent.replace(how="compiled with this spec"), compared=rows)
+
+
+_POLICIES = ("dots_saveable", "everything_saveable")  # of `jax.checkpoint_policies`: products kept, no checkpoint
+_ALMOST = 0.9  # of the FLOPs that no checkpoint saves
+
+
+def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """Other policies of the checkpoints, compiled: products kept where that saves nearly all, else none dropped."""
+    base = recompile(policy=_SAME)
+    assert base.module is not None
+    if not _same_work(program.module.flops, base.module.flops):
+        return finding  # traced once more, the function is another program: an inner `jax.jit` has its own cache
+    before, found = base.module.flops or 0.0, []
+    for policy in _POLICIES:
+        after = recompile(policy=getattr(jax.checkpoint_policies, policy))
+        if after.module is not None and after.module.memory.fits is not False:
+            found.append((policy, after, before - (after.module.flops or before)))
+    most = max((saved for _, _, saved in found), default=0.0)
+    if most <= 0:
+        return finding
+    policy, after, _ = next(each for each in found if each[2] >= _ALMOST * most)
+    assert after.module is not None
+    change = (
+        "Keep the matrix products: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`."
+        if policy == "dots_saveable"
+        else "Leave `jax.checkpoint` out."
+    )
+    was, now = base.module.memory.peak_bytes, after.module.memory.peak_bytes
+    peak = f" The peak of memory becomes {bytes_text(now)}; it is {bytes_text(was)} now." if was and now else ""
+    rows = compared(Compiled(base, base.module), after)
+    gain = next(row for row in rows if row.quantity == "FLOPs")
+    return finding.replace(
+        change=change + peak,
+        code="policy = jax.checkpoint_policies.dots_saveable  # of jax.checkpoint" if policy == "dots_saveable" else "",
+        gain=gain.replace(how=f"compiled with the policy {policy}"),
+        compared=rows,
+    )
 
 
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
@@ -160,12 +202,30 @@ def _donating(fn: Callable, positions: tuple[int, ...]) -> Callable:
     return jax.jit(fn, donate_argnums=positions)
 
 
+def _written_again(fn: Callable) -> Callable:
+    """The function below its `jit`, as one that nothing has traced yet."""
+    if wrapper_of(fn) == "nnx.jit":
+        wrapped: Any = fn
+        inner: Any = wrapped.fun
+        return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: inner(*args, **kwargs))
+    inner = inspect.unwrap(fn)
+    return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
+
+
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
     """Compiles variants of a traced call: with donated arguments, other specs of its arguments, or another chunk."""
 
     def recompile(
-        *, donate: tuple[int, ...] = (), specs: dict[str, Any] | None = None, chunk_size: Any = _SAME
+        *,
+        donate: tuple[int, ...] = (),
+        specs: dict[str, Any] | None = None,
+        chunk_size: Any = _SAME,
+        policy: Any = None,
     ) -> ProgramRecord:
+        if policy is not None:
+            fn = _written_again(traced.fn)
+            with contextlib.nullcontext() if policy is _SAME else checkpoints_with(policy):
+                return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
         if chunk_size is not _SAME:
             return traced.inspect(**{**options, "chunk_size": chunk_size})
         if specs is not None:

@@ -124,7 +124,7 @@ class FitOptions(TypedDict, total=False):
     """Options of `Traced.fit`."""
 
     targets: Required[Sequence[str]]
-    axes: Sequence[str]
+    axes: Sequence[str] | None
     seconds: float
     compiled: bool
     progress: Progress | None

@@ -365,6 +365,8 @@ class Traced:
         The same parameter of all layers shares one spec, optimizer states follow their parameters, and results that
         take the place of an argument have its spec. Shardy propagates every choice and a cost model prices it; the
         best few are compiled for the chip, or for CPU devices where its compiler is not installed, and priced again.
+        For a program with clients the best specs are tried with other chunk sizes too; among equal seconds the choice
+        of `chunk_size="auto"` for the chip comes first.
 
         Args:
             mesh: The mesh; by default that of `jax.set_mesh`. An abstract one needs no devices.
@@ -417,12 +419,13 @@ class Traced:
     ) -> ShardingSearchRecord:
         """Searches mesh shapes and PartitionSpecs together: which sizes of the axes, and which specs on them.
 
-        Every way to share the devices between the axes is searched as `suggest_shardings` does, and the best few
-        choices of all are compiled.
+        Every way to share the devices between the axes is searched as `suggest_shardings` does, for a program with
+        clients with several chunk sizes, and the best few choices of all are compiled.
 
         Args:
             chips: The machine, such as "v5e:16x16".
-            axes: Names of the mesh's axes. Default: those of the current mesh, else "data" and "model".
+            axes: Names of the mesh's axes. Default: those of the current mesh, else "model" after the axis of the
+                program's clients, or after "data" without any.
             lock: Specs that stay as they are, by pattern.
             seconds: Time for all meshes together.
             compiled: Whether to compile the best few.
@@ -431,7 +434,8 @@ class Traced:
             cancel: Ends the search once it is set.
 
         Returns:
-            The choices over all meshes, compiled ones first; `.best.mesh` is the mesh.
+            The choices over all meshes, compiled ones first; `.best.mesh` is the mesh, `.best.chunk_size` how many
+            clients a device computes together, and `.code()` has both.
 
         Raises:
             MeshError: for an unknown machine, or if the program can be planned on no mesh of it.
@@ -452,7 +456,7 @@ class Traced:
         self,
         *,
         targets: Sequence[str],
-        axes: Sequence[str] = ("data",),
+        axes: Sequence[str] | None = None,
         seconds: float = 60.0,
         compiled: bool = True,
         progress: Progress | None = None,
@@ -461,11 +465,11 @@ class Traced:
         """The smallest slice of each family on which the program fits, and the predicted seconds of a call there.
 
         On every slice, from the smallest, the best shardings over one mesh axis are searched and compiled, until the
-        compiler says that they fit.
+        compiler says that they fit. For a program with clients the chunk size is searched as well.
 
         Args:
             targets: Families such as "v5e"; or slices such as "v5e:8x8", for those up to it.
-            axes: The first takes all devices.
+            axes: The first takes all devices. Default: that of the program's clients, else "data".
             seconds: Time for the searches of all families together; compilations come on top.
             compiled: Whether to compile. Without it, or without the compiler of a family, the plan's peak decides.
             progress: Called with what is done now and the seconds so far.

@@ -6,7 +6,9 @@ from typing import Literal
 from workbench.records._base import Record
 from workbench.records._program import SourceLine
 
-Quantity = Literal["bytes sent", "peak bytes", "argument bytes", "seconds", "FLOPs", "elementwise FLOPs"]
+Quantity = Literal[
+    "bytes sent", "peak bytes", "argument bytes", "seconds", "FLOPs", "elementwise FLOPs", "instructions started"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ class ShardingChoiceRecord(Record):
     how: Literal["planned", "compiled"] = "planned"
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
+    chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ class ShardingSearchRecord(Record):
             {
                 "choice": each.name,
                 "mesh": "x".join(f"{name}={size}" for name, size in each.mesh.items()),
+                "chunk_size": each.chunk_size,
                 "seconds": each.seconds,
                 "peak_bytes": each.peak_bytes,
                 "argument_bytes": each.argument_bytes,
@@ -122,7 +124,8 @@ class FitRecord(Record):
     seconds: float | None
     specs: dict[str, Spec] = field(default_factory=dict)
     mesh: dict[str, int] = field(default_factory=dict)
-    tried: tuple[str, ...] = ()
+    chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
+    tried: tuple[str, ...] = ()  # slices from the smallest: "v5e:2x2: a device needs 20 GiB of 15.8 GiB, compiled"
     how: Literal["planned", "compiled"] = "planned"
     note: str = ""
 

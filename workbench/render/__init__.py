@@ -1,6 +1,10 @@
 """Records as pictures, tables and text; sees no JAX."""
 
-from workbench.render._advice import gain_text as gain_text, render_advice_text as render_advice_text
+from workbench.render._advice import (
+    amount_writer as amount_writer,
+    gain_text as gain_text,
+    render_advice_text as render_advice_text,
+)
 from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
 from workbench.render._call_tree import (
     collective_lines as collective_lines,

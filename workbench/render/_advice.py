@@ -1,5 +1,7 @@
 """Advice as text."""
 
+from collections.abc import Callable
+
 from workbench.records import AdviceRecord, FindingRecord, GainRecord, shorten_paths
 from workbench.render._svg import bytes_text, flops_text, seconds_text
 
@@ -24,10 +26,20 @@ def render_advice_text(advice: AdviceRecord) -> str:
     return "\n".join(lines)
 
 
+def amount_writer(quantity: str) -> Callable[[float], str]:
+    """What writes an amount of a quantity, with its unit."""
+    writers: dict[str, Callable[[float], str]] = {
+        "seconds": seconds_text,
+        "FLOPs": flops_text,
+        "elementwise FLOPs": flops_text,
+        "instructions started": "{:,.0f}".format,
+    }
+    return writers.get(quantity, bytes_text)
+
+
 def gain_text(gain: GainRecord) -> str:
     """A gain in words, with whether it was verified."""
-    units = {"seconds": seconds_text, "FLOPs": flops_text, "elementwise FLOPs": flops_text}
-    write = units.get(gain.quantity, bytes_text)
+    write = amount_writer(gain.quantity)
     if not gain.verified and gain.before == gain.after:  # nothing is known of it
         return gain.how
     word = "verified" if gain.verified else "estimated"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from workbench.records import FitTableRecord, ShardingChoiceRecord, ShardingSearchRecord
+from workbench.records import FitRecord, FitTableRecord, ShardingChoiceRecord, ShardingSearchRecord
 from workbench.render._svg import bytes_text, seconds_text
 
 _SHOWN = 8
@@ -17,7 +17,8 @@ def render_search_text(search: ShardingSearchRecord) -> str:
         f"{search.compiled_count} compiled for {search.target}"
         + {"complete": ".", "time": "; the time was over.", "stopped": "; stopped."}[search.ended]
     )
-    rows = [("", "choice", "mesh", "seconds", "peak", "sent by one device", "how")]
+    chunked = any(each.chunk_size for each in search.choices)
+    rows = [("", "choice", "mesh", *(("chunk",) if chunked else ()), "seconds", "peak", "sent by one device", "how")]
     for each in search.choices[:_SHOWN]:
         sent = ", ".join(f"{bytes_text(n)} over {axis}" for axis, n in each.sent_bytes.items() if n >= 1) or "nothing"
         rows.append(
@@ -25,6 +26,7 @@ def render_search_text(search: ShardingSearchRecord) -> str:
                 "*" if each.pareto else "",
                 each.name,
                 " x ".join(f"{name}={size}" for name, size in each.mesh.items()),
+                *((str(each.chunk_size or "all"),) if chunked else ()),
                 "unknown" if each.seconds is None else seconds_text(each.seconds),
                 ("unknown" if each.peak_bytes is None else bytes_text(each.peak_bytes))
                 + (" (does not fit)" if each.fits is False else ""),
@@ -37,12 +39,22 @@ def render_search_text(search: ShardingSearchRecord) -> str:
     specs = [f"  {pattern}: {spec_code(spec)}" for pattern, spec in search.best.specs.items()] or ["  all replicated"]
     notes = [f"Note: {note}" for note in search.notes]
     return "\n".join(
-        [head, "", *table, "* no other choice is both faster and smaller", "", f"{search.best.name}:", *specs, *notes]
+        [
+            head,
+            "",
+            *table,
+            "* no other choice is both faster and smaller",
+            *(["chunk: clients that a device computes together"] if chunked else []),
+            "",
+            f"{search.best.name}:",
+            *specs,
+            *notes,
+        ]
     )
 
 
 def render_fit_text(table: FitTableRecord) -> str:
-    """One line per family: the smallest slice that fits, its peak, and the seconds of one call."""
+    """The smallest slice of each family that fits, its peak and the seconds of a call, and why smaller ones do not."""
     lines = [f"The smallest slice of each family on which {table.name} fits:"]
     for row in table.rows:
         peak = "unknown" if row.peak_bytes is None else bytes_text(row.peak_bytes)
@@ -50,10 +62,21 @@ def render_fit_text(table: FitTableRecord) -> str:
         seconds = "" if row.seconds is None else f", {seconds_text(row.seconds)} per call"
         verdict = "fits" if row.fits else "does not fit on any that was tried, the largest being this"
         note = f" ({row.note})" if row.note else ""
+        chunk = "" if row.chunk_size is None else f", chunks of {row.chunk_size} clients"
         lines.append(
-            f"  {row.chip}: {row.target} ({row.chips} chips) {verdict}: {peak}{room}{seconds}, {row.how}{note}"
+            f"  {row.chip}: {row.target} ({row.chips} chips) {verdict}: {peak}{room} on a device{seconds}{chunk}, "
+            f"{row.how}{note}"
         )
+        specs = "; ".join(f"{pattern} {spec_code(spec)}" for pattern, spec in list(row.specs.items())[:_SHOWN])
+        if row.fits:
+            lines.append(f"    with {specs or 'every argument whole on every device'}")
+        lines += [f"    not {reason}" for reason in row.tried if ": " in reason and not reason.startswith(_own(row))]
     return "\n".join([*lines, *(f"Note: {note}" for note in table.notes)])
+
+
+def _own(row: FitRecord) -> str:
+    """What the reason of the row's own slice begins with: its figures are in the row already."""
+    return f"{row.target}: a device needs"
 
 
 def spec_code(spec: Sequence[Sequence[str]]) -> str:
@@ -97,6 +120,8 @@ def sharding_code(
         dict.fromkeys(re.split(r"[\[.]", pattern, maxsplit=1)[0] for pattern in choice.specs)
     )
     sizes, axes = tuple(choice.mesh.values()), tuple(choice.mesh)
+    chunk = choice.chunk_size
+    compiles = f"jax.jit({function}, " if chunk is None else f"wb.jit({function}, chunk_size={chunk}, "
     rules = [f"    {_pattern_regex(pattern)!r}: {spec_code(spec)}," for pattern, spec in choice.specs.items()]
     call = ", ".join(f'shardings("{name}", {name})' for name in names)
     return "\n".join(
@@ -105,6 +130,7 @@ def sharding_code(
             "",
             "import jax",
             "from jax.sharding import NamedSharding, PartitionSpec as P",
+            *(["", "import workbench as wb"] if chunk is not None else []),
             "",
             f"mesh = jax.make_mesh({sizes}, {axes}, axis_types=(jax.sharding.AxisType.Auto,) * {len(axes)})",
             "SPECS = {  # path of a parameter -> its spec; optimizer states end in the same path",
@@ -125,7 +151,7 @@ def sharding_code(
             "    )",
             "",
             "",
-            f"{function} = jax.jit({function}, in_shardings=({call}{',' if len(names) == 1 else ''}))",
+            f"{function} = {compiles}in_shardings=({call}{',' if len(names) == 1 else ''}))",
         ]
     )
 

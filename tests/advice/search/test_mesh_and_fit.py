@@ -64,3 +64,16 @@ def test_unknown_chip_is_refused_with_the_known_ones():
     call: Any = wb.trace(predict)(weights(8, 8), shape(8, 8))._call
     with pytest.raises(wb.errors.WorkbenchError, match="v5e"):
         SearchProgram(call, jax.sharding.AbstractMesh((2,), ("data",)), "v99")
+
+
+def test_text_says_why_smaller_slices_do_not_fit():
+    table = wb.fit(predict, targets=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
+    text = str(table)
+    assert f"{table.rows[0].target} (" in text
+    assert "per call" in text
+    assert "not v5e:2x2: the arguments alone are 64 GiB, and its devices have 63 GiB together" in text
+
+
+def test_text_says_what_a_device_would_need():
+    table = wb.fit(predict, targets=["v5e"], compiled=False)(weights(128, 128), shape(2**27, 128))
+    assert "not v5e:2x2: a device needs" in str(table)

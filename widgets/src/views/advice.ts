@@ -6,6 +6,7 @@ import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
+import { ShardingSearch } from "./advice-search";
 
 interface Job {
   status: "running" | "done" | "stopped" | "failed";
@@ -232,6 +233,34 @@ function comparison(compared: readonly Gain[]): Block {
   };
 }
 
+type Part = "findings" | "shardings";
+const PARTS: readonly (readonly [Part, string])[] = [
+  ["findings", "Findings"],
+  ["shardings", "Search for shardings"],
+];
+
 export const advice: RenderView = (host, context) => {
-  new Advice(host, context);
+  const searches = (context.hasKernel && context.state<boolean>("can_search")) || context.live("search") !== undefined;
+  if (!searches) {
+    new Advice(host, context);
+    return;
+  }
+  const panes = PARTS.map(([part]) => h("div", { class: "wb-advicepart", "data-part": part }));
+  const buttons = PARTS.map(([part, title]) => button(title, () => context.set("part", part)));
+  const show = () => {
+    const part = context.setting<Part>("part", "findings");
+    PARTS.forEach(([key], i) => {
+      panes[i].hidden = key !== part;
+      buttons[i].setAttribute("aria-pressed", String(key === part));
+    });
+  };
+  host.append(
+    h("div", { class: "wb-tools", role: "group", "aria-label": "What to look for" }, buttons),
+    panes[0],
+    panes[1],
+  );
+  new Advice(panes[0], context);
+  new ShardingSearch(panes[1], context);
+  context.onSettings(show);
+  show();
 };

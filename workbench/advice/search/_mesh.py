@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from jax.sharding import AbstractMesh
 
+from workbench.advice.search._chunked import joined_record, mesh_text, ranked, with_chunk_sizes
 from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Progress, Search
 from workbench.advice.search._suggest import lock_patterns
 from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError, WorkbenchError
-from workbench.inspection import Call, current_mesh
+from workbench.inspection import Call, current_mesh, plan_call
 from workbench.records import (
     FitRecord,
     FitTableRecord,
@@ -22,8 +23,10 @@ from workbench.records import (
     ShardingSearchRecord,
     TargetRecord,
 )
+from workbench.render import bytes_text
 
-_COMPILED = 3  # of the best choices over all meshes
+_COMPILED = 3  # of the best choices over all meshes and chunk sizes
+_SHOWN = 4  # choices of each mesh and chunk size
 _MOST_COMPILED_SIZES = 4  # slices of one family that are compiled for
 
 
@@ -49,17 +52,17 @@ def suggest_mesh(
     for number, sizes in enumerate(meshes):
         left = began + seconds * (0.5 if compiled else 1.0) - time.monotonic()
         if searches and (left <= 0 or (cancel is not None and cancel.is_set())):
-            notes.append(f"not tried for lack of time: {', '.join(map(_mesh_text, meshes[number:]))}")
+            notes.append(f"not tried for lack of time: {', '.join(map(mesh_text, meshes[number:]))}")
             break
         if progress is not None:
-            progress(f"mesh {_mesh_text(sizes)}, {number + 1} of {len(meshes)}", time.monotonic() - began)
+            progress(f"mesh {mesh_text(sizes)}, {number + 1} of {len(meshes)}", time.monotonic() - began)
         try:
             program = SearchProgram(call, AbstractMesh(sizes, names), machine.chip, compiler=compiler, target=machine)
             lock_patterns(program, lock or {})
             search = Search(program, seconds=left / (len(meshes) - number), compiled=False, cancel=cancel)
             search.run()
         except WorkbenchError as error:
-            notes.append(f"{_mesh_text(sizes)}: {str(error).splitlines()[0][:200]}")
+            notes.append(f"{mesh_text(sizes)}: {str(error).splitlines()[0][:200]}")
             continue
         searches.append(search)
     if not searches:
@@ -68,23 +71,43 @@ def suggest_mesh(
             f"{'; '.join(notes)}. Every axis must suit the program: pass `axes=` with the names that it uses."
         )
         raise MeshError(message)
-    ranked = sorted(
-        ((search, specs) for search in searches for specs in search.best(4)), key=lambda e: e[0].rank_of(e[1])
-    )
-    for number, (search, specs) in enumerate(ranked[:_COMPILED] if compiled else ()):
-        if (cancel is not None and cancel.is_set()) or (number and time.monotonic() - began > seconds):
-            break
+
+    def spent() -> float:
+        return time.monotonic() - began
+
+    def say(phase: str) -> None:
         if progress is not None:
-            progress(f"compiling choice {number + 1} of {_COMPILED}", time.monotonic() - began)
+            progress(phase, spent())
+
+    whole = len(searches)
+    planned = seconds * (0.6 if compiled else 1.0)
+    searches = with_chunk_sizes(
+        searches, best=_COMPILED, until=began + planned, progress=say, notes=notes, cancel=cancel
+    )
+    for number, (search, specs) in enumerate(ranked(searches)[:_COMPILED] if compiled else ()):
+        if (cancel is not None and cancel.is_set()) or (number and spent() > seconds):
+            break
+        say(f"compiling choice {number + 1} of {_COMPILED}")
         search.compile(specs)
-    return _joined_record(call.name, machine, searches, time.monotonic() - began, cancel, notes)
+    ended = "stopped" if cancel is not None and cancel.is_set() else "time" if notes else "complete"
+    return joined_record(
+        call.name,
+        machine.name,
+        searches,
+        spent(),
+        ended=ended,
+        notes=notes,
+        by_mesh=True,
+        whole=whole,
+        shown=_SHOWN,
+    )
 
 
 def fit(
     call: Call,
     *,
     targets: Sequence[str],
-    axes: Sequence[str] = ("data",),
+    axes: Sequence[str] | None = None,
     seconds: float = 60.0,
     compiled: bool = True,
     progress: Progress | None = None,
@@ -95,7 +118,8 @@ def fit(
     for number, name in enumerate(targets):
         if cancel is not None and cancel.is_set():
             break
-        rows.append(_smallest(call, name, tuple(axes), seconds / max(len(targets), 1), compiled, progress, cancel))
+        names = _first_axes(call) if axes is None else tuple(axes)
+        rows.append(_smallest(call, name, names, seconds / max(len(targets), 1), compiled, progress, cancel))
         if progress is not None:
             progress(f"{number + 1} of {len(targets)} families", 0.0)
     return FitTableRecord(name=call.name, rows=tuple(rows))
@@ -134,7 +158,8 @@ def _smallest(
         if row is not None and (compilations >= _MOST_COMPILED_SIZES or (cancel is not None and cancel.is_set())):
             break
         if whole > machine.devices * machine.available_bytes and machine is not machines[-1]:
-            continue  # its arguments alone are more than all devices together have
+            tried.append(_too_small(machine, whole))
+            continue
         if progress is not None:
             progress(f"trying {machine.name}", time.monotonic() - began)
         sizes = (machine.devices, *[1] * (len(axes) - 1))
@@ -145,16 +170,18 @@ def _smallest(
             continue
         whole = sum(group.size_bytes for group in program.groups)
         if whole > machine.devices * machine.available_bytes and machine is not machines[-1]:
-            tried.append(machine.name)
+            tried.append(_too_small(machine, whole))
             continue
         search = Search(program, seconds=seconds / 4, compiled=False, cancel=cancel)
         search.run()
-        best = search.best(1)[0]
+        until = time.monotonic() + seconds / 4
+        searches = with_chunk_sizes([search], best=1, until=until, progress=_silent, notes=[], cancel=cancel)
+        search, best = ranked(searches, 1)[0]
         if compiled and program.target is not None:
             compilations += 1
             search.compile(best)
-        choice = search.record().best
-        tried.append(machine.name)
+        choice = next(iter(search.record().choices))
+        tried.append(machine.name if choice.fits else _too_full(machine, choice))
         row = FitRecord(
             chip=machine.chip,
             target=machine.name,
@@ -166,6 +193,7 @@ def _smallest(
             seconds=choice.seconds,
             specs=choice.specs,
             mesh=choice.mesh,
+            chunk_size=choice.chunk_size,
             tried=tuple(tried),
             how=choice.how,
             note=choice.note,
@@ -179,6 +207,23 @@ def _smallest(
             available_bytes=last.available_bytes, seconds=None, tried=tuple(tried), note="could not be planned",
         )  # fmt: skip
     return row
+
+
+def _too_small(machine: TargetRecord, whole: int) -> str:
+    """Why a slice was not even planned for: its devices together hold less than the arguments."""
+    memory = bytes_text(machine.devices * machine.available_bytes)
+    return f"{machine.name}: the arguments alone are {bytes_text(whole)}, and its devices have {memory} together"
+
+
+def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:
+    """Why the best choice on a slice does not fit."""
+    needs = "more" if choice.peak_bytes is None else bytes_text(choice.peak_bytes)
+    reason = f": {choice.note}" if choice.note and choice.peak_bytes is None else ""
+    return f"{machine.name}: a device needs {needs} of {bytes_text(machine.available_bytes)}, {choice.how}{reason}"
+
+
+def _silent(_phase: str) -> None:
+    """Says nothing."""
 
 
 def _slices(target: str) -> list[TargetRecord]:
@@ -199,44 +244,13 @@ def _slices(target: str) -> list[TargetRecord]:
 
 
 def _axes_of(call: Call, axes: Sequence[str] | None) -> tuple[str, ...]:
-    """The axes to be sized: as given, those of the mesh, or "data" and "model"."""
+    """The axes to be sized: as given, those of the mesh, or that of the clients ("data" without any) and "model"."""
     if axes is not None:
         return tuple(axes)
     mesh = current_mesh() or call.mesh
-    return tuple(mesh.axis_names) if mesh is not None and not mesh.empty else ("data", "model")
+    return tuple(mesh.axis_names) if mesh is not None and not mesh.empty else (*_first_axes(call), "model")
 
 
-def _joined_record(
-    name: str,
-    machine: TargetRecord,
-    searches: Sequence[Search],
-    seconds: float,
-    cancel: threading.Event | None,
-    notes: Sequence[str],
-) -> ShardingSearchRecord:
-    records = [search.record() for search in searches]
-    choices: list[ShardingChoiceRecord] = []
-    for record in records:
-        for choice in record.choices[:4]:
-            choices.append(choice.replace(name=f"{_mesh_text(tuple(choice.mesh.values()))}: {choice.name}"))
-    choices.sort(key=_rank_choice)
-    first = records[0]
-    return first.replace(
-        name=name,
-        target=machine.name,
-        choices=tuple(choices),
-        planned_count=sum(record.planned_count for record in records),
-        compiled_count=sum(record.compiled_count for record in records),
-        seconds_spent=seconds,
-        ended="stopped" if cancel is not None and cancel.is_set() else "time" if notes else "complete",
-        notes=(*notes, *dict.fromkeys(note for record in records for note in record.notes)),
-    )
-
-
-def _rank_choice(choice: ShardingChoiceRecord) -> tuple[bool, bool, float]:
-    seconds = math.inf if choice.seconds is None else choice.seconds
-    return choice.fits is False, choice.how != "compiled", seconds
-
-
-def _mesh_text(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
+def _first_axes(call: Call) -> tuple[str, ...]:
+    """The axes of the clients, or "data" in a program without any."""
+    return tuple(placement.name for placement in plan_call(call).placements) or ("data",)

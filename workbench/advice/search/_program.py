@@ -1,5 +1,6 @@
 """A program whose arguments can be sharded in any way: planned by Shardy, compiled, priced on a chip."""
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,15 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench._jax_compat import shardy, shardy_trials
 from workbench.advice.search._groups import Group, Leaf, Spec, fits, group_leaves
+from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
 from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
 from workbench.inspection import Call, inspect_mesh, inspect_module, on_mesh, plan_call
+from workbench.plan import ChunkSize, choose_chunk_size
 from workbench.records import ChipRecord, MemoryRecord, TargetRecord
 
+_AS_GIVEN: Any = object()
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
 
 
@@ -45,6 +49,8 @@ class SearchProgram:
         compiler: "auto" compiles for the chip where its compiler is installed, else for CPU devices.
         memory_bytes: What one device may use; by default the memory of the chip.
         target: The machine; by default one of the chip with as many devices as the mesh.
+        chunk_size: Clients that a device computes together; by default as the call was given it, where "auto" chooses
+            for the chip and not for the devices of this process.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class SearchProgram:
         compiler: Literal["auto", "cpu"] = "auto",
         memory_bytes: int | None = None,
         target: TargetRecord | None = None,
+        chunk_size: ChunkSize = _AS_GIVEN,
     ) -> None:
         self.call: Call = call.with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
@@ -72,7 +79,10 @@ class SearchProgram:
             else self.chip.hbm_bytes // self.chip.devices_per_chip
         )
         self._mesh_record = inspect_mesh(self.mesh)
+        self._options: dict[str, Any] = {"compiler": compiler, "memory_bytes": memory_bytes, "target": target}
+        self.call.chunk_size = self.chunk_rule(call.chunk_size if chunk_size is _AS_GIVEN else chunk_size)
         described = plan_call(self.call, self.mesh)
+        self.chunk_size: int | None = described.chunk_size
         self.dtype: str = largest_dtype(described, self.chip)
         self.clients: dict[str, int] = {p.name: p.size for p in described.placements}
         self._given, outputs, text = self._lowered()
@@ -88,6 +98,20 @@ class SearchProgram:
         self._planned: dict[tuple[Assignment, tuple[int, ...]], Priced] = {}
         self.planned_count: int = 0
         self.compiled_count: int = 0
+
+    def with_chunk_size(self, chunk_size: int) -> "SearchProgram":
+        """The same program on the same mesh, its clients computed in other chunks; locked specs stay."""
+        other = SearchProgram(self.call, self.mesh, self.chip.name, chunk_size=chunk_size, **self._options)
+        for mine, its in zip(self.groups, other.groups, strict=True):
+            its.locked = mine.locked
+        return other
+
+    def chunk_rule(self, chunk_size: ChunkSize) -> ChunkSize:
+        """What `workbench.jit` would do on the chip: "auto" as the rule for it, all else as it is."""
+        if chunk_size != "auto":
+            return chunk_size
+        platform = "cuda" if self.chip.topology == "switch" else "tpu"
+        return functools.partial(choose_chunk_size, platform=platform, memory_bytes=self.memory_bytes)
 
     @property
     def where(self) -> str:
@@ -183,6 +207,7 @@ class SearchProgram:
         if not hlo or memory.fits is False:
             return Priced(tuple(specs), None, peak, memory.argument_bytes, {}, False, "compiled", _first_line(note))
         module = inspect_module(hlo, mesh=self._mesh_record, platform=platform)
+        module = as_accelerator(module) if platform == "cpu" else module
         cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
         sent: dict[str, float] = {}
         for stage in cost.stages:

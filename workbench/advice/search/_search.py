@@ -1,10 +1,11 @@
 """The search: seeds that experts start from, steps that an integer program joins, real compilation of the best few."""
 
+import contextlib
 import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,8 @@ Found = Callable[[ShardingSearchRecord], None]
 _SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
 _PLANNING_SHARE = 0.45  # of the time
 _COMPILED = 5  # choices at most, beside the named ones
+_DIFFERENT = 3  # of them
+_NEAR = 2.0  # times the seconds of the best choice as planned: what may turn out to be better once compiled
 _SHOWN = 12
 
 
@@ -71,6 +74,18 @@ class Search:
             self._compile_best()
         return self.record()
 
+    def consider(self, choices: Mapping[tuple[Spec, ...], str]) -> None:
+        """Plans choices that another search found, by the names that it gave them."""
+        for specs, name in choices.items():
+            if self._is_cancelled():
+                break
+            with contextlib.suppress(_StopSearch):
+                self._try(specs, name)
+
+    def names_of(self, choices: Iterable[tuple[Spec, ...]]) -> dict[tuple[Spec, ...], str]:
+        """The choices with their names in the record."""
+        return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._known}
+
     def record(self) -> ShardingSearchRecord:
         """What is known now."""
         program = self.program
@@ -88,7 +103,7 @@ class Search:
                 found += 1
                 name = f"found {found}"
             choices.append(self._choice(name, priced))
-        front = _pareto(choices)
+        front = pareto(choices)
         return ShardingSearchRecord(
             name=program.call.name,
             chip=program.chip.name,
@@ -117,6 +132,7 @@ class Search:
             fits=priced.fits,
             how=priced.how,
             note=priced.note,
+            chunk_size=self.program.chunk_size,
         )
 
     @property
@@ -248,6 +264,25 @@ class Search:
         """The best choices, as planned."""
         return sorted(self._known, key=lambda specs: self._rank(self._known[specs]))[:count]
 
+    def different(self, count: int) -> list[tuple[Spec, ...]]:
+        """The best choice and others that differ most from those before them, none planned much slower than the best.
+
+        The best few as planned are often one choice with a small change, and the plan errs in the same way on all.
+        """
+        ranked = self.best(len(self._known))
+        limit = self.rank_of(ranked[0])
+        near = [specs for specs in ranked if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]
+        chosen = near[:1]
+        while len(chosen) < min(count, len(near)):
+            left = [specs for specs in near if specs not in chosen]
+            chosen.append(max(left, key=lambda specs: min(self._difference(specs, other) for other in chosen)))
+        return chosen
+
+    def _difference(self, specs: tuple[Spec, ...], other: tuple[Spec, ...]) -> int:
+        """Bytes of the arguments that two choices shard in different ways."""
+        groups = self.program.groups
+        return sum(group.size_bytes for group, a, b in zip(groups, specs, other, strict=True) if a != b)
+
     def _rank(self, priced: Priced) -> tuple[bool, float]:
         """What is minimized: seconds; a program that does not fit comes after every one that does."""
         over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
@@ -279,7 +314,8 @@ class Search:
         """Compiles the baselines and the best few; the plan only ranks, the compiler decides."""
         deadline = self._began + self._budget
         named = [specs for specs in self._names if specs in self._known]
-        queue = list(dict.fromkeys([*self.best(2), *named, *self.best(_COMPILED)]))[: _COMPILED + len(named)]
+        queue = [*self.best(2), *self.different(_DIFFERENT), *named, *self.best(_COMPILED)]
+        queue = list(dict.fromkeys(queue))[: _COMPILED + len(named)]
         for number, specs in enumerate(queue):
             if number and time.monotonic() > deadline:
                 self._ended = "time"
@@ -305,6 +341,10 @@ class Search:
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
         """What a planned choice is ranked by: whether it fits, then seconds."""
         return self._rank(self._known[specs])
+
+    def is_compiled(self, specs: tuple[Spec, ...]) -> bool:
+        """Whether a choice was compiled."""
+        return specs in self._compiled
 
     def _is_cancelled(self) -> bool:
         if self._cancel is not None and self._cancel.is_set():
@@ -378,7 +418,7 @@ def _share(priced: Priced, program: SearchProgram) -> float:
     return (priced.peak_bytes or 0.0) / max(program.memory_bytes, 1)
 
 
-def _pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
+def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
     """Positions of the choices that no other one beats in both seconds and peak; compiled ones where there are any."""
     compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
     points = {

@@ -3,11 +3,13 @@
 import difflib
 import fnmatch
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench.advice.search._chunked import joined_record, ranked, with_chunk_sizes
 from workbench.advice.search._groups import Group, fits
 from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Found, Progress, Search
@@ -16,6 +18,8 @@ from workbench.inspection import Call, current_mesh
 from workbench.records import ShardingSearchRecord
 
 DEFAULT_CHIP = "v5e"
+_FOR_SPECS = 0.6  # of the time, where chunk sizes are searched as well
+_BEST = 3  # choices whose chunk size is varied, and that are compiled
 
 
 def suggest_shardings(
@@ -43,12 +47,56 @@ def suggest_shardings(
         raise MeshError(message)
     program = SearchProgram(call, mesh, chip or DEFAULT_CHIP, compiler=compiler, memory_bytes=memory_bytes)
     lock_patterns(program, lock or {})
-    search = Search(program, seconds=seconds, compiled=compiled, progress=progress, cancel=cancel, found=found)
+    began = time.monotonic()
+    share = _FOR_SPECS if call.holds_clients else 1.0
+    search = Search(program, seconds=share * seconds, compiled=compiled, progress=progress, cancel=cancel, found=found)
     record = search.run()
+    if call.holds_clients and record.ended != "stopped":
+        record = _chunked(search, record, began + seconds, compiled=compiled, progress=progress, cancel=cancel)
     if chip is None:
         note = f"no chip was named: seconds are those of a {DEFAULT_CHIP}"
         record = record.replace(notes=(note, *record.notes))
     return record
+
+
+def _chunked(
+    search: Search,
+    record: ShardingSearchRecord,
+    until: float,
+    *,
+    compiled: bool,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> ShardingSearchRecord:
+    """The search with other chunk sizes for its best specs; those that rank first are compiled too."""
+    began = time.monotonic()
+    notes: list[str] = []
+
+    def say(phase: str) -> None:
+        if progress is not None:
+            progress(phase, record.seconds_spent + time.monotonic() - began)
+
+    searches = with_chunk_sizes([search], best=_BEST, until=until, progress=say, notes=notes, cancel=cancel)
+    for number, (each, specs) in enumerate(ranked(searches)[:_BEST] if compiled else ()):
+        if each.is_compiled(specs):
+            continue
+        if time.monotonic() > until or (cancel is not None and cancel.is_set()):
+            break
+        say(f"compiling chunks of {each.program.chunk_size} clients, {number + 1} of {_BEST}")
+        each.compile(specs)
+    ended = "stopped" if cancel is not None and cancel.is_set() else "time" if notes else record.ended
+    spent = record.seconds_spent + time.monotonic() - began
+    return joined_record(
+        record.name,
+        record.target,
+        searches,
+        spent,
+        ended=ended,
+        notes=notes,
+        by_mesh=False,
+        whole=1,
+        shown=len(record.choices),
+    )
 
 
 def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:

@@ -1,0 +1,61 @@
+"""Chunk sizes as part of a search: which ones differ on a device, and which comes first where seconds do not."""
+
+import copy
+import math
+
+from workbench.advice.search._program import SearchProgram
+from workbench.inspection import plan_call
+from workbench.mesh import chunk_shard
+from workbench.plan import ChunkSize
+
+_MOST = 5
+_WHOLE_RANGE = 10.0  # powers of two
+_EQUAL = 0.02  # of the seconds: the model knows no more
+
+
+def chunk_candidates(program: SearchProgram) -> list[int]:
+    """The chunk sizes that differ on a device: the program's own, that of "auto", one client, all, and some between.
+
+    Args:
+        program: The program on its mesh.
+
+    Returns:
+        Sizes in rising order, at most five; none for a program without clients.
+    """
+    if not program.call.holds_clients:
+        return []
+    everything = _planned(program, 2**30)
+    if everything is None:
+        return []
+    named = {1, everything, program.chunk_size or everything, _planned(program, "auto") or everything}
+    between = [chunk_shard(everything, 2**power)[0] for power in range(1, max(everything.bit_length(), 2))]
+    while len(named) < _MOST and (left := [each for each in between if each not in named]):
+        # the one that is furthest from all others, as a factor
+        named.add(max(left, key=lambda size: min(abs(math.log(size / other)) for other in named)))
+    return sorted(named)
+
+
+def chunk_penalty(chunk: int | None, usual: int | None) -> float:
+    """What seconds are multiplied by to rank them: chunk sizes of equal seconds stand nearest to the usual one.
+
+    Peaks and bandwidths say nothing about how well a small chunk fills a device. `jit` takes as many clients as fit in
+    a quarter of the memory; a choice that leaves it needs 2 % of the seconds for its reason.
+
+    Example:
+        >>> chunk_penalty(4, 4), chunk_penalty(1, 1024)
+        (1.0, 1.02)
+    """
+    if not chunk or not usual:
+        return 1.0
+    return 1.0 + _EQUAL * min(1.0, abs(math.log2(chunk / usual)) / _WHOLE_RANGE)
+
+
+def usual_chunk(program: SearchProgram) -> int | None:
+    """The chunk size that `jit` would take on the chip; None without clients."""
+    return _planned(program, "auto") if program.call.holds_clients else None
+
+
+def _planned(program: SearchProgram, chunk_size: ChunkSize) -> int | None:
+    call = copy.copy(program.call)
+    call.chunk_size = program.chunk_rule(chunk_size)
+    return plan_call(call, program.mesh).chunk_size

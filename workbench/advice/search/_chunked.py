@@ -1,0 +1,128 @@
+"""Searches of one program that differ in mesh or chunk size, joined: all are ranked together, the best are compiled."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from workbench.advice.search._chunk_sizes import chunk_candidates, chunk_penalty, usual_chunk
+from workbench.advice.search._groups import Spec
+from workbench.advice.search._search import Search, pareto
+from workbench.errors import WorkbenchError
+from workbench.records import ShardingChoiceRecord, ShardingSearchRecord
+
+Choice = tuple[Search, tuple[Spec, ...]]
+
+
+def with_chunk_sizes(
+    searches: Sequence[Search],
+    *,
+    best: int,
+    until: float,
+    progress: Callable[[str], None],
+    notes: list[str],
+    cancel: threading.Event | None,
+) -> list[Search]:
+    """The searches and, for the meshes of the best choices, one more per other chunk size, with the same specs.
+
+    Args:
+        searches: Those that were run, one per mesh.
+        best: Choices over all of them whose chunk size is varied.
+        until: When it has to end, on the monotonic clock.
+        progress: Called with what is done now.
+        notes: What could not be tried is appended.
+        cancel: Ends it once it is set.
+    """
+    made = list(searches)
+    chosen: dict[int, list[tuple[Spec, ...]]] = {}
+    for search, specs in ranked(searches)[:best]:
+        chosen.setdefault(searches.index(search), []).append(specs)
+    for number, specs in chosen.items():
+        program = searches[number].program
+        for chunk in chunk_candidates(program):
+            if chunk == program.chunk_size:
+                continue
+            left = until - time.monotonic()
+            if left <= 0 or (cancel is not None and cancel.is_set()):
+                notes.append(f"not tried for lack of time: chunk_size={chunk}")
+                continue
+            progress(f"chunks of {chunk} clients")
+            try:
+                other = Search(program.with_chunk_size(chunk), seconds=left, compiled=False, cancel=cancel)
+                other.consider(searches[number].names_of(specs))
+            except WorkbenchError as error:
+                notes.append(f"chunk_size={chunk}: {str(error).splitlines()[0][:200]}")
+                continue
+            if other.best(1):
+                made.append(other)
+    return made
+
+
+def ranked(searches: Sequence[Search], each: int = 4) -> list[Choice]:
+    """The best choices of all searches as planned: what fits first, then the seconds."""
+    usual = {id(search): usual_chunk(search.program) for search in searches}
+
+    def rank(choice: Choice) -> tuple[bool, float]:
+        search, specs = choice
+        over, seconds = search.rank_of(specs)
+        return over, seconds * chunk_penalty(search.program.chunk_size, usual[id(search)])
+
+    return sorted(((search, specs) for search in searches for specs in search.best(each)), key=rank)
+
+
+def joined_record(
+    name: str,
+    target: str,
+    searches: Sequence[Search],
+    seconds: float,
+    *,
+    ended: Literal["complete", "time", "stopped"],
+    notes: Sequence[str],
+    by_mesh: bool,
+    whole: int,
+    shown: int,
+) -> ShardingSearchRecord:
+    """One record of all searches, its choices named by their mesh where meshes differ.
+
+    Args:
+        name: Of the program.
+        target: What was compiled for.
+        searches: Those over the meshes, then those with other chunk sizes.
+        seconds: Spent for all.
+        ended: How.
+        notes: What could not be tried.
+        by_mesh: Whether meshes differ.
+        whole: How many of the searches come with `shown` choices; of each later one the best and what was compiled.
+        shown: Choices.
+    """
+    records = [search.record() for search in searches]
+    choices: list[tuple[tuple[bool, bool, float], ShardingChoiceRecord]] = []
+    for number, (search, record) in enumerate(zip(searches, records, strict=True)):
+        usual = usual_chunk(search.program)
+        kept = record.choices[:shown] if number < whole else record.choices[: max(1, record.compiled_count)]
+        for choice in kept:
+            named = f"{mesh_text(tuple(choice.mesh.values()))}: {choice.name}" if by_mesh else choice.name
+            choices.append((_rank(choice, usual), choice.replace(name=named)))
+    choices.sort(key=lambda each: each[0])
+    front = pareto([choice for _, choice in choices])
+    return records[0].replace(
+        name=name,
+        target=target,
+        choices=tuple(choice.replace(pareto=at in front) for at, (_, choice) in enumerate(choices)),
+        planned_count=sum(record.planned_count for record in records),
+        compiled_count=sum(record.compiled_count for record in records),
+        seconds_spent=seconds,
+        ended=ended,
+        notes=(*notes, *dict.fromkeys(note for record in records for note in record.notes)),
+    )
+
+
+def mesh_text(sizes: Sequence[int]) -> str:
+    """Sizes as they are written: "4 x 2"."""
+    return " x ".join(map(str, sizes))
+
+
+def _rank(choice: ShardingChoiceRecord, usual: int | None) -> tuple[bool, bool, float]:
+    seconds = math.inf if choice.seconds is None else choice.seconds
+    return choice.fits is False, choice.how != "compiled", seconds * chunk_penalty(choice.chunk_size, usual)

@@ -1,0 +1,54 @@
+"""A module that the CPU's compiler made in the place of an accelerator's, priced as the accelerator would run it.
+
+Two habits of XLA's CPU compiler would decide between shardings where no accelerator has them: it keeps an all-reduce of
+which every device reads a slice (others make a reduce-scatter of the pair), and it adds 16-bit numbers as float32.
+"""
+
+import re
+from collections import defaultdict
+
+from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord
+
+_PASSED = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple"}
+_PROMOTED = re.compile(r"%?([\w.\-]+) = .*\ball-reduce(?:-start)?\(.*to_apply=%?[\w.\-]*_promoted")
+
+
+def as_accelerator(module: ModuleRecord) -> ModuleRecord:
+    """The module with the all-reduces that an accelerator's compiler would make of those of the CPU's.
+
+    Args:
+        module: Of the CPU's compiler.
+
+    Returns:
+        The module with other collectives; its text, memory and all else are the CPU's.
+    """
+    users: dict[str, list[InstructionRecord]] = defaultdict(list)
+    for each in module.instructions:
+        for operand in each.operands:
+            users[operand].append(each)
+    promoted = {found[1] for line in module.text.splitlines() if (found := _PROMOTED.search(line))}
+    changed = tuple(_changed(each, users, promoted) for each in module.collectives)
+    return module.replace(collectives=changed)
+
+
+def _changed(each: CollectiveRecord, users: dict[str, list[InstructionRecord]], promoted: set[str]) -> CollectiveRecord:
+    if each.kind != "all-reduce":
+        return each
+    if each.name in promoted:
+        sent = None if each.wire_bytes is None else each.wire_bytes / 2
+        each = each.replace(payload_bytes=each.payload_bytes // 2, wire_bytes=sent)
+    if _is_sliced(each.name, users):
+        sent = None if each.wire_bytes is None else each.wire_bytes / 2
+        each = each.replace(kind="reduce-scatter", wire_bytes=sent)
+    return each
+
+
+def _is_sliced(name: str, users: dict[str, list[InstructionRecord]]) -> bool:
+    """Whether all that computes with a value reads a slice of it."""
+    found, seen, waiting = [], set(), [name]
+    while waiting:
+        for user in users.get(waiting.pop(), ()):
+            if user.name not in seen:
+                seen.add(user.name)
+                (waiting.append(user.name) if user.opcode in _PASSED else found.append(user))
+    return bool(found) and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in found)
