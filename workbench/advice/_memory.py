@@ -92,7 +92,7 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         why="`jax.checkpoint` (remat) drops values and computes them again for the gradient.",
         change="Keep what is expensive: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or drop the "
         "checkpoint where memory allows.",
-        evidence=(f"{again:,.0f} of {total:,.0f} FLOPs are rematerialised",),
+        evidence=(f"{again:,.0f} of {total:,.0f} FLOPs compute values again",),
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
         gain=GainRecord(
             quantity="FLOPs",

@@ -56,7 +56,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
         if axis.size > 1 and axis.name not in used:
             yield FindingRecord(
                 rule="unused mesh axis",
-                what=f"Nothing uses the mesh axis `{axis.name}`: {axis.size} devices each do the same work.",
+                what=f"Nothing uses the mesh axis `{axis.name}`: each group of {axis.size} devices does the same work {axis.size} times.",
                 why="No argument is sharded over it, and no operation of the program asks for it.",
                 change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
                 "axis out of the mesh.",

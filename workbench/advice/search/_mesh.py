@@ -26,6 +26,7 @@ from workbench.records import (
 from workbench.render import bytes_text
 
 _COMPILED = 3  # of the best choices over all meshes and chunk sizes
+_FOR_SPECS = 0.7  # of the time for planning, where chunk sizes are searched as well
 _SHOWN = 4  # choices of each mesh and chunk size
 _MOST_COMPILED_SIZES = 4  # slices of one family that are compiled for
 
@@ -46,11 +47,12 @@ def suggest_mesh(
     machine = parse_target(chips)
     names = _axes_of(call, axes)
     began = time.monotonic()
+    share = (0.5 if compiled else 1.0) * (_FOR_SPECS if call.holds_clients else 1.0)  # of the time, for the specs
     meshes = list(mesh_shapes(machine.devices, len(names)))
     searches: list[Search] = []
     notes: list[str] = []
     for number, sizes in enumerate(meshes):
-        left = began + seconds * (0.5 if compiled else 1.0) - time.monotonic()
+        left = began + share * seconds - time.monotonic()
         if searches and (left <= 0 or (cancel is not None and cancel.is_set())):
             notes.append(f"not tried for lack of time: {', '.join(map(mesh_text, meshes[number:]))}")
             break
