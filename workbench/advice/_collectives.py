@@ -1,5 +1,6 @@
 """Rules about collectives that need not be, need not be so large, or need not run so often."""
 
+import re
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, dtype_of, sent
@@ -9,6 +10,7 @@ from workbench.render import bytes_text
 
 _HALVED = {"bf16", "f16"}
 _SMALL_BYTES = 1 << 12
+_PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
 def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
@@ -18,14 +20,16 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
         return
     # a training step that gathers its state saves the memory of the whole state between steps: that is its purpose
     state = set() if outputs is None else {(leaf.shape, leaf.dtype) for leaf in outputs.leaves}
-    leaves = {leaf.path: leaf for leaf in inputs.leaves}
+    arguments = sum(_PARAMETER.search(line) is not None for line in program.entry_lines)
+    if arguments != len(inputs.leaves):  # what is not used was left out: which is which is not known
+        return
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
         if each.kind != "all-gather" or instruction is None or (each.executions or 2) > 1:
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
-        names = {o.op_name.replace("\\'", "'") for o in origins if o.opcode == "parameter"}
-        leaf = leaves.get(next(iter(names), "")) if len(names) == 1 else None
+        numbers = {int(found[1]) for o in origins if (found := _PARAMETER.search(program.lines.get(o.name, "")))}
+        leaf = inputs.leaves[numbers.pop()] if len(numbers) == 1 else None
         users = program.real_users(each.name)
         saved = sent(each)
         if leaf is None or len(users) != 1 or (leaf.shape, leaf.dtype) in state or saved < _SMALL_BYTES:

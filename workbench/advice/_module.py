@@ -63,6 +63,12 @@ class Compiled:
         return sum(map(sent, self.module.collectives))
 
     @functools.cached_property
+    def entry_lines(self) -> list[str]:
+        """The lines of the entry computation."""
+        _, _, entry = self.module.text.partition("\nENTRY ")
+        return entry.partition("\n}")[0].splitlines()
+
+    @functools.cached_property
     def started(self) -> float | None:
         """Instructions that one device starts in one call, those in loops once per iteration; None where unknown."""
         found = [i.executions for i in self.module.instructions if not i.fused and i.opcode not in WORKLESS]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled
-from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord, SourceLine
+from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord
 from workbench.render import bytes_text
 
 _LARGE = 0.1  # of the arguments of one device
@@ -56,7 +56,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
         if axis.size > 1 and axis.name not in used:
             yield FindingRecord(
                 rule="unused mesh axis",
-                what=f"Nothing uses the mesh axis `{axis.name}`: each group of {axis.size} devices does the same work {axis.size} times.",
+                what=f"Nothing uses the mesh axis `{axis.name}`: {axis.size} devices at a time do the same work.",
                 why="No argument is sharded over it, and no operation of the program asks for it.",
                 change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
                 "axis out of the mesh.",
@@ -122,7 +122,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
     if record.propagation is None or record.mesh is None:
         return
     sizes = {axis.name: axis.size for axis in record.mesh.axes}
-    worst: dict[SourceLine | None, tuple[float, PlannedValueRecord, int, int]] = {}
+    worst: dict[tuple[int, tuple[str, ...]], tuple[float, PlannedValueRecord, int, int]] = {}
     for value in record.propagation.values:
         for dim, axes in enumerate(value.spec):
             count = math.prod(sizes.get(axis, 1) for axis in axes)
@@ -130,9 +130,9 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
             if count < 2 or n % count == 0 or math.prod(value.shape) < _LARGE_VALUES:
                 continue
             waste = 1 - n / (-(-n // count) * count)
-            if waste >= _WASTE and waste > worst.get(value.source, (0.0,))[0]:
-                worst[value.source] = waste, value, dim, count
-    for source, (waste, value, dim, count) in sorted(worst.items(), key=lambda each: -each[1][0])[:2]:
+            if waste >= _WASTE and (n, axes) not in worst:
+                worst[n, axes] = waste, value, dim, count
+    for waste, value, dim, count in sorted(worst.values(), key=lambda each: -each[0])[:2]:
         n, axes = value.shape[dim], value.spec[dim]
         up, down = -(-n // count) * count, n // count * count
         yield FindingRecord(
@@ -144,7 +144,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
             "another dimension.",
             evidence=(f"{value.name}: {spec_text(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
             weight=waste,
-            sources=() if source is None else (source,),
+            sources=() if value.source is None else (value.source,),
             axes=tuple(axes),
         )
 
