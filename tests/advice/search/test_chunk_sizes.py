@@ -93,8 +93,8 @@ def test_best_chunk_sizes_are_compiled():
 
 
 def test_smallest_slice_is_found_with_a_chunk_size_that_fits():
-    together = wb.jit(train, chunk_size=None)  # all four clients of a device: 4 * 2 * 8 GiB of hidden values
-    args = arguments(width=64, hidden=65536, examples=32768)
+    together = wb.jit(train, chunk_size=None)  # four clients of a device: 4 * 8 GiB as planned
+    args = arguments(width=64, hidden=65536, examples=8192)
     row = wb.fit(together, targets=["v5e:2x2"], compiled=False)(*args).rows[0]
     assert row.fits
     assert row.chunk_size == 1
