@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import functools
-import inspect
 import re
 import sys
 import warnings
@@ -208,7 +207,9 @@ def _written_again(fn: Callable) -> Callable:
         wrapped: Any = fn
         inner: Any = wrapped.fun
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: inner(*args, **kwargs))
-    inner = inspect.unwrap(fn)
+    inner = fn
+    while isinstance(inner, jax.stages.Wrapped) and hasattr(inner, "__wrapped__"):  # and no further: not below `grad`
+        inner = inner.__wrapped__
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
 
 
