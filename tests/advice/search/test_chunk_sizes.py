@@ -22,7 +22,7 @@ def train(w, x):
     return wb.reduce_mean(wb.map_fn(jax.grad(loss), (wb.broadcast(w), x)))
 
 
-def arguments(width=64, hidden=4096, examples=64):
+def arguments(width=64, hidden=1024, examples=16):
     return jax.ShapeDtypeStruct((width, hidden), "float32"), jax.ShapeDtypeStruct((16, examples, width), "float32")
 
 
@@ -80,14 +80,14 @@ def test_suggested_mesh_has_an_axis_for_the_clients_and_a_chunk_size():
 
 
 def test_code_of_a_suggestion_computes_what_the_program_computes(searched):
-    w, x = jnp.full((64, 4096), 0.01), jnp.linspace(0, 1, 16 * 64 * 64).reshape(16, 64, 64)
+    w, x = jnp.full((64, 1024), 0.01), jnp.linspace(0, 1, 16 * 16 * 64).reshape(16, 16, 64)
     names = {"train": train, "w": w, "x": x}
     exec(searched.code(), names)
     np.testing.assert_allclose(names["train"](w, x), train(w, x), rtol=1e-4, atol=1e-7)
 
 
 def test_best_chunk_sizes_are_compiled():
-    found = wb.suggest_shardings(train, mesh=MESH, chip="v5e", compiler="cpu", seconds=4)(*arguments(16, 64, 8))
+    found = wb.suggest_shardings(train, mesh=MESH, chip="v5e", compiler="cpu", seconds=2)(*arguments(16, 64, 8))
     assert found.best.how == "compiled"
     assert found.best.chunk_size is not None
 
