@@ -205,10 +205,9 @@ def _donating(fn: Callable, positions: tuple[int, ...]) -> Callable:
 def _written_again(fn: Callable) -> Callable:
     """The function below its `jit`, as one that nothing has traced yet."""
     if wrapper_of(fn) == "nnx.jit":
-        wrapped: Any = fn
-        inner: Any = wrapped.fun
-        return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: inner(*args, **kwargs))
-    inner = fn
+        module: Any = fn
+        return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
+    inner: Any = fn
     while isinstance(inner, jax.stages.Wrapped) and hasattr(inner, "__wrapped__"):  # and no further: not below `grad`
         inner = inner.__wrapped__
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
