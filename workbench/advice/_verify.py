@@ -208,8 +208,8 @@ def _written_again(fn: Callable) -> Callable:
         module: Any = fn
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
     inner: Any = fn
-    while isinstance(inner, jax.stages.Wrapped) and hasattr(inner, "__wrapped__"):  # and no further: not below `grad`
-        inner = inner.__wrapped__
+    while isinstance(inner, jax.stages.Wrapped) and (below := getattr(inner, "__wrapped__", None)) is not None:
+        inner = below  # and no further: `grad` has a `__wrapped__` as well
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
 
 
