@@ -60,7 +60,10 @@ NUMBERS = [
     ("16.2", 5, 4),
     ("17.1", 50 / 59.5, 0.45),
     ("17.2", 64, 16),
+    ("04.2", P("clients", None, None), P(None, None, "clients")),
     ("18.1", 5, 0),
+    ("18.2", 2564, 2560),
+    ("21.3", (0.03, 0.06, 0.06), (0.03, 0.08, 0.06)),
     ("20.1", 1.2e10, 2.4e10),
     ("20.3", 30_070, 30),
     ("22.3", 201326592, 2 * 2**30 * 3 / 4),
@@ -148,6 +151,57 @@ def test_running_mean_without_scan_is_refused():
 def test_hold_out_that_reuses_rows_is_refused():
     with pytest.raises(WrongAnswerError, match="in both parts"):
         course.check("08.3", lambda x, y: ((x, y), (x[:10], y[:10])))
+
+
+def test_trimmed_mean_that_sends_rows_is_refused():
+    @wb.program(clients=8)
+    def rows(x):
+        found = jnp.sort(wb.reduce_by_key(x, jnp.arange(8), 8))
+        return found[1:-1].mean()
+
+    with pytest.raises(WrongAnswerError, match="a client discloses 32 bytes"):
+        course.check("12.5", rows)
+
+
+def test_decoder_that_reads_late_answers_is_refused():
+    def least_squares(generator, answers, finished):
+        return np.einsum("bw,wrc->brc", np.linalg.pinv(generator), answers)
+
+    with pytest.raises(WrongAnswerError, match="a late answer was used"):
+        course.check("13.4", least_squares)
+
+
+def test_product_that_gathers_rows_of_blocks_is_refused():
+    def gathered(a, b):
+        row = jax.lax.all_gather(a, "cols", axis=1, tiled=True)
+        return row @ jax.lax.all_gather(b, "rows", axis=0, tiled=True)
+
+    with pytest.raises(WrongAnswerError, match="it gathers a whole row"):
+        course.check("14.4", gathered)
+
+
+def test_derivative_of_the_last_step_alone_is_refused():
+    def last_step(loss, w, rate, steps):
+        for _ in range(steps - 1):
+            w = w - rate * jax.grad(loss)(w)
+        return jax.grad(lambda r: loss(w - r * jax.grad(loss)(w)))(rate)
+
+    with pytest.raises(WrongAnswerError, match="through every one of them"):
+        course.check("11.3", last_step)
+
+
+def test_interval_of_the_values_is_no_interval_of_their_mean():
+    with pytest.raises(WrongAnswerError, match="with"):
+        course.check("21.1", lambda values, seed: np.quantile(values, [0.025, 0.975]))
+
+
+def test_one_sided_test_of_signs_is_refused():
+    def one_sided(differences):
+        signs = np.array(np.meshgrid(*[(1, -1)] * len(differences))).reshape(len(differences), -1).T
+        return np.mean((signs * differences).mean(1) >= np.mean(differences) - 1e-12)
+
+    with pytest.raises(WrongAnswerError, match=r"the p-value is 0\.125"):
+        course.check("21.2", one_sided)
 
 
 def test_exercises_lists_ids_in_order():

@@ -5,6 +5,7 @@ import { createContext, type Requests, type Shared } from "./lib/model";
 import { askNotebook, hasLabextension, placeOf } from "./lib/notebook";
 import { describeChosen, entries } from "./lib/selection";
 import type { Shell } from "./lib/shell";
+import { stageButton } from "./lib/stage";
 import { createTabs, type Tab } from "./lib/tabs";
 import type { SelectionPatch, ViewContext } from "./lib/view";
 import { VIEWS } from "./views";
@@ -106,7 +107,12 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
     h("div", { class: "wb-tabbar" }, made.bar),
   );
   shell.body.append(made.panes);
-  shell.body.after(h("div", { class: "wb-foot" }, chosenBar(context)));
+  const turn = (by: 1 | -1) => {
+    const next = tabs[tabs.findIndex(({ key }) => key === made.present) + by];
+    if (next) shared.open(next.key);
+  };
+  const onStage = stageButton(shell.body, { signal: shared.signal, say: shell.say, step: turn });
+  shell.body.after(h("div", { class: "wb-foot wb-row" }, chosenBar(context), onStage));
   context.onSettings(() => {
     const wanted = context.setting("view", made.present);
     if (wanted === made.present) return;

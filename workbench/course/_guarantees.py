@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
+from workbench.course._grading import (
+    called,
+    exercise,
+    expect_disclosed,
+    expect_number,
+    expect_values,
+    plan_of,
+    several,
+    stages,
+    wrong,
+)
 
 
 @exercise("12.1", "the Byzantine clients that a median of 32 tolerates")
@@ -42,6 +52,18 @@ def clip_update(answer: Any) -> str:
     return "long updates are scaled down, short ones stay."
 
 
+@exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
+def trimmed_by_three(answer: Any) -> str:
+    x = jnp.array([3.0, -40.0, 1.0, 2.0, 5.0, 4.0, 90.0, 0.0])
+    expect_values(called(answer, x), 15 / 6, "Take the smallest and the largest from the sum, and divide by six.")
+    plan = plan_of(answer, x)
+    expect_disclosed(plan, 12)
+    used = [stage.operation for stage in stages(plan, "reduce")]
+    if len(used) > 3 or not set(used) <= {"reduce_sum", "reduce_mean", "reduce_min", "reduce_max"}:
+        wrong(f"the plan reduces by {', '.join(used)}; a sum, a minimum and a maximum are enough.")
+    return "three reductions, 12 bytes, for any number of clients."
+
+
 @exercise("13.1", "pairs of late workers that repetition and the code do not survive")
 def fatal_pairs(answer: Any) -> str:
     repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
@@ -61,6 +83,21 @@ def workers_in_gradient(answer: Any) -> str:
 def shuffle_gain(answer: Any) -> str:
     expect_number(answer, 4, "(α + 1/n) γ with γ = n.")
     return "each message serves four workers."
+
+
+@exercise("13.4", "decode seven blocks from any seven of ten answers")
+def decode_blocks(answer: Any) -> str:
+    random = np.random.default_rng(4)
+    generator, blocks = random.normal(size=(10, 7)), random.normal(size=(7, 3, 2))
+    for late in ([0, 1, 2], [3, 5, 9], [8]):
+        answers = np.einsum("wb,brc->wrc", generator, blocks)
+        answers[late] = np.nan
+        finished = ~np.isin(np.arange(10), late)
+        found = called(answer, generator, answers, finished)
+        if np.isnan(np.asarray(found)).any():
+            wrong(f"a late answer was used: workers {late} are late, and the result has NaN.")
+        expect_values(found, blocks, "Solve generator[used] @ blocks = answers[used] for seven finished workers.")
+    return "any seven of ten answers give all blocks."
 
 
 @exercise("24.1", "an input, reconstructed from the gradient of a linear layer")

@@ -120,6 +120,19 @@ def horizons(answer: Any) -> str:
     return "a horizon of one round is biased."
 
 
+@exercise("11.3", "the derivative of several steps with respect to the rate")
+def slope_of_rate(answer: Any) -> str:
+    def loss(w: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.array([1.0, 3.0]) * (w - 2.0) ** 2) / 2
+
+    # by hand: w_k = 2 + (1 - rate a)^k (w_0 - 2), so d loss / d rate = -k a² (w_0 - 2)² (1 - rate a)^(2k - 1)
+    for steps in (1, 4):
+        expected = sum(-steps * a * a * 4.0 * (1 - 0.1 * a) ** (2 * steps - 1) for a in (1.0, 3.0))
+        found = called(answer, loss, jnp.zeros(2), jnp.float32(0.1), steps)
+        expect_values(found, expected, "Differentiate the loss *after* all steps, through every one of them.")
+    return "the derivative goes through every step."
+
+
 @exercise("16.1", "the client that the asynchronous result leans to")
 def leaning(answer: Any) -> str:
     expect_number(answer, 5, "Who still works when all others have finished?")
@@ -149,6 +162,41 @@ def priorities(answer: Any) -> str:
 def items_per_step(answer: Any) -> str:
     expect_number(answer, 64, "32 samples a step, 0.5 samples per insert.")
     return "the learner waits for the actors."
+
+
+@exercise("17.3", "importance weights of prioritised sampling")
+def importance_weights(answer: Any) -> str:
+    found = called(answer, np.array([0.1, 0.2, 0.4]))
+    expect_values(found, [1.0, 0.5, 0.25], "One over the probability, divided by the largest weight of the batch.")
+    return "an item that is drawn twice as often counts half as much."
+
+
+@exercise("21.1", "a bootstrap interval of a mean")
+def bootstrap_interval(answer: Any) -> str:
+    values = np.array([0.1, 0.4, 0.2, 0.9, 0.3, 0.5, 0.35, 0.6, 0.45])
+    low, high = np.mean([several(called(answer, values, seed), 2, "lower end, upper end") for seed in range(5)], axis=0)
+    resampled = np.random.default_rng(0).choice(values, (100_000, 9)).mean(1)
+    expected = np.quantile(resampled, [0.025, 0.975])
+    expect_values(
+        [low, high], expected, "Quantiles 0.025 and 0.975 of means of nine values drawn *with* replacement.", atol=0.02
+    )
+    return f"{low:.2f} to {high:.2f} around {values.mean():.2f}."
+
+
+@exercise("21.2", "the p-value of a paired test of signs")
+def test_of_signs(answer: Any) -> str:
+    for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
+        found = float(called(answer, np.array(differences)))
+        hint = f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0."
+        expect_number(found, flips / 2 ** len(differences), hint, what="the p-value")
+    return "a flip is as likely as any other if neither method is better."
+
+
+@exercise("21.3", "three p-values, corrected by Holm's method")
+def holm(answer: Any) -> str:
+    hint = "Sort them; multiply by 3, 2, 1; none may be below the one before it."
+    expect_values([float(value) for value in several(answer, 3, "of 0.01, of 0.04, of 0.03")], [0.03, 0.06, 0.06], hint)
+    return "0.03, 0.06 and 0.06."
 
 
 @exercise("25.1", "the gradient of MAML for one inner step")

@@ -53,6 +53,22 @@ def three_layers(answer: Any) -> str:
     return f"one all-reduce of {carried:,.0f} bytes between the second layer and the third."
 
 
+@exercise("04.2", "a spec with four different shards, each on two devices")
+def four_shards_twice(answer: Any) -> str:
+    if not isinstance(answer, PartitionSpec):
+        wrong(f"the answer should be a `PartitionSpec`; you gave a {type(answer).__name__}.")
+    mesh, shape = make_mesh(clients=4, model=2), (16, 6, 8)
+    try:
+        shard = NamedSharding(mesh, answer).shard_shape(shape)
+    except ValueError as error:
+        wrong(f"the mesh (clients=4, model=2) refuses {answer} for the shape {shape}: {error}")
+    if shard[-1] != shape[-1]:
+        wrong(f"a device stores {shard}: the last dimension is split.")
+    if np.prod(shard) != 192:
+        wrong(f"a device stores {shard}, {np.prod(shard)} numbers; 192 are asked for.")
+    return f"a device stores {shard}; the axis `model` is not named, so each shard is there twice."
+
+
 @exercise("05.1", "the kinds of collectives over `model` after the other sharding")
 def new_collectives(answer: Any) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
@@ -118,6 +134,25 @@ def bfloat16_share(answer: Any) -> str:
     return "two bytes instead of four; the all-reduce keeps float32."
 
 
+@exercise("14.4", "SUMMA panel by panel, without gathering a row")
+def summa_by_panels(answer: Any) -> str:
+    mesh = jax.make_mesh(
+        (2, 2), ("rows", "cols"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
+    )
+    spec = PartitionSpec("rows", "cols")
+    values = np.random.default_rng(5).normal(size=(2, 32, 32)).astype("float32")
+    a, b = (jax.device_put(jnp.asarray(each), NamedSharding(mesh, spec)) for each in values)
+    mapped = jax.shard_map(answer, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    found = called(jax.jit(mapped), a, b)
+    expect_values(found, values[0] @ values[1], "Device (i, j) returns the sum over k of A[i, k] @ B[k, j].", atol=1e-3)
+    used = collectives(compiled(mapped, a, b, mesh=mesh))
+    if any(each.kind == "all-gather" for each in used):
+        wrong("it gathers a whole row or column of blocks: send one panel after the other.")
+    if (sent := sent_bytes(used)) > 4096:
+        wrong(f"the product is right, but a device sends {sent:,.0f} bytes; 4,096 are enough.")
+    return f"a device sends {sent:,.0f} bytes, and holds one panel of each matrix at a time."
+
+
 @exercise("15.1", "moments of the whole batch from those of the replicas")
 def global_moments(answer: Any) -> str:
     x = np.random.default_rng(0).normal(size=(8, 16, 3)).astype("float32") * np.arange(1, 9)[:, None, None]
@@ -139,6 +174,12 @@ def norm_bytes(answer: Any) -> str:
 def broken_client(answer: Any) -> str:
     expect_number(answer, 5, "Run with `Sequential(check_nan=True)`: the error has an attribute `client`.")
     return "the error names the client, although the mean would have hidden it."
+
+
+@exercise("18.2", "the bytes that a client discloses in a round")
+def disclosed_in_a_round(answer: Any) -> str:
+    expect_number(answer, 4 * (64 * 10 + 1), "Look at `plan.disclosed` of `one_round`: an update and a loss.")
+    return "640 numbers of the update and one loss, and no image."
 
 
 @exercise("19.1", "a roll by two rows that sends two rows")

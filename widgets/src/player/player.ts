@@ -5,6 +5,7 @@ import { formatBytes, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { save } from "../lib/save";
 import { split } from "../lib/split";
+import { placeIn, stageButton, takeSteps } from "../lib/stage";
 import { wantsStill } from "../lib/theme";
 import type { RenderView, ViewContext } from "../lib/view";
 import { ALGORITHM_WORDS, ALGORITHMS, type Algorithm, mostSent, type Steps, stepsOf } from "./collectives";
@@ -294,6 +295,7 @@ class Player {
       this.context.hasKernel
         ? button("Save as page", () => this.savePage(), { "data-tip": "One HTML file that plays without a notebook." })
         : null,
+      this.context.key ? null : stageButton(this.stageBox, { signal: this.context.signal, say: this.context.say }),
       this.status,
     );
   }
@@ -312,10 +314,11 @@ class Player {
       this.go(Number(this.slider.value));
     });
     this.canvas.addEventListener("click", (event) => {
-      const box = this.canvas.getBoundingClientRect();
-      this.piece.click?.(event.clientX - box.left, event.clientY - box.top, this.size);
+      const { x, y } = placeIn(event, this.canvas);
+      this.piece.click?.(x, y, this.size);
     });
     host.addEventListener("keydown", (event) => this.key(event), { signal: context.signal });
+    takeSteps(host, (by) => this.present(by), context.signal);
     const watch = new ResizeObserver(() => this.fit());
     watch.observe(this.stageBox);
     context.signal.addEventListener("abort", () => {
@@ -350,7 +353,8 @@ class Player {
     if (!size.width || !size.height || (!again && size.width === this.size.width && size.height === this.size.height))
       return;
     this.size = size;
-    const ratio = window.devicePixelRatio || 1;
+    const larger = this.stageBox.getBoundingClientRect().width / this.stageBox.offsetWidth || 1; // on a stage
+    const ratio = (window.devicePixelRatio || 1) * larger;
     this.canvas.width = Math.round(size.width * ratio);
     this.canvas.height = Math.round(size.height * ratio);
     const pen = this.canvas.getContext("2d");
@@ -391,6 +395,15 @@ class Player {
     const { index } = frameAt(this.moment, this.piece.count);
     const next = by > 0 && this.moment < index + 0.99 ? index : index + by;
     this.go(next < 0 ? 0 : next + 0.999);
+  }
+
+  /** A presenter's step; whether there was one. */
+  private present(by: 1 | -1): boolean {
+    const { index } = frameAt(this.moment, this.piece.count);
+    if (by > 0 ? this.moment >= this.end - 0.01 : index === 0) return false;
+    this.stop();
+    this.step(by);
+    return true;
   }
 
   // Playing

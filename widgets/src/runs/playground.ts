@@ -1,6 +1,8 @@
 // The playground: five knobs, the run, runs before it, who holds what, and the code that does the same.
 import { button, h, replace, uniqueId } from "../lib/dom";
 import { formatBytes, formatShare } from "../lib/format";
+import { clamp } from "../lib/keyboard";
+import { stageButton } from "../lib/stage";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
@@ -78,6 +80,8 @@ class Playground {
   private readonly askHoldings: () => void;
   private readonly askCode: () => void;
   private queue: Chosen[] = [];
+  private parts: readonly HTMLElement[] = [];
+  private part = 0;
 
   constructor(
     host: HTMLElement,
@@ -97,6 +101,7 @@ class Playground {
     const before = h("div", {}, this.empty, this.table, this.told);
     const parts = [this.chartBox, this.cell(), this.holdings.node, before, this.pane];
     const results = h("div", { class: "wb-playresults" }, parts);
+    this.parts = [form, ...(parts as HTMLElement[])];
     host.append(this.bar(), h("div", { class: "wb-playground" }, form, results));
     run(this.pane, inner(context, "run"));
     context.onLive(() => this.draw());
@@ -123,11 +128,20 @@ class Playground {
       },
     );
     const back = button("Usual settings", () => this.reset());
+    const { signal, say } = this.context;
+    const onStage = stageButton(this.begin, { signal, say: (text) => say(text), step: (by) => this.turn(by) });
     return h(
       "div",
       { class: "wb-runbar" },
-      h("div", { class: "wb-tools" }, this.begin, three, seeds, back, this.wrong),
+      h("div", { class: "wb-tools" }, this.begin, three, seeds, back, onStage, this.wrong),
     );
+  }
+
+  /** On a stage: the settings, the chart, the cell and so on, one after the other. */
+  private turn(by: 1 | -1): void {
+    const seen = this.parts.filter((part) => part.offsetHeight > 0);
+    this.part = clamp(this.part + by, 0, seen.length - 1);
+    seen[this.part]?.scrollIntoView({ block: "start" });
   }
 
   private form(): HTMLElement {

@@ -4,6 +4,7 @@ import { formatCount, formatSeconds } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { save } from "../lib/save";
 import { split } from "../lib/split";
+import { placeIn } from "../lib/stage";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type Camera, framed, inside, panned, zoomed } from "./camera";
 import { type Area, AXIS, type Colours, coloursOf, type Marks, Painter, type View } from "./paint";
@@ -320,9 +321,9 @@ class Timeline {
   }
 
   private hit(event: PointerEvent): { row: Row | undefined; moment: number; span: number; y: number } {
-    const box = this.canvas.getBoundingClientRect();
-    const moment = this.momentAt(event.clientX - box.left);
-    const y = event.clientY - box.top - AXIS + this.scroller.scrollTop;
+    const place = placeIn(event, this.canvas);
+    const moment = this.momentAt(place.x);
+    const y = place.y - AXIS + this.scroller.scrollTop;
     const row = this.scene.rowAt(y);
     const slack = ((this.view.camera.to - this.view.camera.from) / this.view.width) * NEAR;
     const at = row && row.depth < 0 ? spanAt(this.scene.tracks[row.track], moment, slack) : -1;
@@ -331,8 +332,8 @@ class Timeline {
 
   private wheel(event: WheelEvent): void {
     if (event.ctrlKey || event.metaKey) {
-      const box = this.canvas.getBoundingClientRect();
-      const share = clamp((event.clientX - box.left - GUTTER) / (box.width - GUTTER), 0, 1);
+      const { x, width } = placeIn(event, this.canvas);
+      const share = clamp((x - GUTTER) / (width - GUTTER), 0, 1);
       this.look(zoomed(this.view.camera, Math.exp(event.deltaY / 300), share, this.scene.end));
       consume(event);
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
@@ -434,12 +435,12 @@ class Timeline {
     const { span } = this.hit(event);
     this.point(span);
     if (span < 0) return;
-    const box = this.frame.getBoundingClientRect();
+    const { x, y, width, height } = placeIn(event, this.frame);
     replace(this.card, this.cardOf(span));
     const wide = this.card.offsetWidth;
-    this.card.style.left = `${clamp(event.clientX - box.left + 14, 4, box.width - wide - 4)}px`;
-    const below = event.clientY - box.top + 18;
-    const top = below + this.card.offsetHeight > box.height ? below - this.card.offsetHeight - 30 : below;
+    this.card.style.left = `${clamp(x + 14, 4, width - wide - 4)}px`;
+    const below = y + 18;
+    const top = below + this.card.offsetHeight > height ? below - this.card.offsetHeight - 30 : below;
     this.card.style.top = `${top}px`;
   }
 

@@ -4,6 +4,7 @@ import { h, replace } from "../lib/dom";
 import { formatAs } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { position, range, suitsLog, ticks } from "../lib/scale";
+import { placeIn } from "../lib/stage";
 import { css, ramp } from "../lib/theme";
 import type { ViewContext } from "../lib/view";
 
@@ -70,15 +71,13 @@ export class ClientChart {
   private at(event: PointerEvent | MouseEvent): number {
     if (!this.data) return -1;
     const { order, mode } = this.data;
-    const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left;
-    const y = event.clientY - box.top;
+    const { x, y, width, height } = placeIn(event, this.canvas);
     if (mode === "bars") {
-      const index = Math.floor(((x - EDGE.left) / (box.width - EDGE.left - EDGE.right)) * order.length);
+      const index = Math.floor(((x - EDGE.left) / (width - EDGE.left - EDGE.right)) * order.length);
       return index >= 0 && index < order.length ? index : -1;
     }
     const rows = Math.ceil(order.length / this.across);
-    const index = Math.floor((y / box.height) * rows) * this.across + Math.floor((x / box.width) * this.across);
+    const index = Math.floor((y / height) * rows) * this.across + Math.floor((x / width) * this.across);
     return index >= 0 && index < order.length ? index : -1;
   }
 

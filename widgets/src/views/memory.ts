@@ -5,6 +5,7 @@ import { button, h } from "../lib/dom";
 import { formatBytes, formatCount } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { split } from "../lib/split";
+import { placeIn } from "../lib/stage";
 import { treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { bufferTreemap } from "./treemap";
@@ -155,10 +156,8 @@ class Memory {
 
   private listen(): void {
     const pointed = (event: MouseEvent) => {
-      const box = this.canvas.getBoundingClientRect();
-      return Math.round(
-        ((event.clientX - box.left - EDGE.left) / (box.width - EDGE.left - EDGE.right)) * (this.live.length - 1),
-      );
+      const { x, width } = placeIn(event, this.canvas);
+      return Math.round(((x - EDGE.left) / (width - EDGE.left - EDGE.right)) * (this.live.length - 1));
     };
     this.canvas.addEventListener("pointermove", (event) => this.go(pointed(event)));
     this.canvas.addEventListener("click", (event) => {
