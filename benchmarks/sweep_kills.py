@@ -22,7 +22,7 @@ import optax
 import workbench as wb
 from workbench.federated import algorithms
 
-ROUNDS = 400
+ROUNDS = 1000
 
 
 def run(directory: str | None) -> Any:

@@ -29,7 +29,8 @@ class ArrayReader(ClientReader):
     """
 
     def __init__(self, arrays: Any) -> None:
-        leaves, self.structure = jax.tree.flatten(arrays)
+        leaves, structure = jax.tree.flatten(arrays)
+        self.structure: Any = structure
         for leaf in leaves:
             if not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")) or not leaf.shape:
                 message = (
@@ -45,9 +46,11 @@ class ArrayReader(ClientReader):
                 "has one row for each client, and there is at least one client: pass arrays `[clients, ...]`."
             )
             raise ProgramError(message)
-        self.clients = counts.pop()
+        self.clients: int = counts.pop()
         self._leaves_on_disk = leaves
-        self.avals = as_avals([np.empty((0, *leaf.shape[1:]), leaf.dtype) for leaf in leaves], rows=True)
+        self.avals: tuple[Any, ...] = as_avals(
+            [np.empty((0, *leaf.shape[1:]), leaf.dtype) for leaf in leaves], rows=True
+        )
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """The number of each client and its rows."""
@@ -112,15 +115,16 @@ class ParquetReader(ClientReader):
         try:
             self._table = datasets.dataset(self.path, format="parquet")
             self.columns: list[str] = list(columns if columns is not None else self._table.schema.names)
-            self.clients = self._table.count_rows()
+            self.clients: int = self._table.count_rows()
             first = next(iter(self._table.head(1, columns=self.columns).to_batches()), None)
         except (pa.ArrowException, OSError) as error:
             fact = f"it cannot be read ({error})"
             raise self._wrong(fact, "pass a parquet file, or a folder of them") from error
         if first is None:
             raise self._wrong("it holds no row", "write one row for each client")
-        leaves, self.structure = jax.tree.flatten(dict(zip(self.columns, self._arrays(first), strict=True)))
-        self.avals = as_avals(leaves, rows=True)
+        leaves, structure = jax.tree.flatten(dict(zip(self.columns, self._arrays(first), strict=True)))
+        self.structure: Any = structure
+        self.avals: tuple[Any, ...] = as_avals(leaves, rows=True)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """The number of each client and its columns."""
