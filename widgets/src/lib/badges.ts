@@ -74,7 +74,7 @@ export function badge(context: ViewContext, place: Place, value: string | number
   return button("!", go, { class: "wb-finding", "data-tip": words, "aria-label": words, tabindex: -1 });
 }
 
-/** Calls back now and whenever there is another report. */
+/** Calls back now if there is a report, and whenever there is another one. */
 export function onReport(context: ViewContext, callback: (report: Report | undefined) => void): void {
   let last: string | undefined;
   const follow = () => {

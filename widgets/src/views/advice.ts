@@ -45,6 +45,7 @@ class Advice {
     host.append(node);
     context.onLive(() => this.followJob());
     context.onSettings(() => this.show());
+    if (!reportOf(context)) this.invite();
     onReport(context, (report) => this.fill(report));
     this.followJob();
   }
