@@ -251,9 +251,15 @@ def _draw_box(box: Box) -> Markup:
         rect(box.x, box.y, box.width, box.height, rx=8, stroke_width=1.3,
              class_=f"wb-fill-{box.kind}-soft wb-stroke-{box.kind} wb-card"),
         text(box.x + 12, box.y + 20, box.title, size=12.5, fit=box.width - 24, class_="wb-fill-fg wb-strong"),
-        text(box.x + 12, box.y + 36, box.subtitle, size=11, fit=box.width - 24, class_="wb-fill-muted"),
+        text(box.x + 12, box.y + 36, _whole_numbers(box.subtitle, box.width - 24), size=11, fit=box.width - 24,
+             class_="wb-fill-muted"),
         *[_draw_block(block, box.more) for block in box.blocks],
     )  # fmt: skip
+
+
+def _whole_numbers(subtitle: str, width: float) -> str:
+    """The subtitle, or what stands before its work where that does not fit: a number that is cut reads as another."""
+    return subtitle if text_width(subtitle, 11) <= width else subtitle.partition(" · ")[0]
 
 
 def _stage_group(box: Box, *children: object) -> Markup:
