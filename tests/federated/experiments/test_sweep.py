@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 
 import workbench as wb
-from workbench.errors import MeasureError, ProgramError
+from workbench.errors import DataError, MeasureError, ProgramError
 from workbench.federated import algorithms
 from workbench.federated.experiments import Grid, HypergradientSearch, RandomSearch, SuccessiveHalving, sweep
 from workbench.federated.experiments._sweep import _digest
@@ -252,6 +252,12 @@ def test_a_sweep_killed_with_sigkill_resumes_with_nothing_lost(tmp_path: Path, p
 def _finished_rounds(file: Path) -> bool:
     # The child holds the lock of the file, so its growth is the only sign from outside.
     return file.exists() and file.stat().st_size > 3 * 4096
+
+
+def test_file_is_no_folder_of_a_sweep(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be made a folder \(FileExistsError"):
+        small(directory=tmp_path / "file")
 
 
 def test_a_finished_sweep_is_read_back_without_running(tmp_path: Path) -> None:

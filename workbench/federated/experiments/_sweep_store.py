@@ -29,7 +29,15 @@ class SweepStore:
     def __init__(self, directory: str | Path | None) -> None:
         self.path: Path | None = None if directory is None else Path(directory).expanduser() / NAME
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                message = (
+                    f"`sweep` received directory={str(directory)!r}, which cannot be made a folder "
+                    f"({type(error).__name__}: {error.strerror}). A sweep keeps its trials in a folder of its own: "
+                    "pass the path of a new folder, in a place where you may write."
+                )
+                raise DataError(message) from error
         self._base = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=0.5)
         self._directory = directory
         try:
