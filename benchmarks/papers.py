@@ -36,19 +36,19 @@ SEEDS, TUNING = (0, 1, 2, 3, 4), (100, 101)
 # Statistics
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """The mean of few values and the half width of its 95 % t-interval."""
     found = np.asarray(values, float)
     half = stats.t.ppf(0.975, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))
     return float(found.mean()), float(half)
 
 
-def _text(values: Sequence[float], digits: int = 3) -> str:
+def _text(values: Sequence[float] | np.ndarray, digits: int = 3) -> str:
     mean, half = interval(values)
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def verdict(differences: Sequence[float], least: float = 0.0) -> str:
+def verdict(differences: Sequence[float] | np.ndarray, least: float = 0.0) -> str:
     """Whether a mean of differences is above `least`, below it, or not to be told apart from it."""
     mean, half = interval(differences)
     return "holds" if mean - half > least else "fails" if mean + half < least else "undecided"
