@@ -272,7 +272,7 @@ def test_what_is_no_profile_is_refused(tmp_path, data):
 def test_what_is_no_trace_is_refused(tmp_path, data):
     path = tmp_path / "x.trace.json"
     path.write_bytes(data)
-    with pytest.raises(ProfileError, match="is no trace"):
+    with pytest.raises(ProfileError, match="is not a trace"):
         open_profile(path)
 
 

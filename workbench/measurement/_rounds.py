@@ -151,6 +151,7 @@ class Run:
         self._thread: threading.Thread | None = None
         self._pending: tuple[Any, Any, float] | None = None
         self._saved = 0
+        self._writing = 0  # the newest round whose checkpoint was begun: an interrupt may come before it is there
         self._resumed_from: int | None = 0  # the newest round of the folder when this run last looked
         self._records: list[RoundRecord] = []
         self._last = _Finished(state, 0)
@@ -323,7 +324,7 @@ class Run:
         """Takes the folder for this run, and looks whether another one has written there since it was read."""
         checkpoints.lock()
         newest = max(checkpoints.rounds(), default=0)
-        if self._resumed_from is None or newest == self._resumed_from:
+        if self._resumed_from is None or newest in (self._resumed_from, self._writing):
             return
         msg = (
             f"`Run` was given checkpoint_dir={str(checkpoints.directory)!r}, whose newest round was "
@@ -438,6 +439,7 @@ class Run:
         finished = self.finished
         if self._checkpoints is None or finished == self._saved or (not last and finished % self._checkpoint_every):
             return
+        self._writing = finished
         try:
             self._checkpoints.save(finished, self.state, self._records, program=_program_of(self._step))
         except Exception as error:  # a full disk must not take the run along, its state is still in memory

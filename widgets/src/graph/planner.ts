@@ -12,6 +12,7 @@ const address = () => URL.createObjectURL(new Blob([code], { type: "text/javascr
 export class Planner {
   private serial = 0;
   private worker: Worker | undefined;
+  private ofWorker: Ask | undefined; // several questions may be open when the worker fails
 
   constructor(
     signal: AbortSignal,
@@ -25,14 +26,17 @@ export class Planner {
     this.serial += 1;
     const { serial } = this;
     this.ask ??= this.inWorker() ?? this.here();
+    const { ask } = this;
     let layout: Layout;
     try {
-      layout = await this.ask(job, serial);
+      layout = await ask(job, serial);
     } catch (error) {
-      if (!this.worker) throw error;
-      this.worker.terminate(); // refused by the page's policy, which is told late, or broken: this thread tries
-      this.worker = undefined;
-      this.ask = this.here();
+      if (ask !== this.ofWorker) throw error;
+      if (this.ask === ask) {
+        this.worker?.terminate(); // refused by the page's policy, which is told late, or broken: this thread tries
+        this.worker = undefined;
+        this.ask = this.here();
+      }
       layout = await this.ask(job, serial);
     }
     return serial === this.serial ? layout : null;
@@ -59,11 +63,12 @@ export class Planner {
       for (const { failed } of open.values()) failed(new Error(event.message || "the worker did not start"));
       open.clear();
     });
-    return (job, serial) =>
+    this.ofWorker = (job, serial) =>
       new Promise((done, failed) => {
         open.set(serial, { done, failed });
         worker.postMessage({ ...job, serial });
       });
+    return this.ofWorker;
   }
 
   private here(): Ask {
