@@ -1,6 +1,8 @@
 """Clients that are read from arrays and files while the mesh computes."""
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +208,15 @@ def test_array_reader_refuses_what_has_no_rows(arrays: Any, message: str):
 def test_wrong_batch_is_refused(size: Any):
     with pytest.raises(ProgramError, match=r"clients_per_batch.*positive int"):
         MeshEngine(clients_per_batch=size)
+
+
+def test_what_was_compiled_for_a_forgotten_program_is_forgotten():
+    engine, kept = MeshEngine(clients_per_batch=2), []
+    for scale in range(10):
+        program = wb.program(clients=4)(lambda x, scale=scale: wb.reduce_sum(wb.map_fn(lambda row: row * scale, x)))
+        engine.run(program, ArrayReader(np.ones(4, np.float32)))
+        (walk,) = [walk for _, walk in list(engine._known.values())[-1:]]
+        kept.append(weakref.ref(next(iter(walk._functions.values())).streamed))
+    del walk, program
+    gc.collect()
+    assert [each() is not None for each in kept] == [False] * 2 + [True] * 8

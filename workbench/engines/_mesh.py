@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -14,7 +13,6 @@ from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
 from workbench.engines._run_recorder import RunRecorder, brief
-from workbench.engines._stage import BatchFunction
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, ProgramError, WorkbenchError
 from workbench.plan import ChunkSize, jit, listeners
@@ -67,7 +65,6 @@ class MeshEngine(Engine):
         self.mesh = mesh
         self.chunk_size: ChunkSize = chunk_size
         self.clients_per_batch: int | Literal["auto"] = clients_per_batch
-        self._streamed: weakref.WeakKeyDictionary[BatchFunction, StreamedPass] = weakref.WeakKeyDictionary()
         self._programs: dict[Any, Callable] = {}
         self._jitted: dict[Callable, Callable] = {}
 
@@ -126,10 +123,10 @@ class MeshEngine(Engine):
 
     def _compute(self, work: Pass) -> None:
         mesh, one = _MESH.get(), work.function(1)
-        streamed = self._streamed.get(one)
-        if streamed is None or streamed.mesh != mesh:
+        streamed = one.streamed  # kept with its plan, and forgotten with it
+        if not isinstance(streamed, StreamedPass) or streamed.mesh != mesh:
             size = None if self.clients_per_batch == "auto" else self.clients_per_batch
-            streamed = self._streamed[one] = StreamedPass(one, mesh, self.chunk_size, size)
+            streamed = one.streamed = StreamedPass(one, mesh, self.chunk_size, size)
         started, compiling = time.perf_counter(), work.recorder.warmup_seconds
         try:
             stream(work, streamed)

@@ -33,6 +33,7 @@ class BatchFunction(ClientLoop):
     def __init__(self, plan: Plan, phase: Phase, path: str, size: int) -> None:
         self.plan, self.phase, self.path, self.size = plan, phase, path, size
         self.travelling: tuple[str, bytes] | None = None
+        self.streamed: object = None  # what an engine that streams its clients compiled for it
         clients = phase.placement.size
         self._shard = ClientShard(phase, size, size, None if clients % size == 0 else clients, self)
         self.row_avals = [_row_aval(v, size) for v in phase.rows]

@@ -37,7 +37,9 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   if (!sending) return { ...NONE, idle };
   const axes = sending.axes.join(" and ");
   if (!isRing(sending.kind)) {
-    const words = `${sending.name} (${sending.kind}) is no ring: every device sends ${formatBytes(sending.sent)} to the others of its group over ${axes}.`;
+    const words =
+      `${sending.name} (${sending.kind}) is no ring: every device sends ` +
+      `${formatBytes(sending.sent)} to the others of its group over ${axes}.`;
     return { links: [], idle, words };
   }
   const over = sending.axes.map((name) => mesh.axes.findIndex((axis) => axis.name === name));
@@ -52,7 +54,9 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const how = torus ? "each link of the torus carries" : "each link of the rings carries";
   const around = links.some(({ wrap }) => wrap) ? " Dashed: what leaves at one end and enters at the other." : "";
   const aside = torus && torus.dimensions > 2 ? " Slanted: to another panel." : "";
-  const words = `${sending.name} over ${axes}: ${how} ${each} in one call${part} (rings in the mesh's order; the compiler may choose others).${around}${aside}`;
+  const words =
+    `${sending.name} over ${axes}: ${how} ${each} in one call${part} ` +
+    `(rings in the mesh's order; the compiler may choose others).${around}${aside}`;
   return { links, idle, words };
 }
 
