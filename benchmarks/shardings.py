@@ -207,7 +207,9 @@ def specs_of(case: Case, program: SearchProgram) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def measure(case: Case, devices: int, *, chip: str, planned: bool, seconds: float, compiler: Any) -> dict[str, Any]:
+def measure(
+    case: Case, devices: int, *, chip: str, planned: bool, seconds: float, compiler: Any, with_baseline: bool = True
+) -> dict[str, Any]:
     """One row: search, expert and data parallelism."""
     fn, args = case.build(devices)
     sizes = case.mesh(devices)
@@ -215,25 +217,33 @@ def measure(case: Case, devices: int, *, chip: str, planned: bool, seconds: floa
     began, cpu = time.monotonic(), time.process_time()
     call: Any = wb.trace(fn, mesh=mesh)(*args)._call
     program = SearchProgram(call, mesh, chip, memory_bytes=case.memory_bytes, compiler=compiler)
-    search = Search(program, seconds=seconds, compiled=False)
+    search = Search(program, seconds=seconds, compiled=not planned)
     record = search.run()
-    planning = time.process_time() - cpu
-    expert = specs_of(case, program)
-    best = list(dict.fromkeys([*search.best(2), *search.different(3)]))
-    baseline = search.data_parallel
+    took, used = time.monotonic() - began, time.process_time() - cpu
+    expert, baseline, chosen = specs_of(case, program), search.data_parallel, search.chosen
+    was_planned, was_compiled = search.is_planned(expert), search.is_rehearsed(expert) or search.is_compiled(expert)
     price = program.plan if planned else program.compile
-    priced = {specs: price(specs) for specs in dict.fromkeys([*best, expert, baseline])}
-    chosen = min([*best, baseline], key=lambda specs: (not priced[specs].fits, priced[specs].seconds or math.inf))
+    wanted = (chosen, expert, baseline) if with_baseline else (chosen, expert)
+    priced = {specs: price(specs) for specs in dict.fromkeys(wanted)}
     return {
         "program": case.name,
         "search": priced[chosen].seconds,
         "expert": priced[expert].seconds,
-        "data parallel": priced[baseline].seconds if priced[baseline].fits else None,
-        "same specs": chosen == expert,
+        "data parallel": priced[baseline].seconds if baseline in priced and priced[baseline].fits else None,
+        "baseline": "not compiled" if baseline not in priced else "does not fit",
+        "same specs": "same"
+        if chosen == expert
+        else "compiled"
+        if was_compiled
+        else "planned"
+        if was_planned
+        else "no",
         "planned": record.planned_count,
+        "rehearsed": sum(each.how == "rehearsed" for each in record.choices),
+        "compiled": record.compiled_count,
         "ended": record.ended,
-        "planning CPU s": planning,
-        "wall s": time.monotonic() - began,
+        "CPU s": used,
+        "took s": took,
         "specs": {g.pattern: s for g, s in zip(program.groups, chosen, strict=True) if any(s)},
     }
 
@@ -245,11 +255,21 @@ def main() -> None:
     parser.add_argument("--chip", default="v5e")
     parser.add_argument("--planned", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--no-baseline", action="store_true", help="do not compile data parallelism")
     parser.add_argument("--compiler", choices=("auto", "cpu"), default="auto")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    print("| program | search, ms | expert, ms | search / expert | data parallel, ms | same specs | planned | CPU s |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = (
+        "search, ms",
+        "expert, ms",
+        "search / expert",
+        "data parallel, ms",
+        "expert's specs",
+        "planned",
+        "compiled",
+        "s",
+    )
+    print(f"| program | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
     for case in CASES:
         if options.only not in case.name:
             continue
@@ -261,21 +281,22 @@ def main() -> None:
                 planned=options.planned,
                 seconds=options.seconds,
                 compiler=options.compiler,
+                with_baseline=not options.no_baseline,
             )
         except Exception as error:  # one program that fails is a row of the table
             print(f"| {case.name} | failed: {type(error).__name__}: {str(error).splitlines()[0][:120]} |", flush=True)
             continue
         ms = {
-            name: "does not fit" if row[name] is None else f"{row[name] * 1e3:.3f}"
+            name: row["baseline"] if row[name] is None else f"{row[name] * 1e3:.3f}"
             for name in ("search", "expert", "data parallel")
         }
         ratio = f"{row['search'] / row['expert']:.2f}" if row["search"] and row["expert"] else "-"
         print(
             f"| {case.name} | {ms['search']} | {ms['expert']} | {ratio} | {ms['data parallel']} | "
-            f"{'yes' if row['same specs'] else 'no'} | {row['planned']} {row['ended']} | {row['planning CPU s']:.0f} |",
+            f"{row['same specs']} | {row['planned']} | {row['rehearsed']}+{row['compiled']} | {row['took s']:.0f} |",
             flush=True,
         )
-        print(f"{case.name}: {row['specs']} wall {row['wall s']:.0f} s", file=sys.stderr, flush=True)
+        print(f"{case.name}: {row['specs']} CPU {row['CPU s']:.0f} s, {row['ended']}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import jax
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
 from workbench.advice._module import Compiled
+from workbench.advice._narrow import narrowed
 from workbench.advice._sharding import best_spec
-from workbench.advice.search import SearchProgram
+from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
 from workbench.inspection import Call, current_mesh, mesh_of_values
 from workbench.records import FindingRecord, GainRecord, ProgramRecord
@@ -34,6 +35,7 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     """
     checks = {"missing donation": _donation, "large replicated array": _specs, "spec on another dimension": _moved}
     checks |= {"argument gathered for one use": _moved, "recomputation": _kept}
+    checks |= {"float32 collective of 16-bit values": _narrowed}
     check = checks.get(finding.rule)
     if check is None:
         return finding
@@ -86,6 +88,20 @@ def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     if sent is None:
         return finding
     return finding.replace(gain=sent.replace(how="compiled with this spec"), compared=rows)
+
+
+def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The collective of 16-bit values: the cast is moved in the traced program, which is compiled again."""
+    after = recompile(narrow=frozenset((each.file, each.line) for each in finding.sources))
+    if after.module is None or not _same_work(program.module.flops, after.module.flops):
+        return finding
+    # Compilers for CPUs add 16-bit numbers as float32 in any case: both versions count as accelerators run them.
+    before, now = (as_accelerator(m) if m.platform == "cpu" else m for m in (program.module, after.module))
+    rows = compared(Compiled(program.record, before), after.replace(module=now))
+    sent = next((row for row in rows if row.quantity == "bytes sent"), None)
+    if sent is None:
+        return finding
+    return finding.replace(gain=sent.replace(how="compiled with the conversion moved"), compared=rows)
 
 
 _POLICIES = ("dots_saveable", "everything_saveable")  # of `jax.checkpoint_policies`: products kept, no checkpoint
@@ -214,7 +230,7 @@ def _written_again(fn: Callable) -> Callable:
 
 
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
-    """Compiles variants of a traced call: with donated arguments, other specs of its arguments, or another chunk."""
+    """Compiles variants of a traced call: donated arguments, other specs, another chunk, narrower collectives."""
 
     def recompile(
         *,
@@ -222,7 +238,15 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
         specs: dict[str, Any] | None = None,
         chunk_size: Any = _SAME,
         policy: Any = None,
+        narrow: frozenset[tuple[str, int]] | None = None,
     ) -> ProgramRecord:
+        if narrow is not None:
+            closed, count = narrowed(traced._call.closed, narrow)
+            if not count:
+                message = "the conversion is not next to an operation that can be moved"
+                raise ValueError(message)
+            call = traced._call.rewritten(closed)
+            return type(traced)(traced.fn, traced.args, traced.kwargs, call=call).inspect(**options)
         if policy is not None:
             fn = _written_again(traced.fn)
             with contextlib.nullcontext() if policy is _SAME else checkpoints_with(policy):

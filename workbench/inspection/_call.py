@@ -74,6 +74,7 @@ class Call:
         self._again, self._given = again, given  # what traces the function once more, and with what
         self.paths: tuple[str, ...] = ()  # of the arrays in the user's arguments, where `args` are a library's own
         self._versions: dict[Any, Version] = {}
+        self._is_rewritten = False
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Call:
 
     def _version(self, mesh: AnyMesh | None) -> "Version":
         if mesh == self.mesh and _types(mesh) == _types(self.mesh):
-            return Version(self, self.closed, mesh, self.stage)
+            return Version(self, self.closed, mesh, None if self._is_rewritten else self.stage)
         there = _abstract(mesh)
         if there == _abstract(self.mesh) and there.axis_types == _abstract(self.mesh).axis_types:
             return Version(self, self.closed, mesh, None)  # the same mesh over other devices, or none
@@ -139,14 +140,24 @@ class Call:
         program.__name__ = self.name
         return program
 
-    def with_shapes(self) -> "Call":
-        """The same call with shapes for arguments: it keeps no array of them alive."""
+    def rewritten(self, closed: ClosedJaxpr) -> "Call":
+        """The same call with other equations of the same inputs and results; on its own mesh only."""
+        copy = self._copy()
+        copy.closed, copy._again, copy._is_rewritten = closed, None, True
+        return copy
+
+    def _copy(self) -> "Call":
         copy: Call = object.__new__(Call)
         copy.__dict__.update(self.__dict__)
-        copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
-        copy._given = jax.tree.map(as_shape, self._given)
         copy.__dict__.pop("replayed", None)
         copy._versions = {}
+        return copy
+
+    def with_shapes(self) -> "Call":
+        """The same call with shapes for arguments: it keeps no array of them alive."""
+        copy = self._copy()
+        copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
+        copy._given = jax.tree.map(as_shape, self._given)
         return copy
 
 

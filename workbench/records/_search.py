@@ -39,7 +39,7 @@ class ShardingChoiceRecord(Record):
     argument_bytes: int | None
     sent_bytes: dict[str, float] = field(default_factory=dict)  # by mesh axes, joined by "+"
     fits: bool | None = None  # None: the memory of a device is not known
-    how: Literal["planned", "compiled"] = "planned"
+    how: Literal["planned", "rehearsed", "compiled"] = "planned"  # rehearsed: compiled for CPU devices, not the chip
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
     chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
@@ -126,7 +126,7 @@ class FitRecord(Record):
     mesh: dict[str, int] = field(default_factory=dict)
     chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
     tried: tuple[str, ...] = ()  # slices from the smallest: "v5e:2x2: a device needs 20 GiB of 15.8 GiB, compiled"
-    how: Literal["planned", "compiled"] = "planned"
+    how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
 
 

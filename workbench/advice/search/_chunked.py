@@ -12,6 +12,9 @@ from workbench.advice.search._search import Search, pareto
 from workbench.errors import WorkbenchError
 from workbench.records import ShardingChoiceRecord, ShardingSearchRecord
 
+_REHEARSED = 16  # choices at most
+_HOW = ("compiled", "rehearsed", "planned")
+
 Choice = tuple[Search, tuple[Spec, ...]]
 
 
@@ -71,6 +74,44 @@ def ranked(searches: Sequence[Search], each: int = 4) -> list[Choice]:
     return sorted(((search, specs) for search in searches for specs in search.best(each)), key=rank)
 
 
+def compile_best(
+    searches: Sequence[Search],
+    *,
+    count: int,
+    until: float,
+    progress: Callable[[str], None],
+    cancel: threading.Event | None,
+) -> None:
+    """Compiles the best choices of all searches, where the chip's compiler is installed for CPU devices first.
+
+    Args:
+        searches: One per mesh and chunk size.
+        count: Choices to compile.
+        until: When no other compilation is begun, on the monotonic clock; one choice is compiled in any case.
+        progress: Called with what is done now.
+        cancel: Ends it once it is set.
+    """
+    now = time.monotonic()
+    rehearsed = now + 0.5 * (until - now) if searches[0].program.target is not None else until
+    for number in range(_REHEARSED):
+        first = next(((s, specs) for s, specs in ranked(searches)[:count] if not s.is_rehearsed(specs)), None)
+        if first is None or _is_over(rehearsed, cancel, number):
+            break
+        progress(f"compiling choice {number + 1} for CPU devices")
+        first[0].rehearse(first[1])
+    for number, (search, specs) in enumerate(ranked(searches)[:count]):
+        if search.program.target is None or _is_over(until, cancel, number):
+            break
+        if not search.is_compiled(specs):
+            progress(f"compiling choice {number + 1} of {count} for {search.program.where}")
+            search.compile(specs)
+
+
+def _is_over(until: float, cancel: threading.Event | None, number: int) -> bool:
+    """Whether no other choice is to be compiled; one is in any case, unless somebody asked to stop."""
+    return (cancel is not None and cancel.is_set()) or (number > 0 and time.monotonic() > until)
+
+
 def joined_record(
     name: str,
     target: str,
@@ -97,7 +138,7 @@ def joined_record(
         shown: Choices.
     """
     records = [search.record() for search in searches]
-    choices: list[tuple[tuple[bool, bool, float], ShardingChoiceRecord]] = []
+    choices: list[tuple[tuple[bool, int, float], ShardingChoiceRecord]] = []
     for number, (search, record) in enumerate(zip(searches, records, strict=True)):
         usual = usual_chunk(search.program)
         kept = record.choices[:shown] if number < whole else record.choices[: max(1, record.compiled_count)]
@@ -123,6 +164,6 @@ def mesh_text(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _rank(choice: ShardingChoiceRecord, usual: int | None) -> tuple[bool, bool, float]:
+def _rank(choice: ShardingChoiceRecord, usual: int | None) -> tuple[bool, int, float]:
     seconds = math.inf if choice.seconds is None else choice.seconds
-    return choice.fits is False, choice.how != "compiled", seconds * chunk_penalty(choice.chunk_size, usual)
+    return choice.fits is False, _HOW.index(choice.how), seconds * chunk_penalty(choice.chunk_size, usual)

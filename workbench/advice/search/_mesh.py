@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jax.sharding import AbstractMesh
 
-from workbench.advice.search._chunked import joined_record, mesh_text, ranked, with_chunk_sizes
+from workbench.advice.search._chunked import compile_best, joined_record, mesh_text, ranked, with_chunk_sizes
 from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Progress, Search
 from workbench.advice.search._suggest import lock_patterns
@@ -86,11 +86,8 @@ def suggest_mesh(
     searches = with_chunk_sizes(
         searches, best=_COMPILED, until=began + planned, progress=say, notes=notes, cancel=cancel
     )
-    for number, (search, specs) in enumerate(ranked(searches)[:_COMPILED] if compiled else ()):
-        if (cancel is not None and cancel.is_set()) or (number and spent() > seconds):
-            break
-        say(f"compiling choice {number + 1} of {_COMPILED}")
-        search.compile(specs)
+    if compiled:
+        compile_best(searches, count=_COMPILED, until=began + seconds, progress=say, cancel=cancel)
     ended = "stopped" if cancel is not None and cancel.is_set() else "time" if notes else "complete"
     return joined_record(
         call.name,
@@ -178,10 +175,12 @@ def _smallest(
         search.run()
         until = time.monotonic() + seconds / 4
         searches = with_chunk_sizes([search], best=1, until=until, progress=_silent, notes=[], cancel=cancel)
-        search, best = ranked(searches, 1)[0]
+        search, _ = ranked(searches, 1)[0]
         if compiled and program.target is not None:
             compilations += 1
-            search.compile(best)
+            until = time.monotonic() + seconds / 4
+            compile_best(searches, count=1, until=until, progress=_silent, cancel=cancel)
+            search, _ = ranked(searches, 1)[0]
         choice = next(iter(search.record().choices))
         tried.append(machine.name if choice.fits else _too_full(machine, choice))
         row = FitRecord(

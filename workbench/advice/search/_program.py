@@ -18,7 +18,7 @@ from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip,
 from workbench.errors import InspectionError
 from workbench.inspection import Call, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size
-from workbench.records import ChipRecord, MemoryRecord, TargetRecord
+from workbench.records import ChipRecord, CostRecord, MemoryRecord, TargetRecord
 
 _AS_GIVEN: Any = object()
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
@@ -34,9 +34,10 @@ class Priced:
     argument_bytes: float | None
     sent: dict[str, float] = field(default_factory=dict)
     fits: bool | None = None
-    how: Literal["planned", "compiled"] = "planned"
+    how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
     flops: float | None = None  # of one device; None where it was compiled
+    traffic_seconds: float | None = None  # of its memory traffic; None where it was compiled
 
 
 class SearchProgram:
@@ -169,6 +170,7 @@ class SearchProgram:
             argument_bytes=trial.argument_bytes,
             sent=sent,
             flops=trial.flops,
+            traffic_seconds=memory,
             fits=trial.peak_bytes <= self.memory_bytes,
         )
         self._planned[assignment, without] = priced
@@ -191,29 +193,60 @@ class SearchProgram:
         Raises:
             EngineError: if the compiler dies, takes too long or `cancel` is set.
         """
+        if self.target is None:
+            return self.rehearse(specs, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds)
         text = self._trials.text(*self._attributes(tuple(specs)))
-        waiting: dict[str, Any] = {"progress": progress, "cancel": cancel, "timeout_seconds": timeout_seconds}
-        note = ""
-        if self.target is not None:
-            made = compile_for_target(text, self.target, mesh_axes=self.axes, **waiting)
-            hlo, memory, note = made.hlo, made.memory, made.error
-            platform = self.target.platform
-        else:
-            hlo, memory = compile_for_cpu(text, self.mesh.size, **waiting)
-            platform = "cpu"
+        made = compile_for_target(
+            text, self.target, mesh_axes=self.axes, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
+        )
+        hlo, memory = made.hlo, made.memory
         self.compiled_count += 1
         peak = memory.peak_bytes
         room = peak is not None and peak <= self.memory_bytes and memory.fits is not False
         if not hlo or memory.fits is False:
-            return Priced(tuple(specs), None, peak, memory.argument_bytes, {}, False, "compiled", _first_line(note))
-        module = inspect_module(hlo, mesh=self._mesh_record, platform=platform)
-        module = as_accelerator(module) if platform == "cpu" else module
+            note = _first_line(made.error)
+            return Priced(tuple(specs), None, peak, memory.argument_bytes, {}, False, "compiled", note)
+        module = inspect_module(hlo, mesh=self._mesh_record, platform=self.target.platform)
         cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
-        sent: dict[str, float] = {}
-        for stage in cost.stages:
-            for axis, amount in stage.collective_bytes.items():
-                sent[axis] = sent.get(axis, 0.0) + amount
-        return Priced(tuple(specs), cost.seconds, peak, _arguments(memory), sent, room, "compiled")
+        return Priced(tuple(specs), cost.seconds, peak, _arguments(memory), _sent(cost), room, "compiled")
+
+    def rehearse(
+        self,
+        specs: Sequence[Spec],
+        *,
+        progress: Callable[[str, float], None] | None = None,
+        cancel: threading.Event | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Priced:
+        """Compiled for CPU devices and priced on the chip: a second of work where its own compiler takes a minute.
+
+        FLOPs and collectives are the compiled program's. Its memory traffic counts only where it is below the plan's:
+        the CPU's compiler keeps 16-bit operands as float32, and fuses less than those of accelerators.
+
+        Raises:
+            EngineError: if the compiler dies or refuses, takes too long or `cancel` is set.
+        """
+        text = self._trials.text(*self._attributes(tuple(specs)))
+        hlo, memory = compile_for_cpu(
+            text, self.mesh.size, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
+        )
+        planned = self.plan(tuple(specs))
+        is_final = self.target is None
+        self.compiled_count += is_final
+        peak = memory.peak_bytes
+        if not is_final and peak is not None and planned.peak_bytes is not None:
+            peak = min(peak, planned.peak_bytes)
+        module = as_accelerator(inspect_module(hlo, mesh=self._mesh_record, platform="cpu"))
+        cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
+        return Priced(
+            specs=tuple(specs),
+            seconds=_seconds(cost, planned.traffic_seconds),
+            peak_bytes=peak,
+            argument_bytes=_arguments(memory),
+            sent=_sent(cost),
+            fits=peak is not None and peak <= self.memory_bytes,
+            how="compiled" if is_final else "rehearsed",
+        )
 
     def _attributes(self, assignment: Assignment) -> tuple[dict[int, Spec | None], dict[int, Spec]]:
         """Specs of arguments and of the results that take their place."""
@@ -294,6 +327,25 @@ def _item_bytes(leaf: Any) -> int:
         return int(jax.numpy.dtype(leaf.dtype).itemsize)
     except TypeError:  # keys of random numbers
         return 8
+
+
+def _sent(cost: CostRecord) -> dict[str, float]:
+    """Bytes that one device sends, by mesh axes."""
+    sent: dict[str, float] = {}
+    for stage in cost.stages:
+        for axis, amount in stage.collective_bytes.items():
+            sent[axis] = sent.get(axis, 0.0) + amount
+    return sent
+
+
+def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
+    """Seconds of a compiled program whose memory traffic takes `traffic_seconds` at most."""
+    traffic = sum(stage.memory_seconds or 0.0 for stage in cost.stages)
+    if traffic_seconds is None or traffic <= traffic_seconds:
+        return cost.seconds
+    share = traffic_seconds / traffic
+    seconds = [stage.replace(memory_seconds=(stage.memory_seconds or 0.0) * share).seconds for stage in cost.stages]
+    return None if None in seconds else sum(each or 0.0 for each in seconds)
 
 
 def _arguments(memory: MemoryRecord) -> float | None:

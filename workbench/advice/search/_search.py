@@ -19,9 +19,13 @@ Progress = Callable[[str, float], None]
 Found = Callable[[ShardingSearchRecord], None]
 _SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
 _PLANNING_SHARE = 0.45  # of the time
-_COMPILED = 5  # choices at most, beside the named ones
-_DIFFERENT = 3  # of them
-_NEAR = 2.0  # times the seconds of the best choice as planned: what may turn out to be better once compiled
+_REHEARSING_SHARE = 0.5  # of the time that is left after planning, where the chip's own compiler comes last
+_REHEARSED = 48  # choices at most
+_PATIENCE = 12  # choices without a better one
+_COMPILED = 5  # choices at most by the chip's own compiler
+_SLACK = 1.25  # the plan counts memory traffic that compilers fuse away: it may exceed the compiled seconds so much
+_OVERESTIMATED = 2.0  # times the memory of a device that an estimate of the peak may be and fit once compiled
+_NEAR = 2.0  # times the seconds of the best choice as planned: what differs most is looked for among these
 _SHOWN = 12
 
 
@@ -57,7 +61,9 @@ class Search:
         self._progress, self._cancel, self._found = progress, cancel, found
         self._names: dict[tuple[Spec, ...], str] = {}
         self._known: dict[tuple[Spec, ...], Priced] = {}
+        self._rehearsed: dict[tuple[Spec, ...], Priced] = {}
         self._compiled: dict[tuple[Spec, ...], Priced] = {}
+        self._failed: set[tuple[Spec, ...]] = set()
         self._notes: list[str] = []
         self._ended: Literal["complete", "time", "stopped"] = "complete"
 
@@ -89,15 +95,15 @@ class Search:
     def record(self) -> ShardingSearchRecord:
         """What is known now."""
         program = self.program
-        ranked = sorted(self._compiled, key=lambda specs: self._rank(self._compiled[specs]))
-        rest = sorted((s for s in self._known if s not in self._compiled), key=lambda s: self._rank(self._known[s]))
+        ranked = self._ranked()
+        rest = sorted((s for s in self._known if s not in self._compiled), key=self._order_of)
         named = [specs for specs in rest if specs in self._names]
         others = [specs for specs in rest if specs not in self._names]
-        shown = ranked + sorted(named + others[: max(2, _SHOWN - len(ranked) - len(named))], key=self.rank_of)
+        shown = ranked + sorted(named + others[: max(2, _SHOWN - len(ranked) - len(named))], key=self._order_of)
         found = 0
         choices = []
         for specs in shown:
-            priced = self._compiled.get(specs) or self._known[specs]
+            priced = self._compiled.get(specs) or self._rehearsed.get(specs) or self._known[specs]
             name = self._names.get(specs, "")
             if not name:
                 found += 1
@@ -115,8 +121,16 @@ class Search:
             seconds_spent=time.monotonic() - self._began,
             ended=self._ended,
             arguments=tuple(dict.fromkeys(pattern_argument(leaf.name) for leaf in program.leaves)),
-            notes=tuple(dict.fromkeys(self._notes)),
+            notes=tuple(dict.fromkeys([*self._notes, *self._how_notes()])),
         )
+
+    def _ranked(self) -> list[tuple[Spec, ...]]:
+        return sorted(self._compiled, key=lambda specs: self._rank(self._compiled[specs]))
+
+    @property
+    def chosen(self) -> tuple[Spec, ...]:
+        """The specs of the first choice of the record."""
+        return next(iter(self._ranked()), None) or min(self._known, key=self._order_of)
 
     def _choice(self, name: str, priced: Priced) -> ShardingChoiceRecord:
         groups = self.program.groups
@@ -134,6 +148,12 @@ class Search:
             note=priced.note,
             chunk_size=self.program.chunk_size,
         )
+
+    def _how_notes(self) -> list[str]:
+        if not self._rehearsed:
+            return []
+        chip = self.program.chip.name
+        return [f"rehearsed: compiled for CPU devices, which takes less time, and priced on {chip} as those compiled"]
 
     @property
     def data_parallel(self) -> tuple[Spec, ...]:
@@ -261,22 +281,8 @@ class Search:
         return best if self._rank(self._known[best]) < self._rank(base) else None
 
     def best(self, count: int) -> list[tuple[Spec, ...]]:
-        """The best choices, as planned."""
-        return sorted(self._known, key=lambda specs: self._rank(self._known[specs]))[:count]
-
-    def different(self, count: int) -> list[tuple[Spec, ...]]:
-        """The best choice and others that differ most from those before them, none planned much slower than the best.
-
-        The best few as planned are often one choice with a small change, and the plan errs in the same way on all.
-        """
-        ranked = self.best(len(self._known))
-        limit = self.rank_of(ranked[0])
-        near = [specs for specs in ranked if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]
-        chosen = near[:1]
-        while len(chosen) < min(count, len(near)):
-            left = [specs for specs in near if specs not in chosen]
-            chosen.append(max(left, key=lambda specs: min(self._difference(specs, other) for other in chosen)))
-        return chosen
+        """The best choices, as planned or as compiled for CPU devices."""
+        return sorted(self._known, key=self.rank_of)[:count]
 
     def _difference(self, specs: tuple[Spec, ...], other: tuple[Spec, ...]) -> int:
         """Bytes of the arguments that two choices shard in different ways."""
@@ -311,27 +317,135 @@ class Search:
         return self._known[specs]
 
     def _compile_best(self) -> None:
-        """Compiles the baselines and the best few; the plan only ranks, the compiler decides."""
+        """The plan only ranks, the compiler decides: where that of the chip is installed, CPU devices rehearse for it.
+
+        Compilers for accelerators take up to a minute for one choice, that for CPU devices about a second. Both share
+        the partitioner, whose collectives are what the plan gets wrong.
+        """
         deadline = self._began + self._budget
-        named = [specs for specs in self._names if specs in self._known]
-        queue = [*self.best(2), *self.different(_DIFFERENT), *named, *self.best(_COMPILED)]
-        queue = list(dict.fromkeys(queue))[: _COMPILED + len(named)]
-        for number, specs in enumerate(queue):
-            if number and time.monotonic() > deadline:
+        if self.program.target is None:
+            self._explore(deadline)
+            return
+        now = time.monotonic()
+        self._explore(now + _REHEARSING_SHARE * (deadline - now))
+        slowest = 0.0
+        while len(self._compiled) < _COMPILED and not self._is_cancelled():
+            specs = self._next_for_chip()
+            left = deadline - time.monotonic()
+            if specs is None:
+                break
+            if left < slowest:
                 self._ended = "time"
                 break
-            if self._is_cancelled():
+            before = time.monotonic()
+            self._report(f"compiling choice {len(self._compiled) + 1} for {self.program.where}")
+            self.compile(specs, timeout_seconds=max(left, 1.0))
+            slowest = max(slowest, time.monotonic() - before)
+            if self._found is not None:
+                self._found(self.record())
+        if not self._compiled and self._known:
+            self._notes.append(
+                f"the compiler for {self.program.where} was not done in time: pass more `seconds=`, or take the "
+                "figures of the compiler for CPU devices as they are"
+            )
+
+    def _explore(self, until: float) -> None:
+        """Compiles choices for CPU devices, the most promising first, until no other one promises more than the best.
+
+        A plan is optimistic: it misses the collectives of reshardings that the partitioner does in another way. So the
+        choice that looks best is compiled, ranked anew, and so on, in turn with those that differ most from all before.
+        """
+        since, best = 0, (True, math.inf)
+        self._until = until
+        queue = [*self.best(2), self.data_parallel, *[s for s in self._names if s in self._known]]
+        while since < _PATIENCE and len(self._tried) < _REHEARSED:
+            waiting = [specs for specs in queue if specs in self._known and specs not in self._tried]
+            specs = waiting[0] if waiting else self._promising(best)
+            if specs is None or self._is_cancelled():
                 break
-            self._report(f"compiling choice {number + 1} of {len(queue)} for {self.program.where}")
-            self.compile(specs)
+            left = until - time.monotonic()
+            if left < 0 and self._tried:
+                self._ended = "time"
+                break
+            self._report(f"compiling choice {len(self._tried) + 1} for CPU devices")
+            self.rehearse(specs, timeout_seconds=max(left, 1.0) if self._tried else None)
+            since += not waiting
+            if specs not in self._failed and self.rank_of(specs) < best:
+                best, since = self.rank_of(specs), 0
+                self._plan_around(specs)
             if self._found is not None:
                 self._found(self.record())
 
-    def compile(self, specs: tuple[Spec, ...]) -> None:
+    def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
+        """The next choice to compile: by turns the best of those left as planned, and the most different one."""
+        left = [s for s in self.best(len(self._known)) if s not in self._tried]
+        left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
+        if not left or len(self._tried) % 3:
+            return left[0] if left else None
+        limit = self.rank_of(left[0])
+        near = [specs for specs in left if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]
+        return max(near, key=lambda specs: min(self._difference(specs, other) for other in self._tried))
+
+    def _plan_around(self, specs: tuple[Spec, ...]) -> None:
+        """Plans every change of one group of a choice that proved good."""
+        with contextlib.suppress(_StopSearch):
+            self._step(specs)
+
+    def _next_for_chip(self) -> tuple[Spec, ...] | None:
+        """The best of those rehearsed, those that may fit after all, the best as planned; then those with a name."""
+        left = [specs for specs in self._known if specs not in self._compiled and specs not in self._failed]
+        if not left:
+            return None
+        by_rehearsal = min(left, key=self._order_of)
+        if not self._compiled:
+            return by_rehearsal
+        by_plan = min(left, key=lambda specs: self._rank(self._known[specs]))
+        best, slowest = min(map(self._rank, self._compiled.values())), _SLACK
+        tight = [specs for specs in left if self._may_fit(specs)]
+        if tight and not best[0]:
+            chosen = min(tight, key=lambda specs: self._estimate(specs).seconds or math.inf)
+            if (self._estimate(chosen).seconds or math.inf) < best[1]:
+                return chosen
+        for chosen, rank in (by_rehearsal, self.rank_of(by_rehearsal)), (by_plan, self._rank(self._known[by_plan])):
+            if rank < (best[0], slowest * best[1]):
+                return chosen
+            slowest = 1.0
+        return next((specs for specs in left if specs in self._names), None)
+
+    def _may_fit(self, specs: tuple[Spec, ...]) -> bool:
+        """Whether a choice that should not fit might: the chip's compiler reuses memory that estimates count twice."""
+        priced, room = self._estimate(specs), self.program.memory_bytes
+        arguments = priced.argument_bytes or 0.0
+        return priced.fits is False and arguments <= room and (priced.peak_bytes or 0.0) <= _OVERESTIMATED * room
+
+    def _estimate(self, specs: tuple[Spec, ...]) -> Priced:
+        """What is known of a choice before the chip's compiler saw it."""
+        return self._on_cpu.get(specs) or self._known[specs]
+
+    @property
+    def _on_cpu(self) -> dict[tuple[Spec, ...], Priced]:
+        """What was compiled for CPU devices; without a compiler for the chip that is the last word."""
+        return self._compiled if self.program.target is None else self._rehearsed
+
+    @property
+    def _tried(self) -> set[tuple[Spec, ...]]:
+        """What was compiled for CPU devices, or could not be."""
+        return {*self._on_cpu, *self._failed}
+
+    def rehearse(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
+        """Compiles one choice for CPU devices; without a compiler for the chip that is all."""
+        try:
+            self._on_cpu[specs] = self.program.rehearse(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
+        except WorkbenchError as error:
+            self._failed.add(specs)
+            self._notes.append(str(error).splitlines()[0][:300])
+
+    def compile(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
         """Compiles one choice; a compiler that fails is noted."""
         try:
-            self._compiled[specs] = self.program.compile(specs, cancel=self._cancel)
+            self._compiled[specs] = self.program.compile(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
         except WorkbenchError as error:
+            self._failed.add(specs)
             self._notes.append(str(error).splitlines()[0][:300])
 
     def _is_small(self, group: Group) -> bool:
@@ -339,8 +453,20 @@ class Search:
         return not group.shape or group.size_bytes < _SMALL_SHARE * whole
 
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """What a planned choice is ranked by: whether it fits, then seconds."""
-        return self._rank(self._known[specs])
+        """What a choice is ranked by before the chip's compiler saw it: whether it fits, then seconds."""
+        return self._rank(self._estimate(specs))
+
+    def _order_of(self, specs: tuple[Spec, ...]) -> tuple[bool, tuple[bool, float]]:
+        """Place in the table among what was not compiled for the chip: what was rehearsed comes first."""
+        return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
+
+    def is_planned(self, specs: tuple[Spec, ...]) -> bool:
+        """Whether a choice was planned."""
+        return specs in self._known
+
+    def is_rehearsed(self, specs: tuple[Spec, ...]) -> bool:
+        """Whether a choice was compiled for CPU devices, or could not be."""
+        return specs in self._tried
 
     def is_compiled(self, specs: tuple[Spec, ...]) -> bool:
         """Whether a choice was compiled."""

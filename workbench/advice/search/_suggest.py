@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench.advice.search._chunked import joined_record, ranked, with_chunk_sizes
+from workbench.advice.search._chunked import compile_best, joined_record, with_chunk_sizes
 from workbench.advice.search._groups import Group, fits
 from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Found, Progress, Search
@@ -77,13 +77,8 @@ def _chunked(
             progress(phase, record.seconds_spent + time.monotonic() - began)
 
     searches = with_chunk_sizes([search], best=_BEST, until=until, progress=say, notes=notes, cancel=cancel)
-    for number, (each, specs) in enumerate(ranked(searches)[:_BEST] if compiled else ()):
-        if each.is_compiled(specs):
-            continue
-        if time.monotonic() > until or (cancel is not None and cancel.is_set()):
-            break
-        say(f"compiling chunks of {each.program.chunk_size} clients, {number + 1} of {_BEST}")
-        each.compile(specs)
+    if compiled:
+        compile_best(searches, count=_BEST, until=until, progress=say, cancel=cancel)
     ended = "stopped" if cancel is not None and cancel.is_set() else "time" if notes else record.ended
     spent = record.seconds_spent + time.monotonic() - began
     return joined_record(

@@ -1,0 +1,176 @@
+"""Rewrites a traced program so that values of 16 bits are exchanged as such, and converted to float32 afterwards."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from workbench import _jax_compat
+
+Line = tuple[str, int]
+_EXCHANGES = {
+    "psum", "psum2", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "all_gather", "all_gather_invariant",
+    "all_gather_reduced", "reduce_scatter", "unreduced_psum", "reduce_sum", "reduce_mean", "reduce_max", "reduce_min",
+    "sharding_constraint", "reshard",
+}  # fmt: skip
+_REARRANGED = {
+    "reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "rev", "copy", "copy_p", "pvary",
+    "pcast", "pbroadcast",
+}  # fmt: skip
+_HALVED = (jnp.bfloat16.dtype, jnp.float16.dtype)
+
+
+def narrowed(closed: ClosedJaxpr, lines: Collection[Line] = ()) -> tuple[ClosedJaxpr, int]:
+    """The program with casts to float32 moved behind collectives, and casts from float32 before them.
+
+    Args:
+        closed: The program. A sum over a sharded dimension is a collective only once it is partitioned, so sums and
+            products are rewritten as well as what `jax.lax` calls collectives.
+        lines: File and number of the lines whose operations are rewritten; of every line where there are none.
+
+    Returns:
+        The program, which rounds its sums to 16 bits, and how many operations were rewritten.
+
+    Example:
+        >>> total = jax.make_jaxpr(lambda x: x.astype("float32").sum(0))(jnp.ones((4, 8), "bfloat16"))
+        >>> narrowed(total)[1]
+        1
+    """
+    rewriting = _Rewriting(frozenset(lines))
+    return ClosedJaxpr(rewriting.jaxpr(closed.jaxpr), closed.consts), rewriting.count
+
+
+class _Rewriting:
+    def __init__(self, lines: frozenset[Line]) -> None:
+        self.lines = lines
+        self.count = 0
+        self._jaxprs: dict[Any, Jaxpr] = {}
+
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        if jaxpr not in self._jaxprs:
+            self._jaxprs[jaxpr] = self._rewritten(jaxpr)
+        return self._jaxprs[jaxpr]
+
+    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        users: dict[Any, list[Any]] = {}
+        for equation in jaxpr.eqns:
+            for v in equation.invars:
+                if not isinstance(v, Literal):
+                    users.setdefault(v, []).append(equation)
+        returned = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+        narrow: dict[Any, Any] = {}  # by float32 variable: the variable with the same values in 16 bits
+        made: list[Any] = []
+        for old in jaxpr.eqns:
+            equation = _jax_compat.new_equation(old, params={k: self.param(v) for k, v in old.params.items()})
+            name = equation.primitive.name
+            if name == "convert_element_type":
+                made.append(_converted(equation, narrow))
+            elif name in _REARRANGED and len(equation.invars) == 1 and _is_known(equation.invars[0], narrow):
+                changed, variables = _with_dtype(equation, [narrow[equation.invars[0]]])
+                narrow.update(variables)
+                made += [equation, changed]
+            elif (name in _EXCHANGES or name == "dot_general") and self._is_meant(equation):
+                after = [] if returned & set(equation.outvars) else [users.get(v, []) for v in equation.outvars]
+                found = self._narrowed(equation, narrow, after)
+                self.count += found is not None
+                made += [equation] if found is None else found
+            else:
+                made.append(equation)
+        return jaxpr.replace(eqns=made)
+
+    def _is_meant(self, equation: Any) -> bool:
+        if not all(_dtype(v) == jnp.float32 for v in equation.outvars):
+            return False
+        frames = _jax_compat.user_frames(equation.source_info)
+        return not self.lines or any((file, line) in self.lines for file, line, *_ in frames)
+
+    def _narrowed(self, equation: Any, narrow: dict[Any, Any], users: Sequence[Sequence[Any]]) -> list[Any] | None:
+        """The equation on 16 bits and what converts its results; None where neither side of it has 16 bits."""
+        wanted = _narrowed_after(users)
+        product = equation.primitive.name == "dot_general"
+        given = [_is_known(v, narrow) for v in equation.invars]
+        if product and not (
+            wanted and all(g or _dtype(v) in _HALVED for g, v in zip(given, equation.invars, strict=True))
+        ):
+            return None
+        if not (all(given) or wanted):
+            return None
+        before, operands = [], []
+        for v, known in zip(equation.invars, given, strict=True):
+            if known or _dtype(v) in _HALVED:
+                operands.append(narrow.get(v, v) if known else v)
+            elif isinstance(v, Literal):
+                return None
+            else:
+                variable = _jax_compat.new_variable(v, _retyped(v.aval, wanted))
+                before.append(_convert(equation, v, variable))
+                operands.append(variable)
+        changed, variables = _with_dtype(equation, operands, wanted)
+        if product:
+            params = {**changed.params, "preferred_element_type": _dtype(changed.outvars[0])}
+            changed = _jax_compat.new_equation(changed, params=params)
+        narrow.update(variables)
+        after = [_convert(equation, variables[v], v) for v in equation.outvars]
+        return [*before, changed, *after]
+
+    def param(self, value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return ClosedJaxpr(self.jaxpr(value.jaxpr), value.consts)
+        if isinstance(value, Jaxpr):
+            return self.jaxpr(value)
+        if type(value) in (tuple, list):
+            return type(value)(self.param(each) for each in value)
+        return value
+
+
+def _converted(equation: Any, narrow: dict[Any, Any]) -> Any:
+    """A conversion: to float32 it is remembered, from float32 it reads the 16 bits where they are known."""
+    [before], [after] = equation.invars, equation.outvars
+    if _dtype(before) in _HALVED and _dtype(after) == jnp.float32 and not isinstance(before, Literal):
+        narrow[after] = before
+    elif _is_known(before, narrow) and _dtype(narrow[before]) == _dtype(after):
+        return _jax_compat.new_equation(equation, invars=[narrow[before]])
+    return equation
+
+
+def _narrowed_after(users: Sequence[Sequence[Any]]) -> Any:
+    """The 16-bit dtype that all users of all results convert them to; None where one does not."""
+    every = [user for each in users for user in each]
+    if not users or not all(users) or any(user.primitive.name != "convert_element_type" for user in every):
+        return None
+    dtypes = {_dtype(user.outvars[0]) for user in every}
+    return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(_HALVED) else None
+
+
+def _with_dtype(equation: Any, operands: Sequence[Any], dtype: Any = None) -> tuple[Any, dict[Any, Any]]:
+    """The equation with other operands, and its new results by the old ones."""
+    dtype = dtype or _dtype(operands[0])
+    variables = {v: _jax_compat.new_variable(v, _retyped(v.aval, dtype)) for v in equation.outvars}
+    return _jax_compat.new_equation(equation, invars=list(operands), outvars=list(variables.values())), variables
+
+
+def _convert(equation: Any, before: Any, after: Any) -> Any:
+    """What converts one variable to the dtype of another, at the place of an equation."""
+    params = {"new_dtype": _dtype(after), "weak_type": False, "sharding": None}
+    return _jax_compat.new_equation(
+        equation,
+        primitive=jax.lax.convert_element_type_p,
+        invars=[before],
+        outvars=[after],
+        params=params,
+        effects=frozenset(),
+    )
+
+
+def _is_known(v: Any, narrow: dict[Any, Any]) -> bool:
+    return not isinstance(v, Literal) and v in narrow
+
+
+def _dtype(v: Any) -> Any:
+    return getattr(v.aval, "dtype", None)
+
+
+def _retyped(aval: Any, dtype: Any) -> Any:
+    return aval.update(dtype=jnp.dtype(dtype), weak_type=False)
