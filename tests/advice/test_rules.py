@@ -549,6 +549,23 @@ def test_wide_exchange_that_was_wide_before_is_no_finding(mesh):
     assert "float32 collective of 16-bit values" not in rules(wb.advise(fn, verify=False)(jnp.ones((64, 4096))))
 
 
+def test_narrow_exchange_is_no_finding_although_the_cpu_widens_it(mesh):
+    fn = shard_mapped(lambda x: jax.lax.psum(x, "data"), mesh, P("data"), P())
+    found = rules(wb.advise(fn, verify=False)(jnp.ones((64, 4096), "bfloat16")))
+    assert "float32 collective of 16-bit values" not in found
+
+
+def test_product_that_is_summed_wide_and_kept_narrow_is_found_and_verified(mesh):
+    def product(x, w):
+        return jnp.einsum("ab,bc->ac", x, w, preferred_element_type="float32").astype("bfloat16")
+
+    x, w = jax.ShapeDtypeStruct((64, 4096), "bfloat16"), jax.ShapeDtypeStruct((4096, 512), "bfloat16")
+    rows = jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=jax.NamedSharding(mesh, P("model")))
+    found = next(f for f in wb.advise(jax.jit(product))(x, rows).findings if f.rule.startswith("float32"))
+    assert found.is_verified
+    assert found.gain.after == found.gain.before / 2
+
+
 def test_function_that_was_compiled_once_is_no_finding():
     fn = jax.jit(lambda x: x * 2)
     fn(jnp.ones(3))

@@ -1,6 +1,7 @@
 """Advice: ranked findings about a program, with evidence and, where it can be compiled, the verified gain."""
 
 from workbench.advice._advise import RULES as RULES, advise_record as advise_record
+from workbench.advice._narrow import narrowed as narrowed
 from workbench.advice._verify import (
     chunk_of as chunk_of,
     planner_of as planner_of,
@@ -12,4 +13,14 @@ from workbench.advice.search import (
     suggest_shardings as suggest_shardings,
 )
 
-__all__ = ["RULES", "advise_record", "chunk_of", "fit", "planner_of", "recompiler", "suggest_mesh", "suggest_shardings"]
+__all__ = [
+    "RULES",
+    "advise_record",
+    "chunk_of",
+    "fit",
+    "narrowed",
+    "planner_of",
+    "recompiler",
+    "suggest_mesh",
+    "suggest_shardings",
+]

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, dtype_of, sent
 from workbench.advice._sharding import spec_text
-from workbench.records import CollectiveRecord, FindingRecord, GainRecord
+from workbench.advice.search import promoted_sums
+from workbench.records import CollectiveRecord, FindingRecord, GainRecord, InstructionRecord
 from workbench.render import bytes_text
 
 _HALVED = {"bf16", "f16"}
@@ -88,14 +89,18 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
 
 def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
     """A float32 collective of values that are bfloat16 before or after it."""
+    promoted = promoted_sums(program.module) if program.module.platform == "cpu" else set()
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
         if instruction is None or not instruction.operands or dtype_of(instruction.shape) != "f32":
             continue
+        if each.name in promoted or sent(each) < _SMALL_BYTES:
+            continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
-        widened = [o for o in origins if _converts_from_half(program, o.name)]
+        # Compilers for TPUs take the conversion into the collective: its operand has 16 bits, and its result 32.
+        widened = [o for o in origins if dtype_of(o.shape) in _HALVED or _converts_from_half(program, o.name)]
         users = program.real_users(each.name)
-        narrowed = [u for u in users if u.opcode == "convert" and dtype_of(u.shape) in _HALVED]
+        narrowed = [u for u in users if dtype_of(u.shape) in _HALVED and _only_converts(program, u)]
         if not widened and not (users and len(narrowed) == len(users)):
             continue
         before = sent(each)
@@ -104,8 +109,8 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
             what=f"{_name(each)} sends float32 although the values are 16-bit "
             + ("before it." if widened else "right after it."),
             why="The conversion to float32 happens before the exchange instead of after it.",
-            change="Exchange 16-bit values: convert with `.astype(jnp.float32)` after the reduction, or reduce in "
-            "bfloat16 where its precision is enough.",
+            change="Exchange 16-bit values where their precision is enough: convert with `.astype(jnp.float32)` after "
+            "the collective. For products, leave `preferred_element_type=jnp.float32` out.",
             evidence=_evidence(each),
             weight=_weight(program, before / 2),
             instructions=(each.name, *(o.name for o in widened)),
@@ -115,7 +120,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
                 before=before,
                 after=before / 2,
                 verified=False,
-                how="half the bytes per element; the change is inside the program",
+                how="half the bytes per element",
             ),
         )
 
@@ -182,6 +187,14 @@ def _converts_from_half(program: Compiled, name: str) -> bool:
         and dtype_of(operand.shape) in _HALVED
         for i in inside
     )
+
+
+def _only_converts(program: Compiled, user: InstructionRecord) -> bool:
+    """Whether an instruction is a conversion, alone or fused with rearrangements."""
+    inside = (
+        [i for i in program.module.instructions if i.computation in user.calls] if user.opcode == "fusion" else [user]
+    )
+    return {"convert"} == {i.opcode for i in inside} - {"parameter", "bitcast", "copy", "reshape", "transpose"}
 
 
 def _name(each: CollectiveRecord) -> str:

@@ -42,15 +42,11 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     try:
         return check(finding, program, recompile)
     except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
-        return finding.replace(
-            gain=GainRecord(
-                quantity="peak bytes",
-                before=float(program.module.memory.peak_bytes or 0),
-                after=float(program.module.memory.peak_bytes or 0),
-                verified=False,
-                how=f"could not be verified: {type(error).__name__}: {str(error)[:160]}",
-            )
-        )
+        why = f"could not be verified: {type(error).__name__}: {str(error)[:160]}"
+        if finding.gain is not None:
+            return finding.replace(gain=finding.gain.replace(how=f"{finding.gain.how}; {why}"))
+        peak = float(program.module.memory.peak_bytes or 0)
+        return finding.replace(gain=GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=why))
 
 
 def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:

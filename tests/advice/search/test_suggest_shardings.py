@@ -147,6 +147,17 @@ def test_best_choices_are_compiled_for_devices():
     assert record.compiled_count >= 1
 
 
+def test_choice_that_only_the_plan_ranks_first_is_not_chosen():
+    # a batch that is sharded as the weights are is planned as one reduce-scatter and one gather of a small shard,
+    # and compiled as four exchanges of whole activations
+    mesh, arguments = AbstractMesh((64,), ("model",)), (mlp(8192, 32768, layers=2), shape(512, 8192))
+    compiled = wb.suggest_shardings(forward, mesh=mesh, chip="v5e", compiler="cpu")(*arguments)
+    planned = suggest(forward, *arguments, mesh=mesh)
+    up, down = "params['layers'][*]['up']", "params['layers'][*]['down']"
+    assert planned.best.specs != compiled.best.specs
+    assert compiled.best.specs == {up: ((), ("model",)), down: (("model",), ())}
+
+
 def test_nnx_training_step_is_searched_by_module_path():
     nnx = pytest.importorskip("flax.nnx")
 

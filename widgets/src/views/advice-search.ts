@@ -14,7 +14,7 @@ export interface Choice {
   fits: boolean | null;
   chunk: number | null;
   sent: Record<string, string>;
-  how: "planned" | "compiled";
+  how: "planned" | "rehearsed" | "compiled";
   pareto: boolean;
   specs: Record<string, string>;
   axes: Record<string, Axes>;

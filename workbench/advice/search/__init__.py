@@ -3,7 +3,16 @@
 from workbench.advice.search._mesh import fit as fit, suggest_mesh as suggest_mesh
 from workbench.advice.search._program import Priced as Priced, SearchProgram as SearchProgram
 from workbench.advice.search._search import Search as Search
-from workbench.advice.search._stand_in import as_accelerator as as_accelerator
+from workbench.advice.search._stand_in import as_accelerator as as_accelerator, promoted_sums as promoted_sums
 from workbench.advice.search._suggest import suggest_shardings as suggest_shardings
 
-__all__ = ["Priced", "Search", "SearchProgram", "as_accelerator", "fit", "suggest_mesh", "suggest_shardings"]
+__all__ = [
+    "Priced",
+    "Search",
+    "SearchProgram",
+    "as_accelerator",
+    "fit",
+    "promoted_sums",
+    "suggest_mesh",
+    "suggest_shardings",
+]

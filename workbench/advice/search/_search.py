@@ -353,7 +353,7 @@ class Search:
         """Compiles choices for CPU devices, the most promising first, until no other one promises more than the best.
 
         A plan is optimistic: it misses the collectives of reshardings that the partitioner does in another way. So the
-        choice that looks best is compiled, ranked anew, and so on, in turn with those that differ most from all before.
+        choice that looks best is compiled, ranked again, and so on, in turn with those that differ most from all before.
         """
         since, best = 0, (True, math.inf)
         self._until = until

@@ -26,9 +26,14 @@ def as_accelerator(module: ModuleRecord) -> ModuleRecord:
     for each in module.instructions:
         for operand in each.operands:
             users[operand].append(each)
-    promoted = {found[1] for line in module.text.splitlines() if (found := _PROMOTED.search(line))}
+    promoted = promoted_sums(module)
     changed = tuple(_changed(each, users, promoted) for each in module.collectives)
     return module.replace(collectives=changed)
+
+
+def promoted_sums(module: ModuleRecord) -> set[str]:
+    """The all-reduces of 16-bit numbers that the CPU's compiler made float32 ones by itself."""
+    return {found[1] for line in module.text.splitlines() if (found := _PROMOTED.search(line))}
 
 
 def _changed(each: CollectiveRecord, users: dict[str, list[InstructionRecord]], promoted: set[str]) -> CollectiveRecord:
