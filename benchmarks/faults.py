@@ -1,13 +1,14 @@
 """Kills processes at moments drawn by chance, and looks what is lost: `python -m benchmarks.faults --kills 100`.
 
-Five parts share the kills: `rounds`, a checkpointed run that is taken up again after each kill; `files`, written again
-and again; `aot`, entries of the cache of compilations; `engines`, kernels that run clients in a pool of processes; and
-`launch`, kernels whose nodes are processes. Of the last two no process and no file may be left. `--signal INT` sends
-Ctrl-C instead. A line per part says how many kills were tried, how many survived and what was lost,
-and one more the sums; the exit status is the number of losses.
+Six parts share the kills: `rounds`, a checkpointed run that is taken up again after each kill; `sweeps`, a stored sweep
+likewise; `files`, written again and again; `aot`, entries of the cache of compilations; `engines`, kernels that run
+clients in a pool of processes; and `launch`, kernels whose nodes are processes. Of the last two no process and no file
+may be left. `--signal INT` sends Ctrl-C instead. A line per part says how many kills were tried, how many survived and
+what was lost, and one more the sums; the exit status is the number of losses.
 """
 
 import argparse
+import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -26,6 +27,7 @@ import numpy as np
 import psutil
 
 import workbench as wb
+from benchmarks import sweep_kills
 from workbench.aot import CompilationCache
 from workbench.engines import Executor
 from workbench.federated.data import ClientData, load_npz, save_npz
@@ -35,7 +37,7 @@ from workbench.records import RoundRecord
 
 _ROUNDS = 10**6
 _CONTEXT = multiprocessing.get_context("forkserver")  # a process that has imported all this starts in milliseconds
-_LIBRARIES = ["jax", "orbax.checkpoint", "workbench.measurement", "workbench.aot"]
+_LIBRARIES = ["jax", "orbax.checkpoint", "workbench.measurement", "workbench.aot", "benchmarks.sweep_kills"]
 
 
 def _step(state: Any, round: int) -> tuple[Any, dict[str, float]]:
@@ -163,23 +165,37 @@ def _left(target: Callable[[str], None], folder: Path, seconds: float, number: i
     assert receive.poll(300), f"{target.__name__} did not begin"
     time.sleep(seconds)
     assert kernel.is_alive(), f"{target.__name__} ended by itself with {kernel.exitcode}"
-    below = psutil.Process(kernel.pid).children(recursive=True)
+    below = _below(kernel.pid)
     os.kill(kernel.pid, number)
     kernel.join(300)
     until = time.monotonic() + 60
     while True:
-        living = [each for each in below if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-        files = [path.name for path in folder.iterdir() if not path.name.startswith("pymp-")]  # multiprocessing's own
+        living = [each for each in below if _lives(each)]
+        files = [path.name for path in folder.iterdir()]
         if not kernel.is_alive() and not living and not files:
             return ""
         if time.monotonic() > until:
             break
         time.sleep(0.05)
     for each in living:
-        each.kill()
+        with contextlib.suppress(psutil.Error):
+            each.kill()
     for name in files:
         shutil.rmtree(folder / name, ignore_errors=True)
     return f"{len(living)} processes and the files {files} after a kill at {seconds:.2f} s"
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    """The processes that a process has started, with theirs; it is alive."""
+    while True:
+        with contextlib.suppress(psutil.NoSuchProcess):  # one of them ended between two looks
+            return psutil.Process(pid).children(recursive=True)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def engines(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
@@ -221,6 +237,34 @@ def rounds(kills: int, draw: random.Random, number: int, folder: Path) -> list[s
     return lost
 
 
+def run_sweep(folder: str) -> None:
+    """A sweep that goes on where its folder says."""
+    sweep_kills.run(folder)
+
+
+def sweeps(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
+    """Sweeps in a folder, killed while they compile, compute or write: no stored round is lost or differs."""
+    lost, before, place, turn = [], dict[tuple[int, int], int](), folder / "0", 0
+    for _ in range(kills):
+        if sum(before.values()) > 6 * sweep_kills.ROUNDS:  # nearly at its end: the next one
+            turn += 1
+            lost, before, place = [*lost, *_differs(place)], {}, folder / str(turn)
+        _killed(run_sweep, place, draw.uniform(0.3, 5.0), number)
+        now = sweep_kills.stored_rounds(str(place))
+        if any(now.get(member, -1) < rounds for member, rounds in before.items()):
+            lost.append(f"rounds were stored, and after the next kill fewer: {before}, {now}")
+        before = now
+    return [*lost, *_differs(place)]
+
+
+def _differs(folder: Path) -> list[str]:
+    try:
+        sweep_kills.assert_same_bits(str(folder))
+    except AssertionError as error:
+        return [f"the sweep differs from one without kills: {error}"]
+    return []
+
+
 def files(kills: int, draw: random.Random, number: int, folder: Path) -> list[str]:
     """Files that are overwritten: each is one of its contents, whole."""
     allowed: dict[str, set[bytes]] = {}
@@ -257,7 +301,7 @@ def cache(kills: int, draw: random.Random, number: int, folder: Path) -> list[st
     return lost if found else [*lost, "no entry was ever stored: nothing was tried"]
 
 
-PARTS = {"rounds": rounds, "files": files, "aot": cache, "engines": engines, "launch": launches}
+PARTS = {"rounds": rounds, "sweeps": sweeps, "files": files, "aot": cache, "engines": engines, "launch": launches}
 
 
 def main() -> int:
@@ -268,6 +312,7 @@ def main() -> int:
     parser.add_argument("--signal", choices=("KILL", "INT", "TERM"), default="KILL")
     parser.add_argument("--part", action="append", choices=list(PARTS), help="only this one; may be repeated")
     given = parser.parse_args()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     _CONTEXT.set_forkserver_preload(_LIBRARIES)
     number, draw, parts = signal.Signals[f"SIG{given.signal}"], random.Random(given.seed), given.part or list(PARTS)
     tried, survived, losses = 0, 0, 0

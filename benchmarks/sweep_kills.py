@@ -58,6 +58,20 @@ def stored_rounds(folder: str) -> dict[tuple[int, int], int]:
             return {}
 
 
+def assert_same_bits(folder: str) -> list[str]:
+    """Finishes the sweep, and compares every metric and every state with a sweep that nobody killed; its statuses."""
+    result, whole = run(folder), run(None)
+    for trial in range(len(whole.settings)):
+        for seed in whole.seeds:
+            found, expected = result.metrics(trial, seed), whole.metrics(trial, seed)
+            assert found.keys() == expected.keys()
+            for name in expected:
+                np.testing.assert_array_equal(found[name], expected[name])
+            jax.tree.map(np.testing.assert_array_equal, result.state(trial, seed), whole.state(trial, seed))
+    assert result.trials[["status", "rounds"]].equals(whole.trials[["status", "rounds"]])
+    return result.trials["status"].tolist()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=25)
@@ -86,16 +100,8 @@ def main() -> None:
             moments.append(sum(now.values()))
             seen = now
         began = time.perf_counter()
-        result, whole = run(folder), run(None)
-        for trial in range(len(whole.settings)):
-            for seed in whole.seeds:
-                found, expected = result.metrics(trial, seed), whole.metrics(trial, seed)
-                assert found.keys() == expected.keys()
-                for name in expected:
-                    np.testing.assert_array_equal(found[name], expected[name])
-                jax.tree.map(np.testing.assert_array_equal, result.state(trial, seed), whole.state(trial, seed))
-        assert result.trials[["status", "rounds"]].equals(whole.trials[["status", "rounds"]])
-    print(json.dumps({"kills": kills, "rounds after each": moments, "status": result.trials["status"].tolist()}))
+        status = assert_same_bits(folder)
+    print(json.dumps({"kills": kills, "rounds after each": moments, "status": status}))
     print(f"all the same bits as without a kill; the last part took {time.perf_counter() - began:.1f} s")
 
 

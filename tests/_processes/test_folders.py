@@ -7,6 +7,9 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
+import pytest
+
 from workbench._processes import temporary_folder
 
 SCRIPT = """
@@ -33,6 +36,43 @@ def test_folder_is_removed_when_the_process_is_killed(tmp_path: Path) -> None:
         while list(tmp_path.iterdir()) and time.monotonic() < until:
             time.sleep(0.02)
     assert list(tmp_path.iterdir()) == []
+
+
+USERS = """
+    import subprocess, sys, time
+    from pathlib import Path
+    from workbench._processes import end_users_with_this_process
+
+    folder = Path(sys.argv[1]) / "session"
+    folder.mkdir()
+    (folder.parent / "latest").symlink_to(folder)
+    with (folder / "log").open("w") as log:
+        user, other = (
+            subprocess.Popen(["sleep", "600"], stdout=out, start_new_session=True) for out in (log, subprocess.DEVNULL)
+        )
+    end_users_with_this_process(folder)
+    print(user.pid, other.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the open files of processes")
+def test_processes_that_use_a_folder_are_ended_with_it_and_others_are_not(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(USERS), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        user, other = (psutil.Process(int(word)) for word in process.stdout.readline().split())
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        try:
+            until = time.monotonic() + 30
+            while list(tmp_path.iterdir()) and time.monotonic() < until:
+                time.sleep(0.02)
+            assert list(tmp_path.iterdir()) == []
+            assert not user.is_running() or user.status() == psutil.STATUS_ZOMBIE
+            assert other.is_running()
+        finally:
+            other.kill()
 
 
 def test_folder_lasts_as_long_as_its_block(tmp_path: Path) -> None:

@@ -120,3 +120,70 @@ def test_engine_leaves_nothing_when_the_kernel_is_killed(kind: str, tmp_path: Pa
         for process in living([kernel, *started]):
             process.kill()
         kernel.wait(LONG)
+
+
+RAY = """
+    import os, sys, time
+
+    if __name__ == "__main__":
+        import jax, numpy as np, ray
+        import workbench as wb
+        from workbench import engines
+        from workbench.launch import Program, PyNode, RayEngine, ServiceNode, launch
+
+        @wb.program(clients=8)
+        def sines(x):
+            return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 10**9, lambda _, v: v * 0.5 + row, row), x))
+
+        class Holder:
+            def work(self, rows):
+                until = time.monotonic() + 600
+                while time.monotonic() < until:
+                    float((rows * rows).sum())
+
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error",
+                 object_store_memory=100 * 2**20, runtime_env=environment)
+        print("begins", flush=True)
+        if sys.argv[1] == "tasks":
+            engines.Ray(clients_per_task=1).run(sines, np.ones(8, np.float32))
+        program = Program("held")
+        holder = program.add_node(ServiceNode(Holder))
+        program.add_node(PyNode(lambda held: held.work(np.ones(1_000_000, np.float32)), holder))
+        launched = launch(program, RayEngine())
+        time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["launch", "tasks"])
+def test_ray_leaves_nothing_when_the_kernel_that_started_it_is_killed(
+    what: str, tmp_path: Path, short_folder: Path
+) -> None:
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    script = tmp_path / "kernel.py"
+    script.write_text(textwrap.dedent(RAY))
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    folder = str(short_folder)
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": folder, "RAY_TMPDIR": folder, "JAX_PLATFORMS": "cpu"}
+    kernel = psutil.Popen([sys.executable, str(script), what], stdout=subprocess.PIPE, text=True, env=environment)
+    started: list[psutil.Process] = []
+    try:
+        assert kernel.stdout.readline() == "begins\n"
+        started = at_work(kernel, 8.0)
+        shared = shared_memory([kernel, *started])
+        kernel.send_signal(signal.SIGKILL)
+        kernel.wait(LONG)
+        until = time.monotonic() + 20.0
+        while (living(started) or list(short_folder.glob("ray/session_*"))) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert [process.name() for process in living(started)] == []
+        assert left_in(short_folder) in ([], ["ray"])
+        assert list(short_folder.glob("ray/session_*")) == []
+        assert [name for name in shared if Path(name).exists()] == []
+    finally:
+        kernel.stdout.close()
+        for process in living([kernel, *started]):
+            process.kill()
+        kernel.wait(LONG)

@@ -244,6 +244,51 @@ def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(
     assert nodes.eventually(lambda: not alive(found))
 
 
+NESTED = """
+    import multiprocessing, os, signal, sys, time
+
+    def kernel(pipe):
+        import launch_nodes as nodes
+        from workbench.launch import Program, ServiceNode, launch
+
+        program = Program("nested")
+        counter = program.add_node(ServiceNode(nodes.Counter))
+        launched = launch(program, "processes")
+        launched.client(counter).add(1)
+        pipe.send([int(state.where.split()[1]) for state in launched.state()])
+        time.sleep(600)
+
+    if __name__ == "__main__":
+        context, found = multiprocessing.get_context("forkserver"), []
+        for _ in range(2):  # the first has a temporary folder of its own, the second that of this process
+            receive, send = context.Pipe(duplex=False)
+            process = context.Process(target=kernel, args=(send,))
+            process.start()
+            found += receive.recv()
+            process.kill()
+            process.join()
+        print(*found, flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nodes are forked from a server on Linux alone")
+def test_killed_kernel_that_a_process_started_leaves_the_folder_of_that_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("n")
+    script = folder / "nested.py"
+    script.write_text(textwrap.dedent(NESTED))
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        found = {int(word) for word in process.stdout.readline().split()}
+        assert len(found) == 2
+        assert nodes.eventually(lambda: not alive(found))
+        assert nodes.eventually(lambda: [file.name[:5] for file in sorted(folder.iterdir())] == ["neste", "pymp-"])
+        assert len(list(folder.glob("pymp-*/listener-*"))) == 1
+        process.kill()
+
+
 def dropped_program(engine):
     """Starts services and workers, and returns what must not be there when nobody holds the program any more."""
     program, counter = counter_program()

@@ -6,8 +6,12 @@ None of them outlives this process, however it ends. Which part of the workbench
 
 from workbench._processes._child import ChildProcess as ChildProcess
 from workbench._processes._folders import (
+    end_users_with_this_process as end_users_with_this_process,
     is_removed as is_removed,
+    make_folder as make_folder,
+    remove_folder as remove_folder,
     remove_with_this_process as remove_with_this_process,
     temporary_folder as temporary_folder,
 )
+from workbench._processes._ray import end_ray_with_this_process as end_ray_with_this_process
 from workbench._processes._supervised import SupervisedProcesses as SupervisedProcesses

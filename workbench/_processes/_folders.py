@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from workbench._processes import _remover
 from workbench._processes._child import ChildProcess
 
 _lock = threading.Lock()
-_removers: list[ChildProcess] = []  # one, as long as there are folders
+_removers: list[ChildProcess] = []  # one, as long as something is to be removed
 
 
 @contextlib.contextmanager
@@ -24,32 +25,54 @@ def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[
         prefix: What its name begins with.
         parent: The folder in which it is made; None: the system's.
     """
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    remove_with_this_process(folder)
+    folder = make_folder(prefix, parent)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        is_removed(folder)
+        remove_folder(folder)
 
 
-def remove_with_this_process(folder: Path) -> None:
-    """Has a folder removed when this process ends without doing it, as by `kill -9`."""
-    _say("+", folder)
+def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
+    """A folder for this user alone, for whoever cannot use a block: `remove_folder` removes it, a killed process too.
+
+    Args:
+        prefix: What its name begins with.
+        parent: The folder in which it is made; None: the system's.
+    """
+    folder = Path(parent or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(4)}"
+    remove_with_this_process(folder)  # before it is made: this process may be killed between the two
+    folder.mkdir(mode=0o700)
+    return folder
 
 
-def is_removed(folder: Path) -> None:
-    """Says that a folder needs no more care."""
-    _say("-", folder)
+def remove_folder(folder: Path) -> None:
+    """Removes a folder of `make_folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    is_removed(folder)
 
 
-def _say(change: str, folder: Path) -> None:
+def remove_with_this_process(path: Path) -> None:
+    """Has a folder or a file removed when this process ends without doing it, as by `kill -9`."""
+    _say("+", path)
+
+
+def end_users_with_this_process(folder: Path) -> None:
+    """Has a folder removed when this process is killed, and whoever has files of it open ended first (on Linux)."""
+    _say("!", folder)
+
+
+def is_removed(path: Path) -> None:
+    """Says that a folder or a file needs no more care."""
+    _say("-", path)
+
+
+def _say(change: str, path: Path) -> None:
     with _lock:
-        if change == "+" and not (_removers and _removers[0].running):
+        if change != "-" and not (_removers and _removers[0].running):
             _removers[:] = [ChildProcess([sys.executable, "-I", "-S", _remover.__file__])]
         for remover in _removers:
             with contextlib.suppress(OSError):  # it was ended by somebody: the folder is removed by its owner alone
-                remover.stdin.write(os.fsencode(f"{change}{folder.resolve()}\n"))
+                remover.stdin.write(os.fsencode(f"{change}{path.resolve()}\n"))
                 remover.stdin.flush()
 
 

@@ -1,12 +1,17 @@
-"""Removes folders when its own input ends, which is when the process that started it ended in whatever way.
+"""Removes folders and files when its own input ends, which is when the process that started it ended in whatever way.
 
-Started by its path, with Python's own modules alone. Each line of its input is `+` or `-` and a folder: one to remove
-at the end, or one that is removed already.
+Started by its path, with Python's own modules alone. Each line of its input is `+` or `-` and a path: one to remove at
+the end, or one that is removed already. With `!` the processes that have files open below the path are ended first, and
+links to it are removed: what a cluster of another system leaves, which is no descendant of anybody who is alive.
 """
 
+import contextlib
+import os
 import shutil
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _LONGEST = 30.0  # seconds in which other processes may still write as they end
@@ -14,19 +19,59 @@ _QUIET = 1.0  # seconds after which nobody writes any more
 
 
 def main() -> None:
-    """Until the input ends, and until the folders stay away."""
-    folders: set[Path] = set()
+    """Until the input ends, and until the paths stay away."""
+    paths: dict[Path, bool] = {}  # whether the processes that use it are ended
     for line in sys.stdin:
-        change, folder = line[0], Path(line[1:].rstrip("\n"))
-        (folders.add if change == "+" else folders.discard)(folder)
+        change, path = line[0], Path(line[1:].rstrip("\n"))
+        if change == "-":
+            paths.pop(path, None)
+        else:
+            paths[path] = change == "!"
     last = until = time.monotonic()
     until += _LONGEST
-    while folders and time.monotonic() < min(last + _QUIET, until):
-        for folder in folders:
-            if folder.exists():
-                shutil.rmtree(folder, ignore_errors=True)
+    while paths and time.monotonic() < min(last + _QUIET, until):
+        for path, ends in paths.items():
+            if (ends and _end_users(path)) | _remove(path):
                 last = time.monotonic()
         time.sleep(0.05)
+    for path in (path for path, ends in paths.items() if ends):
+        for link in path.parent.glob("*"):
+            if link.is_symlink() and link.readlink() == path:
+                link.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> bool:
+    if not os.path.lexists(path):
+        return False
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return True
+
+
+def _end_users(folder: Path) -> bool:
+    """Ends the processes that have a file of the folder open; whether there was one."""
+    found = [pid for pid in _others() if _uses(pid, f"{folder}{os.sep}")]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+def _others() -> Iterator[int]:
+    """The other processes of this user; none where the system has no /proc."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if entry.stat().st_uid == os.getuid() and int(entry.name) != os.getpid():
+                yield int(entry.name)
+
+
+def _uses(pid: int, prefix: str) -> bool:
+    with contextlib.suppress(OSError):  # it ended a moment ago
+        return any(str(link.readlink()).startswith(prefix) for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench._processes import end_ray_with_this_process
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._executor import Executor
@@ -68,6 +69,7 @@ class Ray(Executor):
                 "starts none of its own: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
             )
             raise ProgramError(message)
+        end_ray_with_this_process()
         super().__init__(
             _RayPool(ray, dict(resources or {"CPU": 1}), retries),
             clients_per_task=clients_per_task,

@@ -3,7 +3,6 @@
 Imports neither JAX nor NumPy: a child imports what its nodes need, no more.
 """
 
-import contextlib
 import os
 import pickle
 import signal
@@ -12,7 +11,6 @@ import threading
 import traceback
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
-from pathlib import Path
 from typing import Any
 
 from workbench.launch._client import CallQueue, Client
@@ -42,15 +40,20 @@ class StartupConfig:
     here: str
     authkey: bytes
     attempt: int
-    scratch: str  # Python's own folder of the parent, with the socket of the server that forks
 
 
 def main(order: StartupConfig, pipe: Any, log_path: str, environment: dict[str, str]) -> None:
     """Runs until the nodes ended, the parent says so, or the parent is gone."""
-    _capture_output(log_path)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # "interrupt" in a notebook signals the whole group: the parent decides
+    try:
+        _capture_output(log_path)
+    except FileNotFoundError:  # a notebook that was killed a moment ago is gone with its folder
+        parent = parent_process()
+        if parent is None or parent.is_alive():
+            raise
+        os._exit(1)
     os.environ.clear()
     os.environ.update(environment)
     send = _Sender(pipe)
@@ -104,26 +107,15 @@ class _Child:
             self._report()
             ready = connection.wait(watched, REPORT_SECONDS)
             if parent is not None and parent.sentinel in ready:
-                self._remove_socket_files()
+                _leave(1)
             if pipe in ready:
                 try:
                     self._on_command(*pipe.recv())
                 except (EOFError, OSError):
-                    self._remove_socket_files()
+                    _leave(1)
             if self._wake in ready:
                 self._report()
                 _leave(self._wake.recv())
-
-    def _remove_socket_files(self) -> None:
-        # The parent died without a chance to remove the launch's folder and its own; the last child does.
-        here, scratch = Path(self._order.here), Path(self._order.scratch)
-        for file in (here, here.with_suffix(".log"), *scratch.glob("listener-*")):
-            with contextlib.suppress(OSError):
-                file.unlink()
-        for folder in (here.parent, scratch):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        _leave(1)
 
     def _on_command(self, order: str, *details: str) -> None:
         for runner in self._runners.values():

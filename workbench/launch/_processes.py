@@ -4,11 +4,9 @@ import contextlib
 import multiprocessing
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -16,6 +14,7 @@ from multiprocessing import connection, util
 from pathlib import Path
 from typing import Any
 
+from workbench._processes import make_folder, remove_folder, remove_with_this_process
 from workbench.errors import ProgramError, needs_library
 from workbench.launch import _spawned
 from workbench.launch._child import Address, StartupConfig
@@ -33,6 +32,7 @@ with needs_library("psutil", needed_for="`ProcessEngine`"):
 _LOG_TAIL_BYTES = 4096
 # Forked from a process that is spawned once and holds neither threads nor JAX, a node starts in a tenth of the time.
 _START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of this process, with JAX, would deadlock
+_told: set[Path] = set()  # what is removed when this process is killed
 _REAPING = threading.Lock()  # the exit code of a forked process can be read once: `start` and `join` both try
 
 
@@ -64,11 +64,11 @@ class ProcessHost:
             here=self._address,
             authkey=self._engine.authkey,
             attempt=attempt,
-            scratch=util.get_temp_dir(),
         )
         context: Any = multiprocessing.get_context(_START_METHOD)
         if _START_METHOD == "forkserver":
             context.set_forkserver_preload([_spawned.__name__])
+            _keep_no_socket()
         ours, theirs = context.Pipe()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         arguments = {
@@ -216,8 +216,8 @@ class Processes:
     def __init__(self) -> None:
         self.authkey = secrets.token_bytes(32)
         self.addresses: dict[int, Address] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="wb-"))  # readable by this user alone
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = make_folder("wb-")
+        weakref.finalize(self, remove_folder, self._folder)
 
     def open(self, program: Program, emit: Emit) -> list[ProcessHost]:
         """One host for each set of nodes that share a process.
@@ -263,6 +263,26 @@ def exit_text(code: int | None) -> str:
         except ValueError:
             return f"was killed by signal {-code}"
     return f"ended with exit code {code}"
+
+
+def _keep_no_socket() -> None:
+    """Has the fork server's socket removed when this process is killed, and its folder where it is this process's own.
+
+    A process that `multiprocessing` started may use the folder of the one that started it, which goes on.
+    """
+    from multiprocessing import forkserver  # not everywhere, but where it is the start method
+
+    known = getattr(multiprocessing.current_process(), "_config", {}).get("tempdir")
+    own = multiprocessing.parent_process() is None or known is None
+    folder = Path(util.get_temp_dir())
+    if own and folder not in _told:
+        _told.add(folder)
+        remove_with_this_process(folder)
+    forkserver.ensure_running()
+    address = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_address", None)
+    if isinstance(address, str) and not {Path(address), folder} & _told:
+        _told.add(Path(address))
+        remove_with_this_process(Path(address))
 
 
 def _address(folder: Path, number: int) -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from importlib import import_module
 from typing import Any
 
+from workbench._processes import end_ray_with_this_process
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch import _spawned
 from workbench.launch._client import CallQueue
@@ -219,6 +220,7 @@ class RayEngine:
                 "starts none of its own: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
             )
             raise ProgramError(message)
+        end_ray_with_this_process()
         self.services: dict[int, tuple[str, str, tuple[str, ...], int]] = {}
         self._endpoints: dict[int, RayEndpoint] = {}
 
