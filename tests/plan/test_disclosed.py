@@ -1,8 +1,10 @@
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from engine_contract import client_data, fedavg, per_client, rounds, start
 
 import workbench as wb
@@ -106,3 +108,68 @@ def test_data_that_the_server_reads_do_not_stay_and_are_named():
     plan = wb.trace(peek)(np.ones(4, np.float32)).plan
     assert plan.kept_local == ()
     assert [left.name for left in plan.disclosed if left.kind == "row"] == [plan.inputs[0].name]
+
+
+def _alone(reduced: Any, *args: Any) -> list[str]:
+    """Whose value alone the reductions hold of a program over four clients' rows of 3 numbers."""
+    program = wb.program(clients=4)(reduced)
+    with jax.numpy_dtype_promotion("standard"):  # masks are multiplied as users do it
+        found = wb.trace(program)(np.ones((4, 3), np.float32), *args).plan.disclosed
+    return [each.single_client for each in found if each.kind == "partial result"]
+
+
+ROW_MASK = np.array([False, True, False, False])
+ONE_CLIENT = {
+    "product with a comparison": (lambda x: wb.reduce_sum(x * (jnp.arange(4) == 2)[:, None]), "client 2"),
+    "of one number per client": (lambda x: wb.reduce_sum(x[:, 0] * (jnp.arange(4) == 2)), "client 2"),
+    "selection": (lambda x: wb.reduce_sum(jnp.where((jnp.arange(4) == 1)[:, None], x, 0)), "client 1"),
+    "mean": (lambda x: wb.reduce_mean(jnp.where((jnp.arange(4) == 1)[:, None], x, 0.0)), "client 1"),
+    "weights": (lambda x: wb.reduce_sum(x[:, 0] * jax.nn.one_hot(3, 4)), "client 3"),
+    "constant": (lambda x: wb.reduce_sum(x * jnp.asarray(ROW_MASK)[:, None]), "client 1"),
+    "in the client's function": (
+        lambda x: wb.reduce_sum(wb.map_fn(lambda r, i: jnp.where(i == 3, r, 0), (x, jnp.arange(4)))),
+        "client 3",
+    ),
+    "work after the mask": (
+        lambda x: wb.reduce_sum(wb.map_fn(lambda r, i: -(r * (i == 0)) / 2, (x, np.arange(4)))),
+        "client 0",
+    ),
+    "number of the caller": (lambda x, i: wb.reduce_sum(x[:, 0] * (jnp.arange(4) == i)), "one client"),
+    "number that is broadcast": (
+        lambda x, i: wb.reduce_sum(wb.map_fn(lambda r, n, i: r * (n == i), (x, jnp.arange(4), wb.broadcast(i)))),
+        "one client",
+    ),
+}
+ALL_CLIENTS = {
+    "no mask": lambda x: wb.reduce_sum(x),
+    "some clients": lambda x: wb.reduce_sum(x * (jnp.arange(4) < 2)[:, None]),
+    "two clients": lambda x: wb.reduce_sum(x * np.array([1.0, 0, 1, 0], np.float32)[:, None]),
+    "mask of numbers in a row": lambda x: wb.reduce_sum(wb.map_fn(lambda r: r * (jnp.arange(3) == 1), x)),
+    "mask of as many numbers in a row": lambda x: wb.reduce_sum(
+        wb.map_fn(lambda r: jnp.append(r, 1.0) * jnp.asarray(ROW_MASK), x)
+    ),
+    "groups": lambda x: wb.reduce_sum(x * (jnp.arange(4) // 2 == 1)[:, None]),
+    "each client's own number": lambda x: wb.reduce_sum(
+        wb.map_fn(lambda r, n: r * (n == r[0].astype(int)), (x, jnp.arange(4)))
+    ),
+    "all but one": lambda x: wb.reduce_sum(jnp.where((jnp.arange(4) == 1)[:, None], 0, x)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_CLIENT)
+def test_sum_that_a_mask_leaves_with_one_client_is_noted(name: str):
+    reduced, whose = ONE_CLIENT[name]
+    inputs = inspect.signature(reduced).parameters
+    assert _alone(reduced, *[jnp.int32(1)] * (len(inputs) - 1)) == [whose]
+
+
+@pytest.mark.parametrize("name", ALL_CLIENTS)
+def test_sum_of_several_clients_has_no_such_note(name: str):
+    assert _alone(ALL_CLIENTS[name]) == [""]
+
+
+def test_note_is_in_the_text_of_the_plan():
+    program = wb.program(clients=4)(lambda x: wb.reduce_sum(x * (jnp.arange(4) == 2)))
+    with jax.numpy_dtype_promotion("standard"):
+        text = str(wb.trace(program)(np.ones(4, np.float32)).plan)
+    assert "its share of reduce_sum (a mask leaves the value of client 2 alone), f32[] (4 B)" in text

@@ -10,6 +10,7 @@ from jax.extend.core import Literal
 from workbench.plan._interpreter import Scan, While, control_flow
 from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._single_client import single_client
 from workbench.records import DisclosedRecord, ValueRecord
 
 Records = dict[tuple[str, int, int], DisclosedRecord]
@@ -96,7 +97,8 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
     stage, where = plan.stages[step.stage], f"{path}{step.stage}"
     if step.kind == "reduce":
         share = jax.eval_shape(lambda: REDUCTION_OF[step.equation.primitive].start(step.equation))
-        records[where, position, 0] = _record(where, stage.name, share, 0)
+        alone = single_client(plan, step)
+        records[where, position, 0] = _record(where, stage.name, share, 0).replace(single_client=alone)
         return
     for i, v in enumerate(step.outputs):
         if v in read:

@@ -27,14 +27,20 @@ class DeviceClassRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord(Record):
-    """What one client computes and exchanges in one round."""
+    """What one client computes and exchanges in one round; both kinds of FLOPs take their time."""
 
-    flops: float
+    flops: float  # of matrix products and convolutions
     download_bytes: float
     upload_bytes: float
     memory_bytes: int = 0  # a lower bound of what training needs; devices with less do not participate
-    spread: float = 0.0  # standard deviation of the logarithm of a client's work; the mean over clients is `flops`
+    spread: float = 0.0  # standard deviation of the logarithm of a client's work, whose mean is `total_flops`
     source: str = ""  # the program that the numbers were read from
+    elementwise_flops: float = 0.0  # one per element of an elementwise operation or a reduction
+
+    @property
+    def total_flops(self) -> float:
+        """Matrix and elementwise work together."""
+        return self.flops + self.elementwise_flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,7 @@ class DisclosedRecord(Record):
     kind: Literal["row", "partial result"]
     clients: int = 1  # that one partial result holds, at most
     count: int = 0  # how many of them the run disclosed; 0 in a plan, where nothing has run
+    single_client: str = ""  # whose value alone the sum of a plan holds because of a mask: "client 3", or "one client"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
         first, turns = values[0], _turns(plan, values[0].stage)
         size = bytes_text(sum(v.size_bytes for v in values))
         form = "row" if first.kind == "row" else "share"
-        what = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}"
+        what = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}{_alone(first)}"
         rows.append((form, what, types_text(values), f"{count_text(turns)} × {size}" if turns > 1 else size))
     return rows
 
@@ -78,6 +78,7 @@ def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
     """What a side panel says of one stage, as a term and a value; nothing if nothing leaves there."""
     mine = [v for v in plan.disclosed if v.stage == stage]
     own = " — its own value" if any(v.kind == "row" for v in mine) else ""
+    own += "".join(_alone(v) for v in mine[:1])
     size = bytes_text(sum(v.size_bytes for v in mine))
     return [("each client discloses", f"{types_text(mine)}, {size}{own}")] if mine else []
 
@@ -194,10 +195,14 @@ def _those(plan: PlanRecord, stage: str) -> list[DisclosedRecord]:
 
 def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord]]:
     """What leaves at the same stage in the same way, as one."""
-    found: dict[tuple[str, str, str], list[DisclosedRecord]] = {}
+    found: dict[tuple[str, str, str, str], list[DisclosedRecord]] = {}
     for value in disclosed:
-        found.setdefault((value.stage, value.kind, _plain(value.name)), []).append(value)
+        found.setdefault((value.stage, value.kind, _plain(value.name), value.single_client), []).append(value)
     return list(found.values())
+
+
+def _alone(value: DisclosedRecord) -> str:
+    return f" (a mask leaves the value of {value.single_client} alone)" if value.single_client else ""
 
 
 def _plain(name: str) -> str:

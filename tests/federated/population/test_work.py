@@ -2,13 +2,18 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
-from workbench.federated.population import work_of
+from workbench.federated.population import Population, work_of
+from workbench.federated.population._selection import load_of, seconds_of
+from workbench.records import WorkRecord
+
+BYTES = {"download_bytes": 1.0, "upload_bytes": 1.0}
 
 
 def loss(params, batch):
@@ -34,6 +39,25 @@ def test_work_of_fedavg_by_hand():
 def test_work_of_one_client_does_not_depend_on_the_number_of_clients():
     few, many = work_of(traced(4)), work_of(traced(64))
     assert (few.flops, few.download_bytes, few.upload_bytes) == (many.flops, many.download_bytes, many.upload_bytes)
+
+
+def test_elementwise_work_counts_apart():
+    @wb.program(clients=2)
+    def one(w, x):
+        return wb.reduce_sum(wb.map_fn(lambda w, x: jnp.tanh(w * x) + x, (wb.broadcast(w), x)))
+
+    work = work_of(wb.trace(one)(jnp.ones(1000), jnp.ones((2, 1000))))
+    assert (work.flops, work.elementwise_flops, work.total_flops) == (0, 3000, 3000)
+
+
+def test_elementwise_work_takes_as_long_as_that_of_products():
+    population, ids = Population(100), np.arange(100)
+    devices = population.devices_of(ids)
+    products, elements = (
+        seconds_of(population, devices, ids, load_of(work, None, 0.0))[1]
+        for work in (WorkRecord(flops=3e11, **BYTES), WorkRecord(flops=1e11, elementwise_flops=2e11, **BYTES))
+    )
+    np.testing.assert_allclose(products, elements)
 
 
 def test_loops_of_rounds_count_every_iteration():

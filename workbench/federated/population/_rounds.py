@@ -103,10 +103,11 @@ def check_able(population: Population, load: Load) -> None:
     if not eligible(population, devices, ids, load).any():
         work = load.work
         message = (
-            f"`simulate` received work of {work.flops:.3g} FLOPs and {work.memory_bytes / 1e6:,.0f} MB, which none of "
-            f"10,000 sampled devices can do: they have up to {devices.memory_bytes.max() / 1e6:,.0f} MB, and spend at "
-            f"most {population.battery_share:.0%} of a battery of up to {devices.battery_joules.max() / 1e3:.0f} kJ. "
-            "Use a smaller model or fewer local steps, or raise `battery_share`."
+            f"`simulate` received work of {work.total_flops:.3g} FLOPs and {work.memory_bytes / 1e6:,.0f} MB, which "
+            f"none of 10,000 sampled devices can do: they have up to {devices.memory_bytes.max() / 1e6:,.0f} MB, and "
+            f"spend at most {population.battery_share:.0%} of a battery of up to "
+            f"{devices.battery_joules.max() / 1e3:.0f} kJ. Use a smaller model or fewer local steps, "
+            "or raise `battery_share`."
         )
         raise ProgramError(message)
 

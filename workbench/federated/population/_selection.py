@@ -68,7 +68,7 @@ def seconds_of(
     population: Population, devices: Devices, ids: np.ndarray, load: Load
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Seconds of download, computation and upload."""
-    flops = load.work.flops * population.work_factor(ids, load.work.spread) + load.mask_operations
+    flops = load.work.total_flops * population.work_factor(ids, load.work.spread) + load.mask_operations
     return (
         load.download_bytes / devices.download_bytes_per_second,
         flops / devices.flops_per_second,

@@ -1,5 +1,7 @@
 """What one client computes and exchanges in a round, read from the program itself."""
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from workbench.errors import ProgramError
@@ -14,9 +16,10 @@ def work_of(program: Any, *, spread: float = 0.0) -> WorkRecord:
         spread: Standard deviation of the logarithm of a client's work, where clients hold unequal numbers of examples.
 
     Returns:
-        The work. Downloads are the plan's broadcasts, uploads its reductions, FLOPs those of the matrix products of the
-        clients' stages; loops count with all their iterations, of branches the one with most. Memory is what one client
-        receives, holds and sends: activations are not in it, so it is a lower bound.
+        The work. Downloads are the plan's broadcasts, uploads its reductions, FLOPs those of the clients' stages: of
+        matrix products, and apart from them of elementwise operations. Loops count with all their iterations, of
+        branches the one with most. Memory is what one client receives, holds and sends: activations are not in it, so
+        it is a lower bound.
 
     Raises:
         ProgramError: if the program has no clients, or a loop of unknown length.
@@ -27,8 +30,8 @@ def work_of(program: Any, *, spread: float = 0.0) -> WorkRecord:
         ... def one_round(w, x):
         ...     return wb.reduce_mean(wb.map_fn(lambda w, x: w * (w @ x), (wb.broadcast(w), x)))
         >>> work = work_of(wb.trace(one_round)(jnp.ones(1000), jnp.ones((4, 1000))))
-        >>> work.flops, work.download_bytes, work.upload_bytes
-        (2000.0, 4000.0, 4000.0)
+        >>> work.flops, work.elementwise_flops, work.download_bytes, work.upload_bytes
+        (2000.0, 1000.0, 4000.0, 4000.0)
     """
     plan = program if isinstance(program, PlanRecord) else getattr(program, "plan", None)
     if not isinstance(plan, PlanRecord) or not any(stage.kind == "clients" for stage in plan.walk()):
@@ -39,35 +42,44 @@ def work_of(program: Any, *, spread: float = 0.0) -> WorkRecord:
             "`wb.trace(algorithm.round)(state, batches)`."
         )
         raise ProgramError(message)
-    flops, down, up = _totals(plan.stages, plan.name)
+    flops, elementwise, down, up = _totals(plan.stages, plan.name)
     memory = sum(value.size_bytes for value in plan.kept_local) + _largest_rows(plan)
     return WorkRecord(
-        flops=flops, download_bytes=down, upload_bytes=up, memory_bytes=int(memory), spread=spread, source=plan.name
+        flops=flops,
+        elementwise_flops=elementwise,
+        download_bytes=down,
+        upload_bytes=up,
+        memory_bytes=int(memory),
+        spread=spread,
+        source=plan.name,
     )
 
 
-def _totals(stages: tuple[StageRecord, ...], name: str) -> tuple[float, float, float]:
-    """FLOPs of one client, bytes to it and bytes from it."""
-    totals = [0.0, 0.0, 0.0]
+_Amounts = tuple[float, float, float, float]  # matrix and elementwise FLOPs of one client, bytes to it, bytes from it
+_NOTHING: _Amounts = (0.0, 0.0, 0.0, 0.0)
+
+
+def _totals(stages: tuple[StageRecord, ...], name: str) -> _Amounts:
+    totals = _NOTHING
     for stage in stages:
-        found = _of_stage(stage, name)
-        totals = [total + each for total, each in zip(totals, found, strict=True)]
-    return totals[0], totals[1], totals[2]
+        totals = _mapped(operator.add, totals, _of_stage(stage, name))
+    return totals
 
 
-def _of_stage(stage: StageRecord, name: str) -> tuple[float, float, float]:
+def _of_stage(stage: StageRecord, name: str) -> _Amounts:
     if stage.kind == "clients":
-        return (stage.flops_per_client or 0.0) * stage.computations, 0.0, 0.0
+        once = stage.flops_per_client or 0.0, stage.elementwise_flops_per_client or 0.0, 0.0, 0.0
+        return _mapped(operator.mul, once, (float(stage.computations),) * 4)
     if stage.kind == "broadcast":
-        return 0.0, stage.moved_bytes / stage.clients, 0.0
+        return 0.0, 0.0, stage.moved_bytes / stage.clients, 0.0
     if stage.kind == "reduce":
-        return 0.0, 0.0, stage.moved_bytes / stage.clients
+        return 0.0, 0.0, 0.0, stage.moved_bytes / stage.clients
     if stage.kind == "branch":
         branches: dict[str, list[StageRecord]] = {}
         for inner in stage.body:
             branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
         found = [_totals(tuple(body), name) for body in branches.values()]
-        return max(found, default=(0.0, 0.0, 0.0))
+        return max(found, default=_NOTHING)
     if stage.kind == "loop":
         once = _totals(stage.body, name)
         if any(once) and stage.trip_count is None:
@@ -76,8 +88,13 @@ def _of_stage(stage: StageRecord, name: str) -> tuple[float, float, float]:
                 "of a client is counted before anything runs: pass one round without the loop, or use `lax.scan`."
             )
             raise ProgramError(message)
-        return once[0] * (stage.trip_count or 0), once[1] * (stage.trip_count or 0), once[2] * (stage.trip_count or 0)
-    return 0.0, 0.0, 0.0
+        return _mapped(operator.mul, once, (float(stage.trip_count or 0),) * 4)
+    return _NOTHING
+
+
+def _mapped(operation: Callable[[float, float], float], a: _Amounts, b: _Amounts) -> _Amounts:
+    first, second, third, fourth = map(operation, a, b)
+    return first, second, third, fourth
 
 
 def _largest_rows(plan: PlanRecord) -> float:

@@ -1,0 +1,191 @@
+"""Sums that a mask leaves with the value of one client alone: `reduce_sum(where(arange(clients) == i, x, 0))`."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Literal
+
+from workbench.plan._plan import Plan, Step
+from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
+
+_ONE_CLIENT = "one client"
+_MOST_CLIENTS = 1_000_000  # whose numbers are compared
+# What keeps a mask a mask, element by element, and a masked value masked.
+_KEEPING = frozenset("convert_element_type stop_gradient copy copy_p optimization_barrier".split())
+_LINEAR = _KEEPING | frozenset("neg reduce_precision".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """The variables of a jaxpr, each with what made it; `outer` says what was passed for an input."""
+
+    made: dict[Any, Any]
+    constants: dict[Any, Any]
+    outer: Callable[[Any], "tuple[Any, _Values] | None"]
+    per_client: bool  # of one client: arrays lack the axis of clients
+
+
+def single_client(plan: Plan, step: Step) -> str:
+    """Whose value alone a reduction holds: "client 3", "one client" where it depends on an input, or "" for all.
+
+    Found are masks that are written as comparisons of the clients' numbers, or as constants, and that multiply a value
+    or select it: before `reduce_sum` and `reduce_mean`, outside of client functions and inside of them.
+    """
+    if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
+        return ""
+    if step.placement.size > _MOST_CLIENTS or step.placement.size < 2:
+        return ""
+    jaxpr = plan.closed.jaxpr
+    values = _of(jaxpr, dict(zip(jaxpr.constvars, plan.closed.consts, strict=True)), lambda _: None, per_client=False)
+    return _Search(step.placement.size).masked(step.equation.invars[0], values) or ""
+
+
+def _of(jaxpr: Any, constants: dict[Any, Any], outer: Any, *, per_client: bool) -> _Values:
+    made = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+    return _Values(made, constants, outer, per_client)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    clients: int
+
+    def masked(self, v: Any, values: _Values) -> str | None:
+        """Whose value alone is not zero in a value; None: as far as one sees, all clients'."""
+        name, equation, v, values = self._maker(v, values)
+        if equation is None:
+            return None
+        operands = equation.invars
+        if name == "mul":
+            found = [find(each, values) for each in operands for find in (self.mask, self.masked)]
+            return next((each for each in found if each is not None), None)
+        if name == "select_n" and len(operands) == 3 and self._is_zero(operands[1], values):
+            return self.mask(operands[0], values)
+        if name == "div" or name in _LINEAR or self._keeps_clients(equation, values):
+            return self.masked(operands[0], values)
+        return None
+
+    def mask(self, v: Any, values: _Values) -> str | None:
+        """Which client alone is not zero, or true, in a mask; None: not known to be one."""
+        constant = self._rows(v, values)
+        if constant is not None:
+            present = np.flatnonzero(constant.reshape(self.clients, -1).any(1))
+            return f"client {present[0]}" if len(present) == 1 else None
+        name, equation, v, values = self._maker(v, values)
+        if equation is None:
+            return None
+        if name == "eq":
+            return self._equal(equation.invars, values)
+        if name == "and":
+            found = [self.mask(each, values) for each in equation.invars]
+            return next((each for each in found if each is not None), None)
+        if name in _KEEPING or self._keeps_clients(equation, values):
+            return self.mask(equation.invars[0], values)
+        return None
+
+    def _equal(self, operands: Any, values: _Values) -> str | None:
+        for one, other in (operands, operands[::-1]):
+            numbers = self._numbers(one, values)
+            if numbers is None or not self._shared(other, values):
+                continue
+            wanted = self._constant(other, values)[0]
+            if wanted is None:
+                return _ONE_CLIENT
+            found = np.flatnonzero(numbers == np.asarray(wanted).reshape(-1)[0])
+            return f"client {found[0]}" if len(found) else None
+        return None
+
+    def _numbers(self, v: Any, values: _Values) -> Any:
+        """One number for each client, all different; None: not known to be that."""
+        constant = self._rows(v, values)
+        if constant is not None:
+            flat = constant.reshape(-1)
+            return flat if np.unique(flat).shape == flat.shape == (self.clients,) else None
+        name, equation, v, values = self._maker(v, values)
+        if equation is None or values.per_client:
+            return None
+        if name == "iota" and equation.params["dimension"] == 0 and equation.params["shape"][0] == self.clients:
+            return np.arange(self.clients)
+        if name in _KEEPING or self._keeps_clients(equation, values):
+            return self._numbers(equation.invars[0], values)
+        return None
+
+    def _shared(self, v: Any, values: _Values) -> bool:
+        """Whether all clients have the same value."""
+        constant, of_one = self._constant(v, values)
+        if constant is not None:
+            return of_one or np.unique(constant).size == 1
+        if v.aval.ndim == 0 and not values.per_client:
+            return True
+        name, equation, v, values = self._maker(v, values)
+        if equation is not None and (
+            name in _KEEPING or name == "broadcast_in_dim" or equation.primitive is broadcast_p
+        ):
+            return equation.invars[0].aval.ndim == 0 and self._shared(equation.invars[0], values)
+        return not isinstance(v, Literal) and v.aval.ndim == 0 and not values.per_client
+
+    def _keeps_clients(self, equation: Any, values: _Values) -> bool:
+        """Whether an equation only adds axes behind that of the clients, or removes such of size 1."""
+        name, shape = equation.primitive.name, equation.invars[0].aval.shape if equation.invars else ()
+        if name == "broadcast_in_dim":
+            kept = equation.params["broadcast_dimensions"][:1] == (0,)
+            return values.per_client or (kept and shape[:1] == (self.clients,))
+        if name in ("reshape", "squeeze", "expand_dims"):
+            return values.per_client or shape[:1] == equation.outvars[0].aval.shape[:1] == (self.clients,)
+        return False
+
+    def _rows(self, v: Any, values: _Values) -> Any:
+        """A constant with one row for each client; None for everything else."""
+        constant, of_one = self._constant(v, values)
+        return None if constant is None or of_one or constant.shape[:1] != (self.clients,) else constant
+
+    def _is_zero(self, v: Any, values: _Values) -> bool:
+        constant = self._constant(v, values)[0]
+        return constant is not None and not np.any(constant)
+
+    def _constant(self, v: Any, values: _Values) -> tuple[Any, bool]:
+        """A literal or a constant of the program, perhaps converted or repeated; and whether it is that of one client.
+
+        That of one client lacks the axis of clients, and is the same for all.
+        """
+        name, equation, v, values = self._maker(v, values)
+        if equation is None:
+            found = v.val if isinstance(v, Literal) else values.constants.get(v)
+            return (None, False) if found is None else (np.asarray(found), values.per_client or np.ndim(found) == 0)
+        if name in _KEEPING or name == "broadcast_in_dim":
+            found, of_one = self._constant(equation.invars[0], values)
+            return (found, of_one) if found is not None and (name in _KEEPING or found.ndim == 0) else (None, False)
+        return None, False
+
+    def _maker(self, v: Any, values: _Values) -> tuple[str, Any, Any, _Values]:
+        """The equation that made a value, through calls and client functions; None where it was passed in."""
+        while not isinstance(v, Literal):
+            equation = values.made.get(v)
+            if equation is None:
+                passed = values.outer(v)
+                if passed is None:
+                    return "", None, v, values
+                v, values = passed
+                continue
+            inner = equation.params.get("jaxpr")
+            if equation.primitive is not map_p and equation.primitive.name not in ("jit", "pjit", "closed_call"):
+                return equation.primitive.name, equation, v, values
+            if inner is None:
+                return "", None, v, values
+            v, values = self._enter(equation, inner, v, values)
+        return "", None, v, values
+
+    @staticmethod
+    def _enter(equation: Any, closed: Any, v: Any, values: _Values) -> tuple[Any, _Values]:
+        jaxpr = closed.jaxpr
+        passed = dict(zip(jaxpr.invars, equation.invars, strict=False))
+
+        def outer(inner: Any) -> tuple[Any, _Values] | None:
+            return (passed[inner], values) if inner in passed else None
+
+        constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+        is_map = equation.primitive is map_p
+        return jaxpr.outvars[equation.outvars.index(v)], _of(
+            jaxpr, constants, outer, per_client=values.per_client or is_map
+        )
