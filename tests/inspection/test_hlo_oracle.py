@@ -1,48 +1,84 @@
-"""The reader against jaxlib's own parser: names, opcodes and operands of every instruction."""
+"""The reader against jaxlib's own parser: names, opcodes, operands and shapes of every instruction."""
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles.xla as xla
 import pytest
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec as P
 
+import workbench as wb
 from workbench.inspection.hlo._text import parse_hlo
 
 HERE = Path(__file__).parent
 TEXTS = sorted([*(HERE / "hlo_samples").glob("*.hlo.txt"), *(HERE.parent / "recorded").glob("tpu_*.hlo.txt")])
-_hlo = pytest.importorskip("jaxlib._hlo", reason="this jaxlib has no parser of its own")
-
-
-def seen_by_jaxlib(text):
-    return {
-        computation.name: [
-            (instruction.name, opcode_of(instruction), tuple(operand.name for operand in instruction.operands()))
-            for instruction in computation.instructions()
-        ]
-        for computation in _hlo.hlo_module_from_text(text).computations()
-    }
-
-
-def opcode_of(instruction):
-    """As the text writes it: jaxlib's enumeration has one value for all asynchronous operations."""
-    return instruction.to_string().split(" = ", 1)[1]
 
 
 def assert_agrees(text):
-    ours = parse_hlo(text)
-    theirs = seen_by_jaxlib(text)
-    # jaxlib gives an asynchronous operation that is written in short a computation of its own.
-    written = {name: seen for name, seen in theirs.items() if not name.startswith("async_wrapped")}
-    assert set(ours.computations) == set(written)
-    for name, instructions in written.items():
+    ours, theirs = parse_hlo(text), xla.parsed(text)
+    assert set(ours.computations) == set(theirs)
+    for name, instructions in theirs.items():
         mine = {i.name: i for i in ours.computations[name].instructions}
-        assert set(mine) == {instruction for instruction, _, _ in instructions}
-        for instruction, printed, operands in instructions:
-            assert mine[instruction].operands == operands, instruction
-            assert f" {mine[instruction].opcode}(" in f" {printed}", instruction
+        assert len(ours.computations[name].instructions) == len(instructions)
+        assert set(mine) == {seen.name for seen in instructions}
+        for seen in instructions:
+            assert mine[seen.name].operands == seen.operands, seen
+            assert f" {mine[seen.name].opcode}(" in f" {seen.printed}", seen
+            found = [(leaf.dtype, leaf.dimensions) for leaf in mine[seen.name].shape.leaves]
+            assert found == list(seen.arrays), seen
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name.removesuffix(".hlo.txt"))
 def test_instructions_agree_with_jaxlib(path):
     assert_agrees(path.read_text())
+
+
+def _round(w, x):
+    @wb.program(clients=8)
+    def one(w, x):
+        gradient = jax.grad(lambda w, x: jnp.tanh(x @ w).sum())
+        return w - wb.reduce_mean(wb.map_fn(gradient, (wb.broadcast(w), x)))
+
+    return lax.scan(lambda w, _: (one(w, x), None), w, length=3)[0]
+
+
+def _round_on_a_mesh():
+    with jax.set_mesh(wb.make_mesh(clients=8)):
+        return wb.jit(_round).lower(np.ones((4, 4), np.float32), np.ones((8, 2, 4), np.float32))
+
+
+def _on_eight(per_device):
+    mesh = jax.make_mesh((8,), ("d",), devices=jax.devices()[:8], axis_types=(AxisType.Auto,))
+    return jax.shard_map(per_device, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+
+
+COMPILED = {
+    "rounds of clients": lambda: wb.jit(_round).lower(np.ones((4, 4), np.float32), np.ones((8, 2, 4), np.float32)),
+    "rounds of clients on a mesh": _round_on_a_mesh,
+    "collectives": lambda: jax.jit(
+        _on_eight(lambda x: lax.psum(x, "d") + lax.all_gather(x, "d").sum(0) + lax.ppermute(x, "d", [(0, 1), (1, 0)]))
+    ).lower(np.ones((8, 4), np.float32)),
+    "scatter and gather": lambda: jax.jit(lambda x, i: x.at[i].add(1.0)[i].sum()).lower(np.ones(9), np.arange(3)),
+    "loops and branches": lambda: jax.jit(
+        lambda x: lax.while_loop(lambda v: v.sum() < 9, lambda v: lax.cond(v[0] > 1, jnp.sin, jnp.cos, v) + 1, x)
+    ).lower(np.ones(4)),
+    "sort, fft and convolution": lambda: jax.jit(
+        lambda x, k: (lax.sort((x[0, 0], x[0, 0])), jnp.fft.rfft(x), lax.conv(x, k, (1, 1), "SAME"))
+    ).lower(np.ones((1, 1, 8, 8), np.float32), np.ones((1, 1, 3, 3), np.float32)),
+    "small and complex dtypes": lambda: jax.jit(
+        lambda x: (x.astype(jnp.bfloat16) * 2, x.astype(jnp.float8_e4m3fn), x.astype(jnp.int4), lax.complex(x, x) @ x)
+    ).lower(np.ones((4, 4), np.float32)),
+    "random numbers": lambda: jax.jit(lambda seed: jax.random.normal(jax.random.key(seed), (5, 2))).lower(3),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_instructions_of_a_program_compiled_here_agree_with_jaxlib(name):
+    with jax.numpy_dtype_promotion("standard"):
+        assert_agrees(COMPILED[name]().compile().as_text())
 
 
 SMALL = """HloModule m

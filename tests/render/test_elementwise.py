@@ -30,7 +30,7 @@ ALONE = {
     ("StageRunRecord", "peak_flops_share"),
     ("ClientProfileRecord", "flops_per_second"),
     ("DeviceClassRecord", "flops_per_second"),
-    ("WorkRecord", "flops"),
+    ("WorkRecord", "total_flops"),
     ("ModuleRecord", "attributed_flops"),
     ("ProfiledOperationRecord", "flops_per_second"),
     ("CallFiguresRecord", "flops"),

@@ -13,7 +13,7 @@ from workbench.federated.population import Population, work_of
 from workbench.federated.population._selection import load_of, seconds_of
 from workbench.records import WorkRecord
 
-BYTES = {"download_bytes": 1.0, "upload_bytes": 1.0}
+PRODUCTS = WorkRecord(flops=3e11, download_bytes=1.0, upload_bytes=1.0)
 
 
 def loss(params, batch):
@@ -55,7 +55,7 @@ def test_elementwise_work_takes_as_long_as_that_of_products():
     devices = population.devices_of(ids)
     products, elements = (
         seconds_of(population, devices, ids, load_of(work, None, 0.0))[1]
-        for work in (WorkRecord(flops=3e11, **BYTES), WorkRecord(flops=1e11, elementwise_flops=2e11, **BYTES))
+        for work in (PRODUCTS, PRODUCTS.replace(flops=1e11, elementwise_flops=2e11))
     )
     np.testing.assert_allclose(products, elements)
 

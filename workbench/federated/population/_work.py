@@ -1,7 +1,6 @@
 """What one client computes and exchanges in a round, read from the program itself."""
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 from workbench.errors import ProgramError
@@ -55,21 +54,21 @@ def work_of(program: Any, *, spread: float = 0.0) -> WorkRecord:
     )
 
 
-_Amounts = tuple[float, float, float, float]  # matrix and elementwise FLOPs of one client, bytes to it, bytes from it
+_Amounts = tuple[float, ...]  # four: matrix and elementwise FLOPs of one client, bytes to it, bytes from it
 _NOTHING: _Amounts = (0.0, 0.0, 0.0, 0.0)
 
 
 def _totals(stages: tuple[StageRecord, ...], name: str) -> _Amounts:
     totals = _NOTHING
     for stage in stages:
-        totals = _mapped(operator.add, totals, _of_stage(stage, name))
+        totals = tuple(map(operator.add, totals, _of_stage(stage, name)))
     return totals
 
 
 def _of_stage(stage: StageRecord, name: str) -> _Amounts:
     if stage.kind == "clients":
-        once = stage.flops_per_client or 0.0, stage.elementwise_flops_per_client or 0.0, 0.0, 0.0
-        return _mapped(operator.mul, once, (float(stage.computations),) * 4)
+        flops, elementwise = stage.flops_per_client or 0.0, stage.elementwise_flops_per_client or 0.0
+        return flops * stage.computations, elementwise * stage.computations, 0.0, 0.0
     if stage.kind == "broadcast":
         return 0.0, 0.0, stage.moved_bytes / stage.clients, 0.0
     if stage.kind == "reduce":
@@ -88,13 +87,8 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
                 "of a client is counted before anything runs: pass one round without the loop, or use `lax.scan`."
             )
             raise ProgramError(message)
-        return _mapped(operator.mul, once, (float(stage.trip_count or 0),) * 4)
+        return tuple(amount * (stage.trip_count or 0) for amount in once)
     return _NOTHING
-
-
-def _mapped(operation: Callable[[float, float], float], a: _Amounts, b: _Amounts) -> _Amounts:
-    first, second, third, fourth = map(operation, a, b)
-    return first, second, third, fourth
 
 
 def _largest_rows(plan: PlanRecord) -> float:
