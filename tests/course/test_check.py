@@ -180,6 +180,16 @@ def test_product_that_gathers_rows_of_blocks_is_refused():
         course.check("14.4", gathered)
 
 
+def test_gathered_spectrum_is_refused():
+    with pytest.raises(WrongAnswerError, match="there is all-gather"):
+        course.check("19.2", lambda x: jnp.abs(jnp.fft.fft(x)) ** 2)
+
+
+def test_mean_before_deviation_is_refused():
+    with pytest.raises(WrongAnswerError, match="2 collectives follow one another"):
+        course.check("19.3", lambda x: (x - x.mean()) / x.std())
+
+
 def test_derivative_of_the_last_step_alone_is_refused():
     def last_step(loss, w, rate, steps):
         for _ in range(steps - 1):

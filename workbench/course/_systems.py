@@ -196,6 +196,45 @@ def small_roll(answer: Any) -> str:
     return f"a device sends {sent:,.0f} bytes to its neighbour."
 
 
+def _on_eight(values: Any) -> tuple[Any, Any]:
+    """Rows over the axis "data" of eight devices, and that mesh."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(values, NamedSharding(mesh, PartitionSpec("data"))), mesh
+
+
+@exercise("19.2", "power spectra of rows without communication")
+def local_spectra(answer: Any) -> str:
+    values = np.random.default_rng(0).normal(size=(16, 64)).astype("float32")
+    x, mesh = _on_eight(values)
+    expected = np.abs(np.fft.fft(values)) ** 2
+    expect_values(called(answer, x), expected, "The square of the absolute value of each row's FFT.", atol=1e-2)
+    if found := collectives(compiled(answer, x, mesh=mesh)):
+        kinds = ", ".join(sorted({each.kind for each in found}))
+        wrong(
+            f"the values are right, but there is {kinds}: {payload_bytes(found):,.0f} bytes. A row needs no other row."
+        )
+    return "each device transforms its own rows, and nothing is sent."
+
+
+@exercise("19.3", "standardise with one all-reduce of eight bytes")
+def one_all_reduce(answer: Any) -> str:
+    values = np.random.default_rng(1).normal(3, 2, size=(64, 4)).astype("float32")
+    x, mesh = _on_eight(values)
+    expected = (values - values.mean()) / values.std()
+    expect_values(
+        called(answer, x), expected, "Subtract the mean of all numbers, divide by their deviation.", atol=1e-3
+    )
+    found = collectives(compiled(answer, x, mesh=mesh))
+    if len(found) != 1:
+        wrong(
+            f"the values are right, but {len(found)} collectives follow one another. Which two sums give both the "
+            "mean and the deviation, without waiting for each other?"
+        )
+    if (size := payload_bytes(found)) > 8:
+        wrong(f"the one collective carries {size:,.0f} bytes; two float32 sums are 8.")
+    return "both sums travel in one message of eight bytes."
+
+
 @exercise("20.1", "bytes that over-selection moves for nothing in a round")
 def wasted_bytes(answer: Any) -> str:
     expect_number(answer, 300 * 40e6, "Who is stopped has received the model, and sends nothing.")
