@@ -7,6 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from docutils import nodes
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
 
@@ -85,9 +87,22 @@ def plain_docstring(app: object, what: str, name: str, thing: object, options: o
     lines[:] = written
 
 
+def describe_figures(app: object, doctree: nodes.document) -> None:
+    """Gives a notebook's figure as its alternative text what the page says is to be seen in it."""
+    for image in doctree.findall(nodes.image):
+        if not str(image.get("uri", "")).endswith(".png") or image.get("alt", image["uri"]) != image["uri"]:
+            continue
+        after = image.next_node(nodes.paragraph, ascend=True, siblings=True, descend=True)
+        title = next(doctree.findall(nodes.title), None)
+        said = after.astext() if after is not None else ""
+        seen = said.removeprefix("What to see.").strip() if said.startswith("What to see.") else ""
+        image["alt"] = seen[:300] or f"A figure of: {title.astext() if title else 'this page'}"
+
+
 def setup(app: object) -> None:
     """Registers the hooks."""
     app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_glossary)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # type: ignore[attr-defined]
+    app.connect("doctree-read", describe_figures)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]
