@@ -75,7 +75,10 @@ ASK = """async expression => {
   const reply = await future.done;
   return reply.content.user_expressions.asked.data["text/plain"];
 }"""
-TABS = ("Run", "Clients", "Devices", "Program", "Mesh", "HLO", "Cost", "Sharding")
+TABS = (
+    "Run", "Clients", "Devices", "Program", "Operations", "Mesh", "Source and HLO", "Memory", "Cost", "Sharding",
+    "Time line",
+)  # fmt: skip
 LISTEN, USE = (Path(__file__).with_name(f"endurance_{name}.js").read_text() for name in ("listen", "use"))
 USE = USE[USE.index("async") :].rstrip().rstrip(";")
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 
 def enter(view: Locator) -> Locator:
-    view.get_by_role("button", name="Stage", exact=True).click()
+    view.get_by_role("button", name="Present", exact=True).click()
     shell = view.locator(".wb-shell")
     expect(shell).to_have_class("wb wb-shell wb-onstage")
     return shell
@@ -42,7 +42,7 @@ def test_the_player_steps_blanks_and_leaves(harness: Harness) -> None:
     expect(view.locator(".wb-blank")).to_be_visible()
     harness.page.keyboard.press("b")
     expect(view.locator(".wb-blank")).to_be_hidden()
-    view.get_by_role("button", name="Stage", exact=True).click()
+    view.get_by_role("button", name="Present", exact=True).click()
     expect(shell).to_have_class("wb wb-shell")
     after = said.bounding_box()
     assert before is not None

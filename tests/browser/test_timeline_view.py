@@ -43,6 +43,7 @@ def view(harness: Harness) -> Locator:
 def test_every_device_and_the_notes_are_shown(view: Locator) -> None:
     rows = view.get_by_role("table", name="Seconds per device").locator("tbody tr")
     assert rows.locator("td:first-child").all_inner_texts() == ["cpu:0", "cpu:1", "cpu:2", "cpu:3"]
+    view.get_by_text("note on the measurement").click()
     expect(view.get_by_role("list", name="Notes on the measurement")).to_contain_text("Only simulated.")
     assert weak_contrasts(view) == []
     assert nameless(view) == []

@@ -30,7 +30,7 @@ def test_every_span_is_sent_in_order_of_time() -> None:
     assert data["devices"] == ["cpu:2", "cpu:10"]
     assert column(arrays, "start", "f8") == [0.0, 2.0]
     assert column(arrays, "seconds", "f4") == [2.0, 1.0]
-    assert [(place >> 2, place & 3) for place in np.frombuffer(arrays["place"], "u4").tolist()] == [(0, 2), (1, 0)]
+    assert [(place >> 3, place & 7) for place in np.frombuffer(arrays["place"], "u4").tolist()] == [(0, 2), (1, 0)]
     assert [data["names"][int(i)] for i in column(arrays, "name", "u4")] == ["a", "b"]
     assert data["notes"] == ["a note"]
 

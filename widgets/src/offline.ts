@@ -5,11 +5,24 @@ const read = (id: string) => JSON.parse(document.getElementById(id)?.textContent
 
 (globalThis as { __workbenchChunks?: unknown }).__workbenchChunks = read("wb-chunks");
 const place = document.querySelector("main");
-for (const { esm, state } of read("wb-state")) {
+const LEAST = 480;
+const MOST = 1000;
+const pages = read("wb-state");
+
+/** One view alone on its page is as high as the window leaves it. */
+function heightOf(el: HTMLElement): { height?: number } {
+  if (pages.length > 1) return {};
+  const below = 20; // the page's margin
+  return { height: Math.min(Math.max(innerHeight - el.getBoundingClientRect().top - below, LEAST), MOST) };
+}
+
+for (const { esm, state } of pages) {
   const address = URL.createObjectURL(new Blob([esm], { type: "text/javascript" }));
   const { default: front } = await import(address);
   URL.revokeObjectURL(address);
   const el = document.createElement("div");
   place?.append(el);
-  front.render({ model: offlineModel(binary(state) as Record<string, unknown>), el });
+  const held = binary(state) as Record<string, unknown>;
+  held.settings = { ...heightOf(el), ...(held.settings as object) };
+  front.render({ model: offlineModel(held), el });
 }

@@ -204,11 +204,22 @@ def _shares(stage: StageRecord | None) -> list[list[str]]:
 def _waste(record: ProgramRecord) -> str:
     parts = []
     if record.cost is not None and record.cost.padding_waste:
-        parts.append(f"{record.cost.padding_waste:.0%} of the clients' work is padding")
+        parts.append(f"{_share(record.cost.padding_waste)} of the clients' work is padding")
     if record.cost is not None and record.cost.lockstep_waste:
         parts.append(
-            f"the longest of the clients that run together takes {record.cost.lockstep_waste:.0%} more than the mean"
+            f"clients that run together wait for the longest of them, which takes {_times(record.cost.lockstep_waste)} "
+            "their mean"
         )
     if record.cost is not None and record.cost.imbalance_waste:
-        parts.append(f"the slowest device takes {record.cost.imbalance_waste:.0%} more than the mean of all")
+        parts.append(f"the slowest device takes {_times(record.cost.imbalance_waste)} the mean of all devices")
     return "; ".join(parts)
+
+
+def _share(value: float) -> str:
+    """A share in percent: 100 % only where it is all."""
+    return f"{min(value, 0.999):.1%}" if 0.99 < value < 1 else f"{value:.0%}"
+
+
+def _times(more: float) -> str:
+    """1.3 times for a share of 0.3 more."""
+    return f"{1 + more:.3g} times"

@@ -69,7 +69,7 @@ def memory_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
             }
             for each in memory.largest
         ],
-        "notes": [*_two_peaks(memory), *memory.notes],
+        "notes": _notes(memory),
         "sentence": describe_memory(memory),
     }
     return state, {"memory.live": floats([size for _, size in memory.timeline])}
@@ -88,6 +88,12 @@ def _facts(memory: MemoryRecord) -> list[list[str]]:
     if memory.padding_bytes:
         shown.append(["layout padding", f"{bytes_text(memory.padding_bytes)} of the buffers alive at the peak"])
     return shown
+
+
+def _notes(memory: MemoryRecord) -> list[str]:
+    """The record's notes; where its curve and the compiler have two peaks, in one sentence instead of its own."""
+    peaks = _two_peaks(memory)
+    return [*peaks, *(note for note in memory.notes if not peaks or not note.startswith("the timeline reaches"))]
 
 
 def _two_peaks(memory: MemoryRecord) -> list[str]:

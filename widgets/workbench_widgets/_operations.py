@@ -54,9 +54,15 @@ def operations_state(
         "made_from": tree.made_from,
         "counted": "all calls in the profile, measured" if measured else None,
         "attributed": tree.attributed_to_line,
-        "notes": list(tree.notes),
+        "notes": _notes(tree, {column["key"] for column in columns}),
     }
     return state, arrays
+
+
+def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:
+    """The tree's notes on what is shown, and why its seconds are not those of the stages."""
+    kept = [note for note in tree.notes if "peak" in keys or not note.startswith("peak bytes")]
+    return [*kept, SUMMED] if "predicted" in keys else kept
 
 
 def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
@@ -138,6 +144,10 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
     ]
 
 
+SUMMED = (
+    "predicted seconds are summed over instructions, each bound by compute or by memory for itself; the time of one "
+    "call is summed over stages, within which compute and memory overlap, and is shorter"
+)
 TIPS = {
     "measured": "Seconds per call on the device that took longest, measured.",
     "predicted": "Seconds per call on the named chip, predicted.",

@@ -63,6 +63,7 @@ class Playground(RunController):
         "code": "code",
         "forget": "forget",
         "holdings": "holdings",
+        "drift": "drift",
     }
 
     def __init__(self, experiments: Experiments, settings: Any = None) -> None:
@@ -120,6 +121,23 @@ class Playground(RunController):
         chosen = self._settings({"clients": clients, "alpha": alpha, "seed": seed})
         return [list(map(int, row)) for row in self._experiments.count_labels(chosen)]
 
+    def drift(self, round: int) -> dict[str, Any]:
+        """The paths of the clients in a round of the experiment that was started last."""
+        if self.experiment is None:
+            message = "`drift` was asked before an experiment ran. It needs the state of a round: press Run first."
+            raise RuntimeError(message)
+        found = self.experiment.drift(round)
+        return {
+            "round": found.round,
+            "clients": list(found.clients),
+            "steps": list(found.steps),
+            "paths": found.paths.tolist(),
+            "mean": found.mean.tolist(),
+            "shares": list(found.shares),
+            "apart": found.apart.tolist(),
+            "moved": found.moved,
+        }
+
     def forget(self, number: int) -> None:
         """Takes an earlier experiment out of the comparison."""
         self._earlier = [each for each in self._earlier if each["number"] != number]
@@ -129,7 +147,8 @@ class Playground(RunController):
         """Sends how the experiment stands, if a page shows it."""
         if self.is_open and self.experiment is not None:
             run = {f"run/{name}": value for name, value in self._digest.state(self.experiment.run).items()}
-            self.update_live(**run, told=self._told(), runs=[*self._earlier, self._summary()])
+            rounds = list(self.experiment.drift_rounds)
+            self.update_live(**run, told=self._told(), runs=[*self._earlier, self._summary()], drift_rounds=rounds)
 
     def static_svg(self) -> Markup | None:
         """The curves of the last experiment."""

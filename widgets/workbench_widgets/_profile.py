@@ -234,7 +234,13 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
             for each in profile.programs
         ],
         "unjoined": [
-            [each.kind, count_text(each.events), seconds_text(each.seconds), ", ".join(list(each.names)[:3])]
+            [
+                each.kind,
+                count_text(each.events),
+                seconds_text(each.seconds),
+                "no" if each.overlaps else "yes",
+                ", ".join(list(each.names)[:3]),
+            ]
             for each in profile.unjoined
         ],
         "notes": [note for program in profile.programs for note in program.notes] + list(profile.notes),

@@ -42,6 +42,7 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
     return {
         "chip": chip_roofs(on),
         "assumed": chip is None,
+        "seconds": whole,
         "dots": dots[:MOST_LINES],
         "without_products": [len(made) - len(dots), (whole - sum(dot["seconds"] for dot in dots)) / whole],
     }

@@ -10,9 +10,9 @@ from workbench.records import CallTreeRecord, EventRecord, PlanRecord, ProgramRe
 from workbench.render import GLOSSARY, Markup, describe_run, render_run_svg
 from workbench_widgets._base import WorkbenchWidget
 
-KINDS = ("compute", "collective", "wait", "other")
+KINDS = ("compute", "collective", "wait", "other", "copy")
 NOTHING = 0xFFFF_FFFF  # of a column of indices
-_KIND_BITS = 2
+_KIND_BITS = 3
 
 Arrays = dict[str, bytes]
 

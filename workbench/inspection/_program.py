@@ -42,8 +42,10 @@ from workbench.records import (
     CollectiveRecord,
     MeshRecord,
     ModuleRecord,
+    PlannedValueRecord,
     PlanRecord,
     ProgramRecord,
+    PropagationRecord,
     ShardingRecord,
     SourceLine,
     TargetCompilation,
@@ -176,6 +178,7 @@ _NO_JAXPR = (
     "the stages are missing: what was given shows what the compiler gets or makes, and not the traced function; give "
     "the function and its arguments to see them"
 )
+_PROPAGATED = "nobody placed it: this is where Shardy's propagation puts it"
 _ONLY_PLANNED = (
     "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are not known; give a "
     "`target`, or a mesh of devices, to know them"
@@ -250,16 +253,20 @@ class Inspection:
         made, call = self.compile(mesh), self.call
         devices = made.module.devices if made.module is not None else len(made.mesh.devices) if made.mesh else 1
         known = None if made.compiled is None else made.compiled.input_shardings
+        propagation = propagate_shardings(made.lowered) if made.mesh is not None else None
+        placed = _shardings(_inputs(call), known, made.devices)
+        if made.compiled is None and propagation is not None:
+            placed = _as_propagated(_inputs(call), propagation, mesh or current_mesh() or call.mesh) or placed
         return ProgramRecord(
             name=call.name,
             target=f"{made.platform} x {devices}" if made.compiled is not None else planned_target(devices),
             plan=made.plan,
             mesh=made.mesh,
-            inputs=_labelled(call, _shardings(_inputs(call), known, made.devices)),
+            inputs=_labelled(call, placed),
             outputs=None
             if made.compiled is None
             else _shardings(made.lowered.out_info, made.compiled.output_shardings, made.devices),
-            propagation=propagate_shardings(made.lowered) if made.mesh is not None else None,
+            propagation=propagation,
             module=_with_seconds(made.module, made.plan, known_chip(chip) if chip else None),
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
             traced_call_tree=None if made.compiled is not None else trace_call_tree(call),
@@ -293,6 +300,8 @@ class Inspection:
         text = lower_for_target(jitted, args, there)
         compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, **waiting)
         placed = _place_all(compilation.mesh, described)
+        propagation = propagate_shardings(text)
+        inputs = _as_propagated(_inputs(call), propagation, there.abstract) or inspect_sharding(_inputs(call))
         notes = (_compiled_by(compilation), *compilation.notes, *filter(None, (compilation.error,)), *version.notes)
         module = None
         if compilation.hlo:
@@ -311,8 +320,8 @@ class Inspection:
             target=machine.name,
             plan=described,
             mesh=placed,
-            inputs=_labelled(call, _shardings(_inputs(call), None)),
-            propagation=propagate_shardings(text),
+            inputs=_labelled(call, inputs),
+            propagation=propagation,
             module=_with_seconds(module, described, known_chip(chip or machine.chip)),
             cost=self._cost(module, described, placed, known_chip(chip or machine.chip)),
             stablehlo=text,
@@ -427,6 +436,29 @@ def _shardings(tree: Any, shardings: Any, mesh: Mesh | None = None) -> ShardingR
     pairs = zip(leaves, named, strict=True)
     structs = [jax.ShapeDtypeStruct(jax.numpy.shape(x), _dtype(x), sharding=sharding) for x, sharding in pairs]
     return inspect_sharding(jax.tree.unflatten(structure, structs))
+
+
+def _as_propagated(tree: Any, propagation: PropagationRecord, mesh: Any) -> ShardingRecord | None:
+    """Inputs that nobody placed where Shardy's propagation places them; None where it does not know them."""
+    leaves, structure = jax.tree.flatten(tree)
+    planned = [value for value in propagation.values if value.operation == "input"]
+    shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]
+    if not isinstance(mesh, Mesh | AbstractMesh) or [value.shape for value in planned] != shapes:
+        return None  # an argument that the program does not read is no input of its StableHLO
+    free = [getattr(leaf, "sharding", None) is None for leaf in leaves]
+
+    def place(leaf: Any, value: PlannedValueRecord) -> Any:
+        spec = jax.P(*(axes or None for axes in value.spec))
+        sharding = jax.NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), _dtype(leaf), sharding=sharding)
+
+    given = zip(leaves, planned, free, strict=True)
+    made = [place(leaf, value) if unplaced else leaf for leaf, value, unplaced in given]
+    record = inspect_sharding(jax.tree.unflatten(structure, made))
+    named = zip(record.leaves, free, strict=True)
+    return record.replace(
+        leaves=tuple(leaf.replace(notes=(_PROPAGATED, *leaf.notes)) if unplaced else leaf for leaf, unplaced in named)
+    )
 
 
 def _dtype(x: Any) -> Any:

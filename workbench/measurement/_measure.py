@@ -310,7 +310,10 @@ def _notes(
     joined: JoinedProfile,
 ) -> list[str]:
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)
-    notes = [f"Profiling: {profiled:.4g} s per call with it, {plain:.4g} s without (medians of {len(walls.plain)})."]
+    notes = [
+        f"Profiling: {1e3 * profiled:.3g} ms per call with it, {1e3 * plain:.3g} ms without "
+        f"(medians of {len(walls.plain)})."
+    ]
     if spans > options.max_events:
         kept = options.max_events
         notes.append(f"The time line holds the longest {kept} of {spans} spans, the same share of every device's.")
@@ -321,9 +324,9 @@ def _notes(
             notes.append(COMMAND_BUFFER_NOTE)
     if devices[0].memory_stats() is None:
         planned = module.memory.peak_bytes
+        peak = "" if planned is None else f"; the compiler planned {planned / 2**20:.3g} MiB at the peak"
         notes.append(
             "This backend does not measure memory while a program runs: before and after are live arrays on the "
-            + f"fullest device; the compiler planned {planned} bytes at the peak." * (planned is not None)
-            + "fullest device." * (planned is None)
+            f"fullest device{peak}."
         )
     return notes

@@ -355,8 +355,7 @@ class _Recorder:
             operation = by_name.get((event.program or "", event.name))
             changes: dict[str, Any] = {"start_seconds": event.start_seconds - start}
             if operation is not None and event.kind in ("compute", "collective"):
-                kind = {"copy": "other"}.get(operation.kind, operation.kind)
-                changes |= {"stage": operation.stage, "source": operation.source, "kind": kind}
+                changes |= {"stage": operation.stage, "source": operation.source, "kind": operation.kind}
             described.append(event.replace(**changes))
         return tuple(described)
 

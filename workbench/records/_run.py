@@ -51,7 +51,7 @@ class EventRecord(Record):
     name: str
     start_seconds: float
     seconds: float
-    kind: Literal["compute", "collective", "wait", "other"] = "compute"
+    kind: Literal["compute", "collective", "copy", "wait", "other"] = "compute"
     stage: str | None = None
     source: SourceLine | None = None
     program: str | None = None  # of a profile with several programs: "jit_step(17)"

@@ -22,6 +22,7 @@ _LARGEST_ROWS = 64
 _KINDS = {  # kind of span: (what the legend says, hue, pattern)
     "compute": ("compute", "clients", 0),
     "collective": ("collective", "collective", 1),
+    "copy": ("copies", "broadcast", 2),
     "wait": ("waiting for other devices", "muted", 3),
     "other": ("other", "line", 0),
 }

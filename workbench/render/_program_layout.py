@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records import ClientRange, MeshRecord, PlanRecord, StageRecord, ValueRecord
-from workbench.render._svg import bytes_text, count_text, work_text
+from workbench.render._svg import bytes_text, count_text, source_text, work_text
 from workbench.render._wires import Wire, route
 
 CARD, CROSSING, HEADER, GAP, PAD = 46.0, 46.0, 30.0, 24.0, 14.0
@@ -238,7 +238,8 @@ class _Level:
         # A card is narrow: a plus for the "and" of other texts.
         work = work_text(stage.flops_per_client, stage.elementwise_flops_per_client).replace(" and ", " + ")
         note = work if stage.flops_per_client is not None else ""
-        subtitle = (stage.operation or stage.kind) + (f" · {note}" if note else "")
+        where = "" if stage.source is None else source_text(stage.source.file, stage.source.line)
+        subtitle = (stage.operation or where or stage.kind) + (f" · {note}" if note else "")
         if stage.kind == "clients":
             one = note if "elementwise" in note else "one client" + (f" of {note}" if note else "")
             subtitle = f"{count_text(stage.clients)} × {one}"

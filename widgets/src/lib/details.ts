@@ -36,6 +36,8 @@ export interface Details {
   extra?: readonly Child[];
 }
 
+const LONG = 28; // letters from which a cell takes several lines rather than leave the panel
+
 type Words = Pick<ViewContext, "glossary" | "lessons">;
 
 export function facts(context: Words, rows: FactsBlock["rows"]): HTMLElement {
@@ -51,7 +53,7 @@ function tableBlock(context: Words, block: TableBlock): Child {
     h(
       "tr",
       {},
-      row.map((value, i) => h("td", { class: look(i) }, value)),
+      row.map((value, i) => h("td", { class: value.length > LONG ? "wb-wraps" : look(i) }, value)),
     ),
   );
   const table = h("table", { "aria-label": block.title }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));

@@ -139,7 +139,7 @@ export function stageButton(host: HTMLElement, { signal, say, step }: StageOptio
     root.focus({ preventScroll: true });
     say(HELP);
   };
-  const made = button("Stage", () => (root ? leave() : enter()), {
+  const made = button("Present", () => (root ? leave() : enter()), {
     class: "wb-stagebutton",
     "aria-pressed": "false",
     "data-tip": `Fills the screen, in large type. ${HELP}`,

@@ -86,7 +86,7 @@ export class CollectivePainter {
       const [x, y] = [0.42 * from[0] + 0.58 * to[0], 0.42 * from[1] + 0.58 * to[1]];
       const inner = { x: x + (this.size.width / 2 - x) * 0.16, y: y + (this.size.height / 2 - y) * 0.16 };
       this.text(
-        sent ? formatBytes(sent) : `of ${formatBytes(whole)}`,
+        `${formatBytes(sent)} of ${formatBytes(whole)}`,
         inner.x,
         inner.y,
         11,

@@ -64,7 +64,7 @@ const ARROWED = 14; // pixels from which a wait has an arrow
 const WAIT = KINDS.indexOf("wait");
 
 export function coloursOf(colour: (name: string) => string): Colours {
-  const kinds = { compute: "clients", collective: "collective", wait: "muted", other: "server" };
+  const kinds = { compute: "clients", collective: "collective", copy: "broadcast", wait: "muted", other: "server" };
   return {
     kinds: KINDS.map((kind) => colour(kinds[kind])),
     series: [0, 1, 2, 3, 4, 5, 7].map((index) => colour(`series-${index}`)),

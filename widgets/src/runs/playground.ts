@@ -7,6 +7,7 @@ import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { Chart, type Line } from "./chart";
 import { acrossSeeds } from "./curves";
+import { DriftPicture } from "./drift";
 import { Holdings } from "./holdings";
 import { type Field, type Knob, knobOf, type Value } from "./knobs";
 import { run } from "./run";
@@ -77,6 +78,7 @@ class Playground {
   private readonly chart: Chart;
   private readonly chartBox: HTMLElement;
   private readonly holdings: Holdings;
+  private readonly drift: DriftPicture;
   private readonly askHoldings: () => void;
   private readonly askCode: () => void;
   private queue: Chosen[] = [];
@@ -88,6 +90,7 @@ class Playground {
     private readonly context: ViewContext,
   ) {
     this.holdings = new Holdings(context);
+    this.drift = new DriftPicture(context);
     this.chart = new Chart({ theme: context.theme, signal: context.signal, sync: uniqueId(), height: 230 });
     this.chartBox = h(
       "div",
@@ -99,7 +102,7 @@ class Playground {
     this.askCode = throttled(() => this.fetchCode(), PAUSE);
     const form = this.form();
     const before = h("div", {}, this.empty, this.table, this.told);
-    const parts = [this.chartBox, this.cell(), this.holdings.node, before, this.pane];
+    const parts = [this.chartBox, this.cell(), this.holdings.node, this.drift.node, before, this.pane];
     const results = h("div", { class: "wb-playresults" }, parts);
     this.parts = [form, ...(parts as HTMLElement[])];
     host.append(this.bar(), h("div", { class: "wb-playground" }, form, results));
@@ -251,6 +254,7 @@ class Playground {
       this.told,
       (this.context.live<string[]>("told") ?? []).map((each) => h("p", { class: "wb-note" }, each)),
     );
+    this.drift.offer(this.context.live<number[]>("drift_rounds") ?? []);
     this.compare();
     this.next();
   }

@@ -29,7 +29,7 @@ const data = {
 
 describe("scene", () => {
   it("puts levels above the operations of every track", () => {
-    const { rows, height } = rowsOf(2, 2);
+    const { rows, height } = rowsOf([0, 0], 2);
     expect(rows.map(({ track, depth }) => [track, depth])).toEqual([
       [0, 0],
       [0, 1],
@@ -39,6 +39,19 @@ describe("scene", () => {
       [1, -1],
     ]);
     expect(height).toBeGreaterThan(rows[5].top + rows[5].height);
+  });
+  it("repeats no levels above what a device does beside its first lane", () => {
+    const { rows } = rowsOf([0, 1], 2);
+    expect(rows.map(({ track, depth }) => [track, depth])).toEqual([
+      [0, 0],
+      [0, 1],
+      [0, -1],
+      [1, -1],
+    ]);
+  });
+  it("starts with the levels with which every device is in sight", () => {
+    const scene = new Scene(data, columns);
+    expect([scene.fitting(10_000), scene.fitting(10)]).toEqual(["all", "operations"]);
   });
   it("shows as many levels as are asked for", () => {
     expect([depthOf("operations", 9), depthOf("stages", 9), depthOf("all", 3)]).toEqual([0, 1, 3]);

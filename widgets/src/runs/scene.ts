@@ -44,12 +44,16 @@ const SPAN = 20;
 const GAP = 9;
 const MOST_DEPTH = 6;
 
-/** Rows of all tracks; `depth` is how many levels of slices each has above its operations. */
-export function rowsOf(tracks: number, depth: number): { rows: Row[]; height: number } {
+/**
+ * Rows of all tracks; `depth` is how many levels of slices a device has above its operations. What a device does beside
+ * that, its other lanes, has operations only: the first lane names stage and functions.
+ */
+export function rowsOf(lanes: readonly number[], depth: number): { rows: Row[]; height: number } {
   const rows: Row[] = [];
   let top = GAP / 2;
-  for (let track = 0; track < tracks; track++) {
-    for (let level = 0; level < depth; level++) {
+  for (let track = 0; track < lanes.length; track++) {
+    if (lanes[track]) top -= GAP - 2;
+    for (let level = 0; level < (lanes[track] ? 0 : depth); level++) {
       rows.push({ track, depth: level, top, height: SLICE });
       top += SLICE + 1;
     }
@@ -87,9 +91,19 @@ export class Scene {
   }
 
   show(levels: Levels): void {
-    const { rows, height } = rowsOf(this.tracks.length, depthOf(levels, this.prefixes.depth));
+    const { rows, height } = this.layout(levels);
     this.rows = rows;
     this.height = height;
+  }
+
+  private layout(levels: Levels): { rows: Row[]; height: number } {
+    const lanes = this.tracks.map(({ lane }) => lane);
+    return rowsOf(lanes, depthOf(levels, this.prefixes.depth));
+  }
+
+  /** The most levels with which all devices are in sight at once; operations only where none fits. */
+  fitting(height: number): Levels {
+    return (["all", "stages"] as const).find((levels) => this.layout(levels).height <= height) ?? "operations";
   }
 
   slicesAt(track: number, depth: number): Slices {

@@ -184,9 +184,9 @@ describe("sums over an area", () => {
   ]);
   const tracks = tracksOf(columns, 1);
   it("counts what lies inside", () => {
-    expect(sumsBetween(tracks[0], 1, 5)).toEqual([2, 0, 2, 0]);
-    expect(sumsBetween(tracks[0], 10, 11)).toEqual([0, 0, 0, 0]);
-    expect(sumsBetween(tracks[0], 0.5, 1)).toEqual([0.5, 0, 0, 0]);
+    expect(sumsBetween(tracks[0], 1, 5)).toEqual([2, 0, 2, 0, 0]);
+    expect(sumsBetween(tracks[0], 10, 11)).toEqual([0, 0, 0, 0, 0]);
+    expect(sumsBetween(tracks[0], 0.5, 1)).toEqual([0.5, 0, 0, 0, 0]);
   });
   it("adds up every operation, the largest first", () => {
     expect(

@@ -1,10 +1,10 @@
 // Spans of a run as columns of numbers: tracks per device, slices of stages and functions above them, sums over areas.
 
-export const KINDS = ["compute", "collective", "wait", "other"] as const;
+export const KINDS = ["compute", "collective", "wait", "other", "copy"] as const;
 export type Kind = (typeof KINDS)[number];
 export const NOTHING = 0xffffffff;
 
-const KIND_BITS = 2;
+const KIND_BITS = 3;
 const KIND_MASK = (1 << KIND_BITS) - 1;
 
 /** One number per span, in order of time. */

@@ -66,8 +66,8 @@ function tables(context: ViewContext): Block[] {
   if (unjoined.length)
     made.push({
       form: "table",
-      title: "Not joined to an instruction",
-      columns: ["kind", "events", "seconds", "names"],
+      title: "Without an instruction",
+      columns: ["kind", "events", "seconds", "counted in the time", "names"],
       rows: unjoined,
     });
   for (const text of context.state<string[]>("notes")) made.push({ form: "note", title: "", text });

@@ -11,6 +11,7 @@ import { deviceOf, KINDS, kindOf, NOTHING, operationsBetween, sumsBetween } from
 export const KIND_WORDS: Readonly<Record<string, string>> = {
   compute: "compute",
   collective: "collective",
+  copy: "copies",
   wait: "waiting",
   other: "other",
 };

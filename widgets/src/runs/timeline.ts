@@ -1,6 +1,6 @@
 // The time line of a measured run: zoom, walk through spans, select an area.
 import { button, h, keepKeys, menu, replace } from "../lib/dom";
-import { formatCount, formatSeconds } from "../lib/format";
+import { formatCount, formatSeconds, plural } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { save } from "../lib/save";
 import { split } from "../lib/split";
@@ -14,6 +14,7 @@ import { type Columns, deviceOf, endOf, KINDS, spanAt, sumsBetween } from "./spa
 import { KIND_WORDS, sentenceOf, showArea, showSpan, showWhole } from "./timeline-details";
 
 const GUTTER = 92;
+const USUAL_HEIGHT = 470; // of the picture in an explorer that nobody enlarged
 const OVERVIEW = 34;
 const NEAR = 4; // pixels that a pointer may miss a span by
 const ZOOM = 1.6;
@@ -88,8 +89,7 @@ class Timeline {
   }
 
   private levels(): Levels {
-    const many = this.scene.tracks.length > 24;
-    return this.context.setting<Levels>("levels", many ? "operations" : "all");
+    return this.context.setting<Levels>("levels", this.scene.fitting(USUAL_HEIGHT));
   }
 
   private show(levels: Levels): void {
@@ -162,9 +162,14 @@ class Timeline {
       h("div", { class: "wb-row" }, keys),
       notes.length
         ? h(
-            "ul",
-            { class: "wb-note wb-tl-notes", "aria-label": "Notes on the measurement" },
-            notes.map((note) => h("li", {}, note)),
+            "details",
+            {},
+            h("summary", {}, `${plural(notes.length, "note")} on the measurement`),
+            h(
+              "ul",
+              { class: "wb-note wb-tl-notes", "aria-label": "Notes on the measurement" },
+              notes.map((note) => h("li", {}, note)),
+            ),
           )
         : null,
       h("details", {}, h("summary", {}, "Mouse and keys"), h("p", { class: "wb-note" }, HELP)),

@@ -16,6 +16,7 @@ interface Job {
 }
 
 const MOST_LINKS = 8;
+const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
 const FROM_PROGRAM = "Advice needs the compiled program itself: open it with workbench.explore(fn)(*args).";
 
 class Advice {
@@ -86,7 +87,8 @@ class Advice {
       "what they gain; that takes about as long as compiling the program a few times, and can be stopped.";
     this.sentence.textContent = can ? text : FROM_PROGRAM;
     this.list.hidden = true;
-    replace(this.detail, h("p", { class: "wb-note" }, can ? "No advice has been requested yet." : FROM_PROGRAM));
+    const asked = this.context.hasKernel ? "No advice has been requested yet." : NOT_ASKED;
+    replace(this.detail, can ? h("p", { class: "wb-note" }, asked) : null);
   }
 
   private item(finding: Finding): HTMLElement {

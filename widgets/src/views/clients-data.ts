@@ -3,6 +3,9 @@ import type { Details, FactsBlock, NoteBlock, TableBlock } from "../lib/details"
 import { formatAs, formatCount, plural } from "../lib/format";
 import { correlation, mean } from "../lib/scale";
 
+/** "2.29 ×", and "317 ×" of large ones. */
+export const timesText = (ratio: number): string => `${ratio.toFixed(ratio < 10 ? 2 : 0)} ×`;
+
 export interface ClientColumn {
   key: string;
   label: string;
@@ -80,7 +83,7 @@ export function latePart(columns: readonly ClientColumn[], values: Values, times
   const largest = parts.reduce((one, other) => (other.over > one.over ? other : one));
   const ratio = largest.value / (largest.value - largest.over);
   const share = `${Math.round((100 * largest.over) / over)}%`;
-  const value = `${formatAs("seconds", largest.value)}, ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean`;
+  const value = `${formatAs("seconds", largest.value)}, ${timesText(ratio)} the mean`;
   return `${share} of its excess over the mean is ${largest.column.label}: ${value}.`;
 }
 
@@ -97,7 +100,7 @@ export function explainTime(columns: readonly ClientColumn[], values: Values, cl
     slower === 0
       ? `The slowest of ${formatCount(known.length)}`
       : `${plural(slower, "client")} of ${formatCount(known.length)} ${slower === 1 ? "is" : "are"} slower`;
-  const first = `${place}: ${ratio.toFixed(ratio < 10 ? 2 : 0)} × the mean time (${kind || "predicted"}).`;
+  const first = `${place}: ${timesText(ratio)} the mean time (${kind || "predicted"}).`;
   if (ratio <= FAST_ENOUGH) return first;
   const part = latePart(columns, values, times, client);
   if (part) return `${first} ${part}`;

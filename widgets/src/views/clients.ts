@@ -12,7 +12,7 @@ import type { RenderView, ViewContext } from "../lib/view";
 import { ClientCourse } from "./client-course";
 import { ClientValues } from "./client-values";
 import { ClientChart, wantsLog } from "./clients-chart";
-import { type ClientColumn, type Clients, clientDetails, clientName, timeColumn } from "./clients-data";
+import { type ClientColumn, type Clients, clientDetails, clientName, timeColumn, timesText } from "./clients-data";
 
 type Mode = "heat" | "bars" | "table";
 type Sorting = "client" | "down" | "up";
@@ -235,7 +235,7 @@ class ClientsPane {
         ? [
             `mean ${formatAs(unit, average)}, most ${formatAs(unit, high)} (`,
             leader,
-            `, ${(high / average).toFixed(2)} × the mean)`,
+            `, ${timesText(high / average)} the mean)`,
           ]
         : [`the same for all, ${formatAs(unit, low)}`];
     replace(this.summary, what, figures, this.clients.sentence ? ` · ${this.clients.sentence}` : "");

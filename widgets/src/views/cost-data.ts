@@ -35,6 +35,8 @@ export interface LinesRoofline {
   chip: Chip;
   /** The program names no chip: this one is taken. */
   assumed: boolean;
+  /** Of compute and memory traffic of all lines, those without dots too; communication is not in it. */
+  seconds: number;
   dots: {
     place: string;
     line: string | null;

@@ -15,6 +15,7 @@ const lines = {
   chip,
   assumed: false,
   dots: [{ ...line, seconds: 2e-3 }],
+  seconds: 3e-6,
   without_products: [0, 0] as [number, number],
 };
 

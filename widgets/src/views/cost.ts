@@ -122,23 +122,26 @@ class Cost {
 
   /** The program was compiled here, and its seconds are those of a chip: both are named. */
   private titleOf({ target, chip, seconds }: Target): string {
-    return seconds !== null && target.startsWith("here") ? `${target}, as if on ${chip}` : target;
+    return seconds !== null && !target.startsWith(chip) ? `${target}, as if on ${chip}` : target;
   }
 
   private total(target: Target): HTMLElement {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
     const work = totalFlops(target.stages);
+    const { lines } = target;
+    const assumed = time || !lines ? "" : formatSeconds(lines.seconds);
     const note = time
-      ? target.chip
-      : 'Seconds need the published figures of a chip: inspect with target="v5e:4x4" or another, or choose one under What if.';
+      ? `on ${target.chip}`
+      : assumed
+        ? `on ${lines?.chip.name}, which is assumed: the program names no chip. Communication is not counted. ${work} in matrix ` +
+          `products and ${totalElementwise(target.stages)} elementwise.`
+        : `in matrix products; ${totalElementwise(target.stages)} elementwise. Seconds need the published figures of a ` +
+          'chip: inspect with target="v5e:4x4" or another.';
     return h(
       "div",
       { class: "wb-tile" },
-      h("h4", {}, time ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
-      h("div", { class: "wb-big" }, time || work),
-      time
-        ? null
-        : h("div", { class: "wb-note" }, `in matrix products; ${totalElementwise(target.stages)} elementwise`),
+      h("h4", {}, time || assumed ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
+      h("div", { class: "wb-big" }, time || assumed || work),
       h("div", { class: "wb-note" }, note),
     );
   }

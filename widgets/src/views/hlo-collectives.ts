@@ -1,7 +1,7 @@
 // Collectives, largest first: by kind, mesh axes and the lines that ask for them; inside, the single instructions.
 import { badge, onReport } from "../lib/badges";
 import { h } from "../lib/dom";
-import { formatBytes, formatCount } from "../lib/format";
+import { formatBytes, formatCount, plural } from "../lib/format";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { ViewContext } from "../lib/view";
 import type { CollectiveGroup, Module } from "./hlo-data";
@@ -49,7 +49,6 @@ export function collectivesTable(
     return [h("span", {}, places), lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null];
   };
   const columns: Column[] = [
-    { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px" },
     {
       key: "sent",
       title: "sent",
@@ -59,6 +58,8 @@ export function collectivesTable(
       full: most(({ sent }) => sent),
       width: "98px",
     },
+    { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px" },
+    { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 1.2fr)" },
     {
       key: "payload",
       title: "payload",
@@ -76,7 +77,6 @@ export function collectivesTable(
       width: "70px",
     },
     { key: "stage", title: "stage", text: (node) => figure(node).stages.join(", "), width: "80px" },
-    { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 1.2fr)" },
   ];
   const name = (node: number) => {
     const { kind, members } = groupOf(node);
@@ -98,7 +98,7 @@ export function collectivesTable(
   });
   onReport(context, () => table.draw());
   const total = groups.reduce((sum, { sent }) => sum + sent, 0);
-  const counts = `${formatCount(module.collectives.length)} collectives from ${formatCount(groups.length)} places`;
+  const counts = `${plural(module.collectives.length, "collective")} from ${plural(groups.length, "place")}`;
   const sentence = `${counts}: one device sends ${formatBytes(total)} in one call.`;
   return {
     node: h("div", { class: "wb-pane" }, h("p", { class: "wb-note wb-tools" }, sentence), table.node),

@@ -7,7 +7,8 @@ import type { Leaf } from "./sharding-data";
 
 const MOST = 48; // blocks drawn along one side
 const PANELS = 24; // small multiples drawn at once
-const WIDTH = 600;
+const WIDTH = 600; // at most
+const LEAST = 240;
 
 type Slice = Record<number, number>;
 interface Block {
@@ -36,7 +37,21 @@ export class ShardPicture {
   private slice: Slice = {};
   private held = new Map<string, number[]>();
 
-  constructor(private readonly context: ViewContext) {}
+  private width = WIDTH; // pixels: text keeps its size in a narrow panel
+
+  constructor(private readonly context: ViewContext) {
+    const watch = new ResizeObserver(() => this.fit());
+    watch.observe(this.node);
+    context.signal.addEventListener("abort", () => watch.disconnect());
+  }
+
+  private fit(): void {
+    const room = this.node.clientWidth;
+    const width = clamp(Math.floor(room) - 2, LEAST, WIDTH);
+    if (!room || width === this.width) return; // without a width the view is hidden
+    this.width = width;
+    this.draw();
+  }
 
   show(leaf: Leaf, corners: Float32Array): void {
     this.leaf = leaf;
@@ -133,8 +148,8 @@ export class ShardPicture {
     const columns = this.column === null ? 1 : leaf.blocks[this.column];
     const shown = { rows: Math.min(rows, MOST), columns: Math.min(columns, MOST) };
     const many = panels > 1;
-    const across = many ? clamp(Math.floor(WIDTH / Math.max(shown.columns * 30, 118)), 1, panels) : 1;
-    const wide = (WIDTH - 14 * (across - 1)) / across;
+    const across = many ? clamp(Math.floor(this.width / Math.max(shown.columns * 30, 118)), 1, panels) : 1;
+    const wide = (this.width - 14 * (across - 1)) / across;
     const tall = many ? 150 : 230;
     const cell = { w: wide / shown.columns, h: clamp(tall / shown.rows, 14, many ? 40 : 56) };
     const head = many ? 18 : 0;
@@ -190,12 +205,12 @@ export class ShardPicture {
     const grid = this.gridOf(leaf, panels.length);
     const height = Math.ceil(panels.length / grid.across) * grid.panelHeight;
     const svg = s("svg", {
-      viewBox: `0 0 ${WIDTH + 2} ${height + 24}`,
+      viewBox: `0 0 ${this.width + 2} ${height + 24}`,
       role: "group",
       "aria-label": leaf.sentence,
       class: "wb-shards",
     });
-    svg.style.maxWidth = `${WIDTH}px`;
+    svg.style.maxWidth = `${this.width}px`;
     this.held.clear();
     panels.forEach((slice, number) => svg.append(...this.drawPanel(leaf, grid, slice, number, panels.length > 1)));
     svg.append(

@@ -74,7 +74,7 @@ class Sharding {
     host.append(node);
     this.table.expandTo(40, (i) => this.sum(i, (leaf) => this.trial.bytesOf(leaf)));
     const wanted = this.leaves.findIndex(({ path }) => path === context.selection.leaf);
-    this.show(Math.max(0, wanted));
+    this.show(wanted < 0 ? this.largest() : wanted);
     context.onSelection(() => this.follow());
     context.onSettings(() => this.table.draw());
     onReport(context, () => this.table.draw());
@@ -88,6 +88,16 @@ class Sharding {
     for (let i = node + 1; i < this.tree.parent.length && this.tree.parent[i] >= node; i++)
       if (this.tree.leaf[i] >= 0) total += value(this.leaves[this.tree.leaf[i]]);
     return total;
+  }
+
+  /** The array that the tree shows first: of the largest group the largest, and so on. */
+  private largest(): number {
+    const bytes = this.tree.names.map((_, node) => this.sum(node, (leaf) => this.trial.bytesOf(leaf)));
+    const under = (parent: number) => bytes.map((_, node) => node).filter((node) => this.tree.parent[node] === parent);
+    const first = (nodes: readonly number[]) => nodes.reduce((best, node) => (bytes[node] > bytes[best] ? node : best));
+    let node = first(under(-1));
+    while (this.tree.leaf[node] < 0) node = first(under(node));
+    return this.tree.leaf[node];
   }
 
   private leafOf(node: number): Leaf | null {

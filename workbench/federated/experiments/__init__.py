@@ -2,6 +2,7 @@
 
 from workbench.federated.experiments._code import write_code as write_code
 from workbench.federated.experiments._compare_runs import RunComparison as RunComparison, compare_runs as compare_runs
+from workbench.federated.experiments._drift import Drift as Drift
 from workbench.federated.experiments._experiment import (
     Experiment as Experiment,
     count_labels as count_labels,

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
+from workbench.federated.experiments._drift import Drift, drift_of, local_only, same_clients_as_fedavg
 from workbench.federated.experiments._settings import Settings
 from workbench.inspection import plan_program
 from workbench.measurement import Run
@@ -133,6 +135,8 @@ class Experiment:
         self.sent_up_bytes: int
         self.sent_down_bytes, self.sent_up_bytes = _per_client(self.plan, settings.clients)
         self._sent_up = 0.0
+        self._before: dict[int, Any] = {}  # the state before some rounds
+        self._begun = 0
         self.run: Run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
 
     def batches(self, round: int) -> dict[str, np.ndarray]:
@@ -158,7 +162,41 @@ class Experiment:
             settings.noise, rounds=settings.rounds, participation=settings.participation, delta=DELTA
         )
 
+    @property
+    def drift_rounds(self) -> tuple[int, ...]:
+        """Rounds that `drift` knows: the first, the second, the fourth, the eighth and so on, from 0."""
+        return tuple(self._before)
+
+    def drift(self, round: int = 0) -> Drift:
+        """The clients' paths in one round that was run, computed again from the state before it.
+
+        Args:
+            round: One of `drift_rounds`.
+
+        Raises:
+            ProgramError: for another round, or one in which no client answered.
+
+        Example:
+            >>> experiment = Experiment(Settings(clients=4, participation=1.0, local_steps=2, rounds=1))
+            >>> run = experiment.run.start()
+            >>> experiment.drift().paths.shape
+            (4, 3, 2)
+        """
+        if round not in self._before:
+            known = ", ".join(map(str, self.drift_rounds)) or "none, since nothing has run"
+            message = (
+                f"`drift` received round {round}. The states before these rounds are kept: {known}. Pass one of them."
+            )
+            raise ProgramError(message)
+        state, algorithm = self._before[round], algorithm_of(local_only(self.settings))
+        if same_clients_as_fedavg(self.settings):
+            state = algorithm.init(self.algorithm.params_of(state))
+        return drift_of(algorithm, state, self.batches(round), round)
+
     def _round(self, state: Any, batches: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
+        self._begun += 1
+        if self._begun.bit_count() == 1:  # the first, second, fourth, eighth, …
+            self._before[self._begun - 1] = state
         state, metrics = self._step(state, batches)
         params = self.algorithm.params_of(state)
         guesses = np.asarray(predict(params, jnp.asarray(self.test.x))).argmax(axis=1)

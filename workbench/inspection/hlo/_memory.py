@@ -63,8 +63,8 @@ def read_memory(
     highest = max((size for _, size in liveness.timeline), default=0)
     if peak_bytes and highest and abs(highest / peak_bytes - 1) > _SAME_PEAK:
         notes.append(
-            f"the timeline reaches {highest:,} bytes where the compiler's peak is {peak_bytes:,}: it shows the order "
-            "in which memory fills; how much a device needs is the compiler's figure"
+            f"the timeline reaches {highest / 2**20:.3g} MiB, the compiler's peak is {peak_bytes / 2**20:.3g} MiB: it "
+            "shows the order in which memory fills; how much a device needs is the compiler's figure"
         )
     record = MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),
