@@ -25,6 +25,7 @@ BOUNDED = {
     "workbench/engines/flower/_app/stages.py: _LOADED": "at most _MOST_STAGES",
     "workbench/engines/_remote.py: _LOADED": "at most _MOST_STAGES",
     "workbench/plan/_listen.py: _LISTENERS": "removed when their block ends",
+    "workbench/inspection/_compile_once.py: _LATEST": "at most _MOST_PROGRAMS",
     "workbench/api/_lab.py: _monitors": "one",
     "workbench/api/_lab.py: _panels": "one",
     "workbench/aot/_process.py: _workers": "weak",

@@ -26,6 +26,7 @@ from jax._src import (
     util as _util,
     xla_bridge as _xla_bridge,
 )
+from jax._src.array import ArrayImpl as _Array
 from jax._src.interpreters import ad as _ad, mlir as _mlir, partial_eval as _pe
 from jax._src.state import discharge as _discharge
 from jax.extend.core import ClosedJaxpr
@@ -89,6 +90,12 @@ def jit_cache_size(fn: Any) -> int | None:
 def at_top_level() -> bool:
     """Whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
     return _core.trace_state_clean()
+
+
+def are_live_arrays(tree: object) -> bool:
+    """Whether every leaf is an array with values: not a tracer, not deleted, and nothing that becomes an array."""
+    leaves = jax.tree.leaves(tree)  # without a loop in Python: every call of a compiled program passes here
+    return set(map(type, leaves)) == {_Array} and not any(map(_Array.is_deleted, leaves))
 
 
 def backend_started() -> bool:
@@ -355,6 +362,19 @@ def _named_axes(jaxpr: Any) -> set[str]:
         inner = set().union(*map(_named_axes, inner_jaxprs(equation)))
         found |= inner - set(equation.params.get("newly_manual_axes", ()))
     return found
+
+
+def compilation_key(lowered: jax.stages.Lowered) -> str | None:
+    """What decides next to its text what a lowered program compiles to; None where callbacks tie it to its lowering."""
+    arguments = lowered._lowering.compile_args  # pyright: ignore[reportAttributeAccessIssue]
+    tied = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects", "mut")
+    if any(arguments.get(name) for name in tied):
+        return None
+    shardings = [*arguments["in_shardings"], *arguments["out_shardings"]]
+    devices = [[device.id for device in getattr(s, "_device_assignment", ())] for s in shardings]
+    options = getattr(lowered._lowering, "_compiler_options_kvs", None)
+    parts = (shardings, devices, arguments["backend"], options, jax.config.jax_default_device)  # pyright: ignore
+    return repr((*parts, lowered.in_tree, lowered.out_tree))
 
 
 def has_ordered_effects(jaxpr: Any) -> bool:

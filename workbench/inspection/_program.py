@@ -22,6 +22,7 @@ from workbench.inspection._call import (
     on_mesh,
     trace_call,
 )
+from workbench.inspection._compile_once import compile_once
 from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding, without_collections
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
@@ -166,8 +167,10 @@ def _chunks(plan: Plan, chunk_size: ChunkSize) -> Iterator[tuple[str, int, int, 
             if phase.divisible:
                 shards = 1 if phase.layout is None else phase.layout.size
                 per_shard = -(-phase.placement.size // shards)
-                chunk, slots = chunk_shard(per_shard, resolve_chunk_size(chunk_size, phase, per_shard))
-                yield phase.placement.name, chunk, slots, resolve_chunk_size(chunk_size, phase, _ANY_SHARE)
+                limit = resolve_chunk_size(chunk_size, phase, _ANY_SHARE)
+                own = resolve_chunk_size(chunk_size, phase, per_shard) if callable(chunk_size) else limit
+                chunk, slots = chunk_shard(per_shard, min(own, per_shard))
+                yield phase.placement.name, chunk, slots, limit
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             for body in loop_bodies(step.equation):
@@ -191,6 +194,7 @@ class Compilation:
 
     plan: PlanRecord
     lowered: Any
+    stablehlo: str
     compiled: Any
     mesh: MeshRecord | None
     module: ModuleRecord | None
@@ -222,7 +226,8 @@ class Inspection:
         described = _described(version, self.chunk_size)
         with on_mesh(current):
             lowered, platform, args, kwargs = self.lower(version)
-            compiled = None if isinstance(current, AbstractMesh) else lowered.compile()
+            text = lowered.as_text(debug_info=True)
+            compiled = None if isinstance(current, AbstractMesh) else compile_once(lowered, text)
         named = current
         if named is None:
             seen = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]
@@ -230,7 +235,7 @@ class Inspection:
         record = mesh_record(named, described)
         module = None if compiled is None else _staged(inspect_module(compiled, mesh=record, plan=described), described)
         devices = named if isinstance(named, Mesh) else None
-        return Compilation(described, lowered, compiled, record, module, platform, devices, args, kwargs)
+        return Compilation(described, lowered, text, compiled, record, module, platform, devices, args, kwargs)
 
     def lower(self, version: Version, **options: Any) -> tuple[Any, str, tuple[Any, ...], dict[str, Any]]:
         """The program as StableHLO, inside the mesh that is current; its platform; its arguments."""
@@ -270,7 +275,7 @@ class Inspection:
             module=_with_seconds(made.module, made.plan, known_chip(chip) if chip else None),
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
             traced_call_tree=None if made.compiled is not None else trace_call_tree(call),
-            stablehlo=made.lowered.as_text(debug_info=True),
+            stablehlo=made.stablehlo,
             notes=(*made.plan.notes, *(() if made.compiled is not None else (_ONLY_PLANNED,))),
         )
 

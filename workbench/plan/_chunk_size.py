@@ -48,6 +48,7 @@ def _flops(jaxpr: object) -> float:
     return (counted.flops or 0.0) + (counted.elementwise_flops or 0.0)
 
 
+@_jax_compat.once_per_jaxpr
 def _turns(jaxpr: Any) -> int:
     """How often the bodies of the innermost loops run; a loop of unknown length counts once."""
     total = 0

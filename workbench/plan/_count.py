@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
+from workbench import _jax_compat
 from workbench.plan._windows import valid_positions
 
 # One FLOP per output element. What only moves or compares data is fused for free and listed in _FUSED.
@@ -137,7 +138,11 @@ class _Equation:
 
 
 def _count(jaxpr: Any) -> _Cost:
-    jaxpr = _open(jaxpr)
+    return _count_open(_open(jaxpr))
+
+
+@_jax_compat.once_per_jaxpr
+def _count_open(jaxpr: Any) -> _Cost:
     scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     equations = list(_inlined(jaxpr, scope))
     outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}

@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax.extend.core import Literal
 
 from workbench.plan._interpreter import Scan, While, control_flow
 from workbench.plan._plan import Plan, Step, plan_jaxpr
-from workbench.plan._reductions import REDUCTION_OF
+from workbench.plan._reductions import accumulator_of
 from workbench.plan._single_client import single_client
 from workbench.records import DisclosedRecord, ValueRecord
 
@@ -96,9 +95,10 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
     step = plan.steps[position]
     stage, where = plan.stages[step.stage], f"{path}{step.stage}"
     if step.kind == "reduce":
-        share = jax.eval_shape(lambda: REDUCTION_OF[step.equation.primitive].start(step.equation))
         alone = single_client(plan, step)
-        records[where, position, 0] = _record(where, stage.name, share, 0).replace(single_client=alone)
+        records[where, position, 0] = _record(where, stage.name, accumulator_of(step.equation), 0).replace(
+            single_client=alone
+        )
         return
     for i, v in enumerate(step.outputs):
         if v in read:

@@ -32,8 +32,15 @@ class Reduction:
     finish: Callable[[Any, Any], Any]
 
 
+def accumulator_of(equation: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of what a reduction starts with: the result's shape, and for sums a dtype that they fit in."""
+    result = equation.outvars[0].aval
+    return jax.ShapeDtypeStruct(result.shape, equation.params.get("accumulator", result.dtype))
+
+
 def _start_sum(equation: Any) -> Any:
-    return jax.lax.full(equation.outvars[0].aval.shape, 0, equation.params["accumulator"])
+    accumulator = accumulator_of(equation)
+    return jax.lax.full(accumulator.shape, 0, accumulator.dtype)
 
 
 def _add_sum(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
@@ -70,8 +77,8 @@ def _finish_mean(equation: Any, total: Any) -> Any:
 
 def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callable) -> Reduction:
     def start(equation: Any) -> Any:
-        aval = equation.outvars[0].aval
-        return jnp.full(aval.shape, absent(aval.dtype), aval.dtype)
+        accumulator = accumulator_of(equation)
+        return jnp.full(accumulator.shape, absent(accumulator.dtype), accumulator.dtype)
 
     def add(equation: Any, extreme: Any, rows: Sequence[Any], mask: Any) -> Any:
         return merge(extreme, reduce(_masked(rows[0], mask, absent(rows[0].dtype)), axis=0))

@@ -1,0 +1,76 @@
+"""Looking at a program again traces it again and compiles it once."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import workbench as wb
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """One entry for each program that is compiled meanwhile."""
+    compiled: list[str] = []
+    compile_lowered = jax.stages.Lowered.compile
+
+    def counted(self: jax.stages.Lowered, *args: object, **kwargs: object) -> jax.stages.Compiled:
+        compiled.append(self.as_text()[:40])
+        return compile_lowered(self, *args, **kwargs)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
+    return compiled
+
+
+def test_second_inspection_of_a_function_compiles_nothing(compilations: list[str]) -> None:
+    def step(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ x.T).sum()
+
+    x = jnp.ones((17, 5))
+    first = wb.inspect(step)(x)
+    second = wb.inspect(step)(x)
+    assert len(compilations) == 1
+    assert first.module == second.module
+
+
+def test_what_a_function_closes_over_is_read_again(compilations: list[str]) -> None:
+    layers = 2
+
+    def step(x: jax.Array) -> jax.Array:
+        for _ in range(layers):
+            x = x @ x
+        return x
+
+    x = jnp.ones((19, 19))
+    before = wb.inspect(step)(x)
+    layers = 3
+    after = wb.inspect(step)(x)
+    assert len(compilations) == 2
+    assert before.module is not None
+    assert after.module is not None
+    assert after.module.flops == pytest.approx(1.5 * before.module.flops)
+
+
+def test_other_devices_are_another_program(compilations: list[str]) -> None:
+    def step(x: jax.Array) -> jax.Array:
+        return jnp.sin(x).sum()
+
+    devices = np.array(jax.devices()[:4])
+    for order in (devices, devices[::-1]):
+        x = jax.device_put(jnp.ones((8, 3)), NamedSharding(Mesh(order, ("data",)), P("data")))
+        record = wb.inspect(step)(x)
+        assert record.mesh is not None
+        assert [device.id for device in record.mesh.devices] == [device.id for device in order]
+    assert len(compilations) == 2
+
+
+def test_programs_that_call_back_are_compiled_each_time(compilations: list[str]) -> None:
+    def step(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    for _ in range(2):
+        wb.inspect(step)(jnp.ones(23))
+    assert len(compilations) == 2
