@@ -71,7 +71,7 @@ def _say(change: str, path: Path) -> None:
         if change != "-" and not (_removers and _removers[0].running):
             _removers[:] = [ChildProcess([sys.executable, "-I", "-S", _remover.__file__])]
         for remover in _removers:
-            with contextlib.suppress(OSError):  # it was ended by somebody: the folder is removed by its owner alone
+            with contextlib.suppress(OSError, ValueError):  # it was ended, as at exit: only its owner removes a folder
                 remover.stdin.write(os.fsencode(f"{change}{path.resolve()}\n"))
                 remover.stdin.flush()
 

@@ -265,7 +265,7 @@ def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> Memory
         peak_bytes=new_peak,
         available_bytes=available,
         fits=None if available is None else new_peak <= available,
-        notes=("estimated from the compiler's figures at the program's own size",),
+        notes=("estimated from the compiler's figures at the program's own size: the peak may be a third off",),
     )
 
 
@@ -281,8 +281,9 @@ def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
     }
     # A weight may have as many rows as there are clients: what the server sends to all is no data of clients.
     shared = {value.name for stage in plan.walk() if stage.kind == "broadcast" for value in stage.inputs}
+    kept = {value.name for value in plan.kept_local}  # clients inside of loops read these as well
     for value in plan.inputs:
-        if value.name in read - shared:
+        if value.name in (read - shared) | kept:
             yield value.size_bytes / clients * law.before.per_device
 
 
