@@ -40,9 +40,14 @@ def running_ray() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def rays_own_leftovers() -> Iterator[None]:
-    """Ray 2.55 leaves files and processes of its own to the garbage collector, in `init` and in `shutdown` alone."""
+    """Ray 2.55 leaves files and processes of its own to the garbage collector, in `init` and in `shutdown` alone.
+
+    It also forks to start each of its processes, of which JAX warns where it was used before; they execute another
+    program at once.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         yield
         gc.collect()
 

@@ -106,7 +106,7 @@ CHANGES = {
 
 @functools.cache
 def inspected(build: Callable[[int], Built], clients: int, devices: int) -> ProgramRecord:
-    """What the compiler makes of a program on so many CPU devices."""
+    """What the compiler makes of a program on a number of CPU devices."""
     program, weights, rows = build(clients)
     mesh = wb.make_mesh(clients=devices, devices=jax.devices()[:devices])
     w = tuple(jax.ShapeDtypeStruct(each, jnp.float32, sharding=NamedSharding(mesh, P())) for each in weights)
