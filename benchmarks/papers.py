@@ -246,21 +246,21 @@ def fedopt() -> dict:
         return _digits(seed, clients=16, alpha=0.1, epochs=1, rounds=15, batch=16, longest=480, present=8)
 
     methods: dict[str, Method] = {
-        "FedAvg": (_server(16, optax.sgd), _pairs((0.03, 0.1, 0.3, 1.0), (0.3, 1.0, 3.0))),
+        "FedAvg": (_server(16, optax.sgd), _pairs((0.1, 0.3, 1.0, 3.0), (1.0, 3.0, 10.0))),
         "FedAvgM": (
             _server(16, lambda rate: optax.sgd(rate, momentum=0.9)),
-            _pairs((0.03, 0.1, 0.3, 1.0), (0.03, 0.1, 0.3)),
+            _pairs((0.1, 0.3, 1.0, 3.0), (0.1, 0.3, 1.0)),
         ),
-        "FedAdam": (_server(16, _adam), _pairs((0.03, 0.1, 0.3, 1.0), (0.03, 0.1, 0.3))),
+        "FedAdam": (_server(16, _adam), _pairs((0.1, 0.3, 1.0, 3.0), (0.1, 0.3, 1.0))),
     }
-    found = contest(methods, problem_of, lambda curve: float(curve[-1]))
+    found = contest(methods, problem_of, lambda curve: float(curve[-5:].mean()))
     ahead = np.subtract(found["FedAdam"]["values"], found["FedAvg"]["values"])
     momentum = np.subtract(found["FedAdam"]["values"], found["FedAvgM"]["values"])
     return {
         "paper": "Reddi et al., ICLR 2021, table 1",
         "link": "https://arxiv.org/abs/2003.00295",
         "claim": "An adaptive optimiser at the server reaches a higher accuracy than FedAvg in the same rounds.",
-        "settings": "8 × 8 digits, 16 clients, Dirichlet 0.1, 8 participate, one epoch, 15 rounds, logistic regression; for each method the best of four client rates times three server rates; τ = 10⁻³.",
+        "settings": "8 × 8 digits, 16 clients, Dirichlet 0.1, 8 participate, one epoch, 15 rounds, logistic regression; for each method the best of four client rates times three server rates; τ = 10⁻³. Test accuracy, mean of the last five rounds (the paper: of the last 100).",
         "result": {name: _text(one["values"]) for name, one in found.items()}
         | {"FedAdam − FedAvg (paired)": _text(ahead), "FedAdam − FedAvgM (paired)": _text(momentum)},
         "verdict": verdict(ahead),
