@@ -14,17 +14,39 @@ export interface Collective {
   steps: Steps;
 }
 
-/** Devices around an ellipse, the first at the top. */
-export function circle(count: number, { width, height }: Stage): [number, number][] {
+export interface Layout {
+  /** The middle of each device's card. */
+  places: [number, number][];
+  cardWidth: number;
+}
+
+function overlap(places: readonly [number, number][]): boolean {
+  return places.some(([x, y], i) => {
+    const [nextX, nextY] = places[(i + 1) % places.length];
+    return i < places.length - 1 && Math.abs(nextX - x) < CARD.width + 8 && Math.abs(nextY - y) < CARD.height + 8;
+  });
+}
+
+/** Devices around an ellipse, the first at the top; on a stage too low for that, in two rows, clockwise. */
+export function layout(count: number, { width, height }: Stage): Layout {
   const [rx, ry] = [width / 2 - CARD.width / 2 - MARGIN, height / 2 - CARD.height / 2 - MARGIN / 2];
-  return Array.from({ length: count }, (_, i) => {
+  const round = Array.from({ length: count }, (_, i): [number, number] => {
     const angle = (2 * Math.PI * i) / count - Math.PI / 2;
     return [width / 2 + rx * Math.cos(angle), height / 2 + ry * Math.sin(angle)];
   });
+  if (!overlap(round)) return { places: round, cardWidth: CARD.width };
+  const columns = Math.ceil(count / 2);
+  const apart = width / columns;
+  const rows = Array.from({ length: count }, (_, i): [number, number] => {
+    const column = i < columns ? i : count - 1 - i;
+    return [(column + 0.5) * apart, height / 2 + (i < columns ? -ry : ry)];
+  });
+  return { places: rows, cardWidth: Math.min(CARD.width, apart - 12) };
 }
 
 export class CollectivePainter {
   private readonly places: [number, number][];
+  private readonly cardWidth: number;
 
   constructor(
     private readonly pen: CanvasRenderingContext2D,
@@ -32,7 +54,9 @@ export class CollectivePainter {
     private readonly ink: Ink,
     private readonly size: Stage,
   ) {
-    this.places = circle(collective.devices.length, size);
+    const { places, cardWidth } = layout(collective.devices.length, size);
+    this.places = places;
+    this.cardWidth = cardWidth;
   }
 
   paint(moment: number): void {
@@ -99,17 +123,17 @@ export class CollectivePainter {
 
   private device([x, y]: [number, number], device: number, chunks: readonly ReadonlySet<number>[]): void {
     const { pen, ink, collective } = this;
-    const left = x - CARD.width / 2;
+    const left = x - this.cardWidth / 2;
     const top = y - CARD.height / 2;
     pen.beginPath();
-    pen.roundRect(left, top, CARD.width, CARD.height, 7);
+    pen.roundRect(left, top, this.cardWidth, CARD.height, 7);
     pen.fillStyle = ink.panel;
     pen.fill();
     pen.strokeStyle = ink.line;
     pen.lineWidth = 1.2;
     pen.stroke();
     this.text(collective.devices[device], left + 8, top + 13, 12, ink.fg, "left", 600);
-    const wide = (CARD.width - 16) / chunks.length;
+    const wide = (this.cardWidth - 16) / chunks.length;
     const sums = collective.kind === "all-reduce" || collective.kind === "reduce-scatter";
     const complete = sums ? this.places.length : 1;
     chunks.forEach((sources, chunk) => {
