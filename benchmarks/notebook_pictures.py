@@ -1,12 +1,13 @@
-"""The README's picture of each notebook: the largest figure that it drew when it was run.
+"""The page of the course, with a picture of each notebook: the largest figure that it drew when it was run.
 
 `WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks` leaves the notebooks with their outputs in a folder, and
-`python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png` of them.
+`python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png` and `docs/course.md` of them.
 """
 
 import argparse
 import base64
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,25 @@ import nbformat
 from PIL import Image
 
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "notebooks"
+PAGE = PICTURES.parents[1] / "course.md"
 WIDTH = 560
+OPENING = """# The course
+
+Each notebook asks one question, states objectives, prerequisites and time, builds the idea before it calls the
+library, says what to see in each figure, and ends with exercises that check themselves:
+`wb.course.check("09.2", answer)` grades values, and also the plan and the bytes of a program. Page 00 is the JAX you
+need. For teaching with it, see [For lecturers](teaching/index.md); for claims of papers, the
+[gallery](gallery/index.md). `workbench lab` opens the course in JupyterLab.
+
+"""
+CLOSING = """
+```{toctree}
+:hidden:
+:glob:
+
+course/*
+```
+"""
 
 
 def main() -> None:
@@ -25,7 +44,8 @@ def main() -> None:
     settings = parser.parse_args()
     wanted = dict(choice.split(":") for choice in settings.prefer)
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for path in sorted(settings.folder.glob("*.ipynb")):
+    paths = sorted(settings.folder.glob("*.ipynb"))
+    for path in paths:
         figures = figures_of(path)
         if not figures:
             print(f"{path.stem}: no figure")
@@ -38,6 +58,23 @@ def main() -> None:
         small = chosen.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
         small.quantize(128).save(PICTURES / f"{path.stem}.png", optimize=True)
         print(f"{path.stem}: {len(figures)} figures, {(PICTURES / f'{path.stem}.png').stat().st_size / 1024:.0f} KiB")
+    cards = "\n".join(card(path) for path in paths)
+    PAGE.write_text(f"{OPENING}:::::{{container}} wb-cards\n{cards}\n:::::\n{CLOSING}", encoding="utf-8")
+
+
+def card(path: Path) -> str:
+    """A notebook on the page of the course: its picture if it has one, its question, its minutes."""
+    opening = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells[:4])
+    question = opening.splitlines()[0].removeprefix("# ")
+    minutes = re.search(r"\*\*Time\.\*\* (?:About )?(\d+) minutes", opening)
+    named = f"{path.stem.partition('-')[0]}" + (f" · {minutes[1]} minutes" if minutes else "")
+    picture = ""
+    if (PICTURES / f"{path.stem}.png").exists():
+        picture = (
+            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: A figure of the notebook that asks: {question}\n"
+            f":target: course/{path.stem}.html\n```\n"
+        )
+    return f"::::{{container}} wb-card\n{picture}{named}  \n{{doc}}`{question} <course/{path.stem}>`\n::::"
 
 
 def figures_of(path: Path) -> list[Image.Image]:
@@ -60,8 +97,9 @@ def _drawn(page: str) -> Image.Image:
 
     with open_browser() as browser:
         tab = browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light")
-        tab.set_content(page)
-        picture = tab.locator("img").first.screenshot()
+        drawn = re.search(r"data:image/svg\+xml[^\"']*", page)  # the page itself hides it behind the live view
+        tab.set_content(f'<img src="{drawn[0] if drawn else ""}">')
+        picture = tab.locator("img").screenshot(timeout=120_000)
     return Image.open(io.BytesIO(picture))
 
 

@@ -6,8 +6,10 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
+from docutils.utils.math import latex2mathml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
@@ -38,6 +40,7 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_use_ivar = True
 
+html_math_renderer = "mathml"  # browsers draw it themselves; MathJax would be fetched from a network
 html_theme = "furo"
 html_title = "Workbench"
 html_static_path = ["_static"]
@@ -71,6 +74,8 @@ def write_glossary(app: object) -> None:
 
 def skip_member(app: object, what: str, name: str, thing: object, skip: bool, options: object) -> bool:
     """Leaves out what a package merely imports from elsewhere."""
+    if (inspect.getdoc(thing) or "").startswith("Alias for field number"):
+        return True  # a field of a NamedTuple: its class says more
     module = inspect.getmodule(thing)
     return skip or (module is not None and not module.__name__.startswith(("workbench", "workbench_widgets")))
 
@@ -85,6 +90,28 @@ def plain_docstring(app: object, what: str, name: str, thing: object, options: o
             written += ["::", ""]
         written.append(f"    {line}" if line.lstrip().startswith("|") else line)
     lines[:] = written
+
+
+def write_math(translator: Any, node: nodes.Element) -> None:
+    """Writes a formula as MathML."""
+    block = isinstance(node, nodes.math_block)
+    formula = latex2mathml.tex2mathml(re.sub(r"\\dots(?![a-z])", r"\\ldots", node.astext()), as_block=block)
+    translator.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
+
+
+def short_types(
+    app: object, what: str, name: str, thing: object, options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Writes the types of arrays as they stand in the source: `Float[Array, "clients"]`."""
+
+    def shorten(text: str | None) -> str | None:
+        if text is None:
+            return None
+        text = re.sub(r"jaxtyping\.(\w+)\[(?:jaxlib\._jax\.|jax\.)?Array, '([^']*)'\]", r"\1[Array, '\2']", text)
+        return re.sub(r"\b(?:collections\.abc|typing)\.(?=[A-Z])", "", text)
+
+    return shorten(signature), shorten(returns)
 
 
 def describe_figures(app: object, doctree: nodes.document) -> None:
@@ -104,5 +131,7 @@ def setup(app: object) -> None:
     app.connect("builder-inited", copy_course)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_glossary)  # type: ignore[attr-defined]
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # type: ignore[attr-defined]
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))  # type: ignore[attr-defined]
+    app.connect("autodoc-process-signature", short_types)  # type: ignore[attr-defined]
     app.connect("doctree-read", describe_figures)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]
