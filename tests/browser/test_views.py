@@ -181,3 +181,23 @@ def test_values_arrive_as_binary_numbers(harness: Harness):
     assert isinstance(made.arrays["clients.examples"], bytes)
     assert np.frombuffer(made.arrays["clients.examples"], "<f4")[:3].tolist() == [40.0, 77.0, 114.0]
     harness.mount(made)
+
+
+def test_tables_of_clients_that_were_left_are_collected(harness: Harness) -> None:
+    view = harness.mount(workbench_widgets.ClientsView(examples.fedavg_record(4096), measured(4096)))
+    mode = view.get_by_label("Show clients as")
+    meter = harness.page.context.new_cdp_session(harness.page)
+    meter.send("Performance.enable")
+
+    def nodes_after(turns: int) -> int:
+        for _ in range(turns):
+            mode.select_option("table")
+            expect(view.locator("tr[data-client], [role=row][data-client]").first).to_be_visible()
+            mode.select_option("heat")
+        harness.page.evaluate("() => new Promise(done => setTimeout(done, 200))")
+        meter.send("HeapProfiler.collectGarbage")
+        found = {each["name"]: each["value"] for each in meter.send("Performance.getMetrics")["metrics"]}
+        return int(found["Nodes"])
+
+    before = nodes_after(2)
+    assert nodes_after(4) - before < 100  # a table that stays behind has about 600

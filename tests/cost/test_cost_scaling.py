@@ -167,3 +167,35 @@ def test_program_without_clients_is_refused():
     plain = wb.inspect(lambda x: x + 1)(jnp.ones(3))
     with pytest.raises(InspectionError, match=r"which has no clients.*pass the record of a program with a placement"):
         estimate_scaled(plain)
+
+
+def nested(*, clients=8, shares=2):
+    """Pods that every device computes, of clients over a mesh axis."""
+    mesh = wb.make_mesh({"clients": shares, "model": 2}, devices=jax.devices()[: shares * 2])
+
+    @wb.program(placements={"pods": 4, "clients": clients})
+    def rounds(weights, data):
+        def pod(weights, data):
+            def fit(w, rows):
+                return w - 0.1 * jax.grad(lambda w: jnp.mean((rows @ w) ** 2))(w)
+
+            local = wb.broadcast(weights, to="clients")
+            return wb.reduce_mean(wb.map_fn(fit, (local, data), over="clients"), over="clients")
+
+        return wb.reduce_mean(wb.map_fn(pod, (wb.broadcast(weights, to="pods"), data), over="pods"), over="pods")
+
+    data = jax.ShapeDtypeStruct(
+        (4, clients, ROWS, WIDTH), jnp.float32, sharding=NamedSharding(mesh, P(None, "clients"))
+    )
+    return wb.inspect(rounds, mesh=mesh)(jnp.zeros((WIDTH, WIDTH)), data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "actual"),
+    [({"clients": 32}, {"clients": 32}), ({"devices": 8}, {"shares": 4})],
+    ids=["more-clients", "more-devices"],
+)
+def test_clients_inside_pods_are_scaled_where_they_have_a_mesh_axis(changes, actual):
+    estimated, compiled = estimate_scaled(nested(), **changes), nested(**actual)
+    assert flops(estimated.cost) == flops(compiled.cost)
+    assert sent(estimated.cost) == {key: pytest.approx(amount) for key, amount in sent(compiled.cost).items()}

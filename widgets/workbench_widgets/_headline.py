@@ -83,7 +83,9 @@ def _communication(record: ProgramRecord) -> list[dict[str, Any]]:
         return [_figure("no collectives", "The devices do not communicate.", "hlo")]
     first, total = groups[0], sum(group.sent_bytes for group in groups)
     count = f"{len(first.members)} {first.kind}s" if len(first.members) > 1 else f"1 {first.kind}"
-    text = f"{count} of {bytes_text(first.payload_bytes)} over {axes_text(first.axes)}, {first.places}"
+    runs = first.executions
+    often = f" in {count_text(runs)} executions" if runs and runs > len(first.members) else ""
+    text = f"{count} of {bytes_text(first.payload_bytes)}{often} over {axes_text(first.axes)}, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.sources), None)
     tip = "The communication that sends most: payload of one device in one call, and the line that asks for it."
     made = [_figure(text, tip, "hlo", "strong", instruction=next(each.name for each in first.members), line=line)]

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from workbench.cost import CHIPS
+from workbench.cost import CHIPS, scaled_placement
 from workbench.records import ProgramRecord, ScaledCostRecord
 from workbench.render import render_roofline_svg
 
@@ -15,7 +15,7 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
     """The sizes that the sliders offer, and where they stand; None for a program without clients."""
     if not record.plan.placements:
         return None
-    placement = record.plan.placements[0]
+    placement = scaled_placement(record)
     axes = record.mesh.axes if record.mesh is not None else ()
     devices = math.prod(axis.size for axis in axes)
     shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)

@@ -10,4 +10,7 @@ from workbench.cost._operations import (
     nearest_dtype as nearest_dtype,
     predict_operation as predict_operation,
 )
-from workbench.cost._scaling import estimate_scaled as estimate_scaled
+from workbench.cost._scaling import (
+    estimate_scaled as estimate_scaled,
+    scaled_placement as scaled_placement,
+)

@@ -107,6 +107,25 @@ def estimate_scaled(
     )
 
 
+def scaled_placement(record: ProgramRecord) -> PlacementRecord:
+    """The placement whose size and devices an estimate changes.
+
+    The outermost; where no mesh axis carries it, the first inside it that has one, as clients in pods that every device
+    computes.
+
+    Args:
+        record: A program with a placement.
+    """
+    outermost = record.plan.placements[0]
+    if outermost.mesh_axes or record.mesh is None:
+        return outermost
+    axes = {axis.name for axis in record.mesh.axes}
+    for stage in record.plan.walk():
+        if stage.kind == "clients" and stage.placement is not None and stage.placement in axes:
+            return PlacementRecord(name=stage.placement, size=stage.clients, mesh_axes=(stage.placement,))
+    return outermost
+
+
 def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
     if not record.plan.placements:
         message = (
@@ -114,7 +133,7 @@ def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
             "has and where they are: pass the record of a program with a placement."
         )
         raise InspectionError(message)
-    placement = record.plan.placements[0]
+    placement = scaled_placement(record)
     axes = record.mesh.axes if record.mesh is not None else ()
     shares = math.prod(axis.size for axis in axes if axis.name in placement.mesh_axes)
     others = math.prod(axis.size for axis in axes) // shares

@@ -82,6 +82,7 @@ class Playground {
   private readonly askHoldings: () => void;
   private readonly askCode: () => void;
   private queue: Chosen[] = [];
+  private ran = false;
   private parts: readonly HTMLElement[] = [];
   private part = 0;
 
@@ -247,6 +248,8 @@ class Playground {
 
   private draw(): void {
     const running = !this.over;
+    if (this.ran && !running) this.context.say(`The experiment has ${this.context.live<string>("run/status")}`);
+    this.ran = running;
     this.pane.hidden = this.context.live("run/status") === undefined;
     this.begin.disabled = running;
     this.begin.textContent = running ? "Running" : "Run";

@@ -57,6 +57,7 @@ class ClientsPane {
   private readonly tools = h("div", { class: "wb-tools" });
   private readonly summary = h("p", { class: "wb-note wb-summary" });
   private readonly legendBox = h("span", { class: "wb-legendbox" });
+  private tableEnd = new AbortController();
   private readonly place = h("div", { class: "wb-pane" });
   private readonly pins = h("div", { class: "wb-pins" });
   private readonly facts = h("div", {});
@@ -252,6 +253,7 @@ class ClientsPane {
         : null,
     );
     this.tools.hidden = !this.columns.length;
+    this.tableEnd.abort(); // of a table that is replaced nothing is to stay behind
     if (this.mode === "table") return this.drawTable();
     this.table = null;
     if (!this.chart.node.isConnected) replace(this.place, this.chart.node);
@@ -272,6 +274,7 @@ class ClientsPane {
 
   private drawTable(): void {
     const { order, values, columns } = this;
+    this.tableEnd = new AbortController();
     this.table = treeTable({
       label: "Clients, table",
       parent: order.map(() => -1),
@@ -288,7 +291,7 @@ class ClientsPane {
       sort: this.sorting === "client" ? undefined : { key: this.column.key, descending: this.sorting === "down" },
       rowAttributes: (i) => ({ "data-client": String(order[i]) }),
       choose: (i) => this.choose(order[i]),
-      signal: this.context.signal,
+      signal: AbortSignal.any([this.context.signal, this.tableEnd.signal]),
     });
     replace(this.place, this.table.node);
     const at = order.indexOf(this.context.selection.client ?? -1);
