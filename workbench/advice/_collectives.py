@@ -10,6 +10,7 @@ from workbench.records import CollectiveRecord, FindingRecord, GainRecord, Instr
 from workbench.render import bytes_text
 
 _HALVED = {"bf16", "f16"}
+_REARRANGED = {"bitcast", "copy", "reshape", "transpose"}
 _SMALL_BYTES = 1 << 12
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 
@@ -99,9 +100,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
         # Compilers for TPUs take the conversion into the collective: its operand has 16 bits, and its result 32.
         widened = [o for o in origins if dtype_of(o.shape) in _HALVED or _converts_from_half(program, o.name)]
-        users = program.real_users(each.name)
-        narrowed = [u for u in users if dtype_of(u.shape) in _HALVED and _only_converts(program, u)]
-        if not widened and not (users and len(narrowed) == len(users)):
+        if not widened and not _is_narrowed(program, each.name):
             continue
         before = sent(each)
         yield FindingRecord(
@@ -189,12 +188,31 @@ def _converts_from_half(program: Compiled, name: str) -> bool:
     )
 
 
-def _only_converts(program: Compiled, user: InstructionRecord) -> bool:
-    """Whether an instruction is a conversion, alone or fused with rearrangements."""
-    inside = (
-        [i for i in program.module.instructions if i.computation in user.calls] if user.opcode == "fusion" else [user]
-    )
-    return {"convert"} == {i.opcode for i in inside} - {"parameter", "bitcast", "copy", "reshape", "transpose"}
+def _is_narrowed(program: Compiled, value: str) -> bool:
+    """Whether all that reads a value, inside of fusions too, converts it to 16 bits first."""
+    waiting, is_found = [value], False
+    while waiting:
+        name = waiting.pop()
+        users = program.users.get(name, ())
+        if not users:
+            return False
+        for user in users:
+            if user.opcode == "fusion":
+                waiting += _inside(program, user, name)
+            elif user.opcode in _REARRANGED:
+                waiting.append(user.name)
+            elif user.opcode == "convert" and dtype_of(user.shape) in _HALVED:
+                is_found = True
+            else:
+                return False
+    return is_found
+
+
+def _inside(program: Compiled, fusion: InstructionRecord, operand: str) -> list[str]:
+    """The parameters of a fusion that an operand is given for."""
+    places = {f" parameter({at})" for at, name in enumerate(fusion.operands) if name == operand}
+    inside = [i.name for i in program.module.instructions if i.computation in fusion.calls and i.opcode == "parameter"]
+    return [name for name in inside if any(place in program.lines.get(name, "") for place in places)]
 
 
 def _name(each: CollectiveRecord) -> str:

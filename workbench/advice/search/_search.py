@@ -353,7 +353,7 @@ class Search:
         """Compiles choices for CPU devices, the most promising first, until no other one promises more than the best.
 
         A plan is optimistic: it misses the collectives of reshardings that the partitioner does in another way. So the
-        choice that looks best is compiled, ranked again, and so on, in turn with those that differ most from all before.
+        choice that looks best is compiled, ranked again, and so on, in turn with others that the plan may underrate.
         """
         since, best = 0, (True, math.inf)
         self._until = until
@@ -377,19 +377,38 @@ class Search:
                 self._found(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: by turns the best of those left as planned, and the most different one."""
+        """The next choice to compile: by turns the best as planned, the best as corrected, and the most different."""
         left = [s for s in self.best(len(self._known)) if s not in self._tried]
         left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
-        if not left or len(self._tried) % 3:
+        turn = len(self._tried) % 3
+        if not left or turn == 0:
             return left[0] if left else None
+        if turn == 1 and self._on_cpu:
+            return min(left, key=self._corrected)
         limit = self.rank_of(left[0])
         near = [specs for specs in left if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]
-        return max(near, key=lambda specs: min(self._difference(specs, other) for other in self._tried))
+        return max(near, key=lambda specs: min((self._difference(specs, other) for other in self._tried), default=0))
+
+    def _corrected(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
+        """The planned rank, times what the plan missed of the most similar choice that was compiled."""
+        nearest = min(self._on_cpu, key=lambda other: self._difference(specs, other))
+        found, planned = self._on_cpu[nearest].seconds, self._known[nearest].seconds
+        over, seconds = self.rank_of(specs)
+        return over, seconds * (found / planned if found and planned else 1.0)
 
     def _plan_around(self, specs: tuple[Spec, ...]) -> None:
-        """Plans every change of one group of a choice that proved good."""
+        """Plans every change of one group of a choice that proved good, alone and with what follows by propagation."""
         with contextlib.suppress(_StopSearch):
             self._step(specs)
+            opened = [None if not any(spec) and g.locked is None else spec for g, spec in self._paired(specs)]
+            for at, (group, spec) in enumerate(self._paired(specs)):
+                if any(spec) or group.locked is not None or self._is_small(group):
+                    continue
+                for other in candidates(group.shape, self.program.axes)[1:]:
+                    self._try(_with(opened, at, other), "")
+
+    def _paired(self, specs: tuple[Spec, ...]) -> Iterator[tuple[Group, Spec]]:
+        return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
         """The best of those rehearsed, those that may fit after all, the best as planned; then those with a name."""
