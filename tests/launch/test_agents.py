@@ -55,7 +55,7 @@ PLACES = ["here", "threads", *(pytest.param(name, marks=pytest.mark.slow) for na
 def test_agent_finds_the_way_over_the_lake(agent, place):
     run = run_agent(agent, place, **OPTIONS)
     assert [step for step, _ in run.curve] == list(range(0, 701, 100))
-    assert found_the_way(run)
+    assert found_the_way(run), run.curve
     assert run.counts["sampled"] == 700 * 64 <= 8 * run.counts["inserted"]
 
 
@@ -68,7 +68,7 @@ def test_agent_with_a_network_of_flax_finds_the_way_over_the_lake(place):
         episodes=1, longest=30,
     )  # fmt: skip
     run = run_agent(agent, place, **OPTIONS)
-    assert found_the_way(run)
+    assert found_the_way(run), run.curve
     assert sorted(run.params) == ["hidden", "out"]
 
 
