@@ -8,6 +8,7 @@ test.each([
   [16, 705, 240],
   [8, 760, 470],
   [3, 705, 240],
+  [8, 370, 160],
 ])("cards of %i devices on a stage of %i by %i do not overlap", (count, width, height) => {
   const { places, cardWidth } = layout(count, { width, height });
   const hidden = places.flatMap(([x, y], i) =>

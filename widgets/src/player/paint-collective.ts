@@ -18,6 +18,8 @@ export interface Layout {
   /** The middle of each device's card. */
   places: [number, number][];
   cardWidth: number;
+  /** Whether they are in two rows. */
+  rows: boolean;
 }
 
 function overlap(places: readonly [number, number][]): boolean {
@@ -34,19 +36,21 @@ export function layout(count: number, { width, height }: Stage): Layout {
     const angle = (2 * Math.PI * i) / count - Math.PI / 2;
     return [width / 2 + rx * Math.cos(angle), height / 2 + ry * Math.sin(angle)];
   });
-  if (!overlap(round)) return { places: round, cardWidth: CARD.width };
+  if (!overlap(round)) return { places: round, cardWidth: CARD.width, rows: false };
   const columns = Math.ceil(count / 2);
   const apart = width / columns;
+  const away = Math.max(ry, height / 2 - CARD.height / 2 - 8);
   const rows = Array.from({ length: count }, (_, i): [number, number] => {
     const column = i < columns ? i : count - 1 - i;
-    return [(column + 0.5) * apart, height / 2 + (i < columns ? -ry : ry)];
+    return [(column + 0.5) * apart, height / 2 + (i < columns ? -away : away)];
   });
-  return { places: rows, cardWidth: Math.min(CARD.width, apart - 12) };
+  return { places: rows, cardWidth: Math.min(CARD.width, apart - 12), rows: true };
 }
 
 export class CollectivePainter {
   private readonly places: [number, number][];
   private readonly cardWidth: number;
+  private readonly rows: boolean;
 
   constructor(
     private readonly pen: CanvasRenderingContext2D,
@@ -54,9 +58,10 @@ export class CollectivePainter {
     private readonly ink: Ink,
     private readonly size: Stage,
   ) {
-    const { places, cardWidth } = layout(collective.devices.length, size);
+    const { places, cardWidth, rows } = layout(collective.devices.length, size);
     this.places = places;
     this.cardWidth = cardWidth;
+    this.rows = rows;
   }
 
   paint(moment: number): void {
@@ -94,7 +99,8 @@ export class CollectivePainter {
     const all = bytesPerLink(collective.steps, collective.steps.length);
     const now = bytesPerLink(collective.steps, done);
     const top = Math.max(...all.values(), 1);
-    const few = all.size <= 2 * this.places.length;
+    const between = Math.abs(this.places[0][1] - this.places[this.places.length - 1][1]) - CARD.height;
+    const few = all.size <= 2 * this.places.length && !(this.rows && between < 56); // else the labels hide one another
     for (const [link, whole] of all) {
       const [from, to] = link.split(">").map((each) => this.places[Number(each)]);
       const sent = now.get(link) ?? 0;
@@ -108,7 +114,11 @@ export class CollectivePainter {
       pen.globalAlpha = 1;
       if (!few) continue;
       const [x, y] = [0.42 * from[0] + 0.58 * to[0], 0.42 * from[1] + 0.58 * to[1]];
-      const inner = { x: x + (this.size.width / 2 - x) * 0.16, y: y + (this.size.height / 2 - y) * 0.16 };
+      const middle = this.size.height / 2;
+      const inRow = this.rows && from[1] === to[1]; // the gap between two cards is too narrow for it
+      const inner = inRow
+        ? { x: (from[0] + to[0]) / 2, y: y + Math.sign(middle - y) * (CARD.height / 2 + 10) }
+        : { x: x + (this.size.width / 2 - x) * 0.16, y: y + (middle - y) * 0.16 };
       this.text(
         `${formatBytes(sent)} of ${formatBytes(whole)}`,
         inner.x,
