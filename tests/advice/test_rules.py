@@ -420,6 +420,13 @@ def test_data_parallel_step_of_a_module_is_advised_to_donate_and_nothing_else(me
     assert {f.rule for f in found} <= {"missing donation", "large replicated array"}
 
 
+def test_spec_for_a_parameter_of_a_module_is_verified(mesh):
+    nnx = pytest.importorskip("flax.nnx")
+    model, x = nnx.Linear(256, 512, rngs=nnx.Rngs(0)), placed(mesh, jnp.ones((16, 256)), "data")
+    findings = wb.advise(nnx.jit(lambda model, x: model(x)))(model, x).findings
+    assert next(f for f in findings if f.rule == "large replicated array").is_verified
+
+
 def shard_mapped(fn, mesh, in_specs, out_specs):
     return jax.jit(jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs))
 

@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -225,6 +225,17 @@ def _written_again(fn: Callable) -> Callable:
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
 
 
+def _as_written(specs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Specs by the names that the user writes, where a record names leaves by position: `[0].down.kernel`."""
+    arguments = list(dict.fromkeys(re.split(r"[\[.]", name, maxsplit=1)[0] for name in names))
+    made = {}
+    for path, spec in specs.items():
+        found = re.match(r"\[(\d+)\](.*)", path)
+        known = f"{arguments[int(found[1])]}{found[2]}" if found and int(found[1]) < len(arguments) else path
+        made[known if known in names else path] = spec
+    return made
+
+
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
     """Compiles variants of a traced call: donated arguments, other specs, another chunk, narrower collectives."""
 
@@ -251,7 +262,7 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
             return traced.inspect(**{**options, "chunk_size": chunk_size})
         if specs is not None:
             given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
-            return traced.try_specs(specs, **given).after
+            return traced.try_specs(_as_written(specs, traced._call.names), **given).after
         fn = _donating(traced.fn, donate)
         with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
