@@ -92,10 +92,13 @@ def at_top_level() -> bool:
     return _core.trace_state_clean()
 
 
-def are_live_arrays(tree: object) -> bool:
-    """Whether every leaf is an array with values: not a tracer, not deleted, and nothing that becomes an array."""
+_is_deleted = _Array.is_deleted
+
+
+def live_arrays(tree: object) -> list[jax.Array] | None:
+    """The leaves, if all are arrays with values: no tracers, not deleted, and nothing that only becomes an array."""
     leaves = jax.tree.leaves(tree)  # without a loop in Python: every call of a compiled program passes here
-    return set(map(type, leaves)) == {_Array} and not any(map(_Array.is_deleted, leaves))
+    return leaves if set(map(type, leaves)) == {_Array} and not any(map(_is_deleted, leaves)) else None
 
 
 def backend_started() -> bool:

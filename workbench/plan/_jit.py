@@ -119,7 +119,7 @@ class Jitted:
         self._plain = jax.jit(plain, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _jax_compat.at_top_level() and not listeners() and _jax_compat.are_live_arrays((args, kwargs)):
+        if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
             return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at
         refuse_deleted("jit", (args, kwargs))
         args, kwargs = _hidden((args, kwargs))

@@ -1,5 +1,7 @@
 """`reduce_sum`, `reduce_max`, `reduce_min`: one row per client becomes a value at the server."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -123,6 +125,8 @@ def reduce_leaves(operation: str, x: Any, over: str | None, where: Any, accumula
             operands,
             over=outer[0].name,
         )
+    if where is None and _is_eager(x, placement):
+        return _compiled(operation, over, placement, accumulator)(x)
     leaves, structure = as_arrays(operation, "x", x)
     check_clients(operation, "x", structure.hidden(leaves), placement)
     layout = find_layout(placement)
@@ -135,6 +139,25 @@ def reduce_leaves(operation: str, x: Any, over: str | None, where: Any, accumula
         alone = layout is None and _jax_compat.at_top_level()
         results = (_compiled_present if alone else _reduce_present)(leaves, mask, operation, placement, accumulator)
     return structure.unflatten(results)
+
+
+def _is_eager(x: Any, placement: Placement) -> bool:
+    """Whether a reduction runs now, on arrays of the right length that no mesh spreads: nothing is left to check."""
+    if not _jax_compat.at_top_level() or find_layout(placement) is not None:
+        return False
+    leaves = _jax_compat.live_arrays(x)
+    return leaves is not None and {leaf.shape[:1] for leaf in leaves} == {(placement.size,)}
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(operation: str, over: str | None, placement: Placement, accumulator: Any) -> Callable:
+    """A whole reduction in one call of a compiled function: eagerly, each of its steps would be dispatched alone."""
+
+    def reduce(x: Any) -> Any:
+        return reduce_leaves(operation, x, over, None, accumulator)
+
+    reduce.__name__ = operation
+    return jax.jit(reduce)
 
 
 def _bind_leaf(operation: str, x: Any, placement: Placement, layout: Layout | None, accumulator: Any) -> Any:
