@@ -21,7 +21,6 @@ WorkbenchError
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 
 class WorkbenchError(Exception):
@@ -80,7 +79,7 @@ class EngineError(WorkbenchError, RuntimeError):
     """
 
     def __init__(
-        self, message: str, *, stage: str | None = None, client: int | str | None = None, run: Any = None
+        self, message: str, *, stage: str | None = None, client: int | str | None = None, run: object = None
     ) -> None:
         super().__init__(message)
         self.stage = stage
@@ -99,7 +98,7 @@ class NodeTimeoutError(NodeError, TimeoutError):
 class RoundError(EngineError):
     """A round of a `Run` failed; `run.state` is that of the last finished round, `__cause__` the original exception."""
 
-    def __init__(self, message: str, *, round: int, run: Any) -> None:
+    def __init__(self, message: str, *, round: int, run: object) -> None:
         super().__init__(message)
         self.round = round
         self.run = run

@@ -26,7 +26,7 @@ _MOST_LINES = 60
 _LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edges": (), "values": (), "timeline": ()}
 
 
-def assert_collectives(program: Any, expected: Mapping[str, Mapping[str, float]]) -> None:
+def assert_collectives(program: object, expected: Mapping[str, Mapping[str, float]]) -> None:
     """Fails unless a program executes exactly these collectives per call.
 
     Args:
@@ -70,7 +70,7 @@ def _difference(key: tuple[str, str], count: float, total: float | None, found: 
     return "\n".join(lines)
 
 
-def assert_peak_memory(program: Any, at_most: int | str) -> None:
+def assert_peak_memory(program: object, at_most: int | str) -> None:
     """Fails if a program needs more memory per device than that, as the compiler planned it.
 
     Args:
@@ -97,7 +97,7 @@ def assert_peak_memory(program: Any, at_most: int | str) -> None:
         raise AssertionError(message)
 
 
-def assert_flops(program: Any, expected: float, *, rtol: float = 0.0) -> None:
+def assert_flops(program: object, expected: float, *, rtol: float = 0.0) -> None:
     """Fails unless a program executes this many FLOPs of products and convolutions per device and call.
 
     Args:
@@ -180,7 +180,7 @@ def shortened(record: Record) -> Any:
     return record.replace(**changes)
 
 
-def _shortened(value: Any) -> Any:
+def _shortened(value: object) -> Any:
     if isinstance(value, Record):
         return shortened(value)
     if isinstance(value, tuple):

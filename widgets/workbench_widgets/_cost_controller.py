@@ -16,7 +16,7 @@ class CompileFor(Protocol):
     """Compiles the program that is shown for another machine; stops once `cancel` is set."""
 
     def __call__(
-        self, target: str, *, order: Any, progress: Callable[[str, float], None], cancel: threading.Event
+        self, target: str, *, order: object, progress: Callable[[str, float], None], cancel: threading.Event
     ) -> ProgramRecord:
         """The program as the compiler of `target` makes it."""
         ...

@@ -205,7 +205,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
     def _listen(self, monitor: Monitor) -> Any:
         me = weakref.ref(self)
 
-        def arrived(_sample: Any) -> None:
+        def arrived(_sample: object) -> None:
             if (explorer := me()) is not None and explorer.is_open and explorer.monitor is not None:
                 explorer.update_live(**_prefixed(devices_state(tuple(explorer.monitor.history()))))
 

@@ -74,12 +74,12 @@ def plain_state(widget: "WorkbenchWidget") -> dict[str, Any]:
     return shorten_paths(_plain({name: getattr(widget, name) for name in SHARED}))
 
 
-def _inert(value: Any) -> str:
+def _inert(value: object) -> str:
     """JSON for a script element: a "<" could end it early or open a comment in it; as an escape it cannot."""
     return json.dumps(value).replace("<", "\\u003c")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"wb-base64": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, Mapping):

@@ -116,7 +116,7 @@ class LaunchView(WorkbenchWidget):
     def _states(self) -> tuple[NodeStateRecord, ...]:
         return () if isinstance(self._record, ProgramGraphRecord) else self._record.states
 
-    def _chosen(self, _change: Any) -> None:
+    def _chosen(self, _change: object) -> None:
         if isinstance(self._record, LaunchedRecord):
             self.update_live(chosen=self._of_chosen(self._record))
 

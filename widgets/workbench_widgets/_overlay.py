@@ -78,7 +78,7 @@ def _plain(record: Record) -> dict[str, Any]:
     return _bare(record.to_dict())
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _bare(held) for name, held in value.items() if name not in ("record", "version")}
     return [_bare(item) for item in value] if isinstance(value, list) else value

@@ -17,7 +17,7 @@ from workbench_widgets._base import WorkbenchWidget
 _NARROW = 560
 
 
-def for_both_widths(render: Callable[..., Markup], record: Any) -> list[str]:
+def for_both_widths(render: Callable[..., Markup], record: object) -> list[str]:
     """A picture for wide and one for narrow pages, where a wide one would shrink until its words cannot be read."""
     return [str(render(record)), str(render(record, width=_NARROW))]
 

@@ -62,7 +62,7 @@ class RunController(WorkbenchWidget):
         self.followed = run
         me = weakref.ref(self)
 
-        def finished(_run: Any, _record: RoundRecord) -> None:
+        def finished(_run: object, _record: RoundRecord) -> None:
             if (view := me()) is not None:
                 view.refresh()
 

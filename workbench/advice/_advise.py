@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from workbench.advice._chunks import chunk_size as chunk_size_rule, small_chunks
 from workbench.advice._collectives import (
@@ -62,7 +61,7 @@ def advise_record(
     recompile: Recompile | None = None,
     planner: SearchProgram | None = None,
     fn: Callable | None = None,
-    chunk_size: Any = "auto",
+    chunk_size: object = "auto",
     at_most: int = 20,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,

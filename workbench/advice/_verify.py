@@ -175,13 +175,13 @@ def _same_work(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and abs(after - before) <= 0.01 * max(before, 1.0)
 
 
-def chunk_of(traced: Any, options: dict[str, Any]) -> Any:
+def chunk_of(traced: object, options: dict[str, Any]) -> Any:
     """The chunk size that a traced call is compiled with: a number, "auto", a function, or None for all clients."""
     call = getattr(traced, "_call", None)
     return options.get("chunk_size", getattr(call, "chunk_size", "auto"))
 
 
-def planner_of(traced: Any, options: dict[str, Any]) -> SearchProgram | None:
+def planner_of(traced: object, options: dict[str, Any]) -> SearchProgram | None:
     """What prices a traced call with other specs; None without a mesh of several devices, or where it cannot be."""
     call = getattr(traced, "_call", None)
     if not isinstance(call, Call):

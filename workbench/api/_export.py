@@ -113,7 +113,7 @@ def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
     return LoadedProgram(*unpack(bytes(data) if isinstance(data, bytes | bytearray) else _read(data)))
 
 
-def _read(path: Any) -> bytes:
+def _read(path: object) -> bytes:
     """The content of a regular file: a device or a pipe would have no end."""
     if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
         if not Path(path).exists() or Path(path).is_file():

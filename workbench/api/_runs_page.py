@@ -51,7 +51,7 @@ class _Ended:
 
     resume = stop = pause
 
-    def subscribe(self, callback: Any) -> Any:
+    def subscribe(self, callback: object) -> Any:
         """Nobody will be called."""
         return lambda: None
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
 
 
-def show_thing(x: Any, *, view: str | None = None, **options: Any) -> None:
+def show_thing(x: object, *, view: str | None = None, **options: Any) -> None:
     """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
     render.register_treescope()  # if somebody has loaded it: our records then fold out there too
     if isinstance(x, DeviceMonitor | Run | launch.Launched):
@@ -115,7 +115,7 @@ def player_of(traced: "Traced", fn: Callable, args: Any) -> Any:
     return workbench_widgets.PlayerView(played, compiled)
 
 
-def _runs_view(x: Any) -> Any:
+def _runs_view(x: object) -> Any:
     """Several runs over one another; those that have not ended are read again while somebody watches."""
     import workbench_widgets
 

@@ -25,7 +25,7 @@ from workbench.records import ComparisonRecord, Record
 _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
 
 
-def is_program(x: Any) -> bool:
+def is_program(x: object) -> bool:
     """Whether `x` is a function to be called with arguments, and not an array, a record or a module of arrays."""
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
         return False
@@ -104,11 +104,11 @@ def compare(*programs: Any) -> ComparisonRecord:
     return compare_records(*[x if is_program(x) else record_of_thing(x, "compare") for x in programs])
 
 
-def _is_linen(x: Any) -> bool:
+def _is_linen(x: object) -> bool:
     return any(kind.__module__ == "flax.linen.module" for kind in type(x).__mro__)
 
 
-def _fact(x: Any) -> str:
+def _fact(x: object) -> str:
     if _is_linen(x):
         return "is a linen module, which holds no arrays itself (its variables are what `model.init(...)` returns)"
     leaves = jax.tree.leaves(x)
@@ -116,11 +116,11 @@ def _fact(x: Any) -> str:
     return f"holds no array ({len(leaves)} leaves of the types {', '.join(kinds)})" if leaves else "holds no array"
 
 
-def _lowers(x: Any) -> bool:
+def _lowers(x: object) -> bool:
     return callable(getattr(x, "lower", None)) and not isinstance(x, str | bytes)
 
 
-def _arrays_in(x: Any) -> dict[str, Any] | Any:
+def _arrays_in(x: object) -> dict[str, Any] | Any:
     """The arrays of a pytree: as it is where all leaves are arrays, else without those that are none."""
     try:
         found, structure = jax.tree_util.tree_flatten_with_path(x)
@@ -137,5 +137,5 @@ def _arrays_in(x: Any) -> dict[str, Any] | Any:
         return {jax.tree_util.keystr(path): leaf for path, leaf in found if _is_array(leaf)}
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)

@@ -186,7 +186,7 @@ class Traced:
         monitor: DeviceMonitor | None = None,
         run: RunRecord | None = None,
         timeline: TimelineRecord | None = None,
-        runs: Any = None,
+        runs: object = None,
         dock: Literal["right"] | None = None,
         **options: Unpack[InspectOptions],
     ) -> Any:
@@ -641,7 +641,7 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
 
 
 @options_of(Traced.inspect)
-def inspect(x: Any, **options: Unpack[InspectOptions]) -> Any:
+def inspect(x: object, **options: Unpack[InspectOptions]) -> Any:
     """Reads a program without running it, or a mesh, arrays, a compiled program, HLO or StableHLO text, files of these.
 
     `inspect(fn, target="v5e:4x4")(*args)` is `trace(fn)(*args).inspect(target="v5e:4x4")`.
@@ -673,7 +673,7 @@ def inspect(x: Any, **options: Unpack[InspectOptions]) -> Any:
 
 
 @options_of(Traced.show)
-def show(x: Any, **options: Unpack[ShowOptions]) -> Any:
+def show(x: object, **options: Unpack[ShowOptions]) -> Any:
     """Displays a program, mesh, array, pytree, record, run or launched program: live in a notebook, else as text.
 
     `show(fn)(*args)` is `trace(fn)(*args).show()`. A display never ends the cell: if the live view cannot be made, the
@@ -699,7 +699,7 @@ def show(x: Any, **options: Unpack[ShowOptions]) -> Any:
 
 
 @options_of(Traced.explore)
-def explore(x: Any, **options: Unpack[ExploreOptions]) -> Any:
+def explore(x: object, **options: Unpack[ExploreOptions]) -> Any:
     """All views of a program in one widget: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
 
     Args:
@@ -717,7 +717,7 @@ def explore(x: Any, **options: Unpack[ExploreOptions]) -> Any:
 
 
 @options_of(Traced.why)
-def why(x: Any, **options: Unpack[WhyOptions]) -> Any:
+def why(x: object, **options: Unpack[WhyOptions]) -> Any:
     """Why a program communicates: `why(fn)(*args)` is `trace(fn)(*args).why()`.
 
     Args:

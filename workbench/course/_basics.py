@@ -24,7 +24,7 @@ from workbench.mesh import make_mesh
 
 
 @exercise("00.1", "the squared length of a pytree")
-def squared_length(answer: Any) -> str:
+def squared_length(answer: object) -> str:
     tree = {"w": jnp.arange(6.0).reshape(2, 3), "rest": [jnp.ones(4), {"b": jnp.float32(3)}]}
     hint = "Sum the squares of every leaf, then add the leaves: `jax.tree.leaves` or `jax.tree.reduce`."
     expect_values(called(answer, tree), 55 + 4 + 9, hint)
@@ -43,7 +43,7 @@ def running_mean(answer: Any) -> str:
 
 
 @exercise("00.3", "one gradient per example")
-def gradient_per_example(answer: Any) -> str:
+def gradient_per_example(answer: object) -> str:
     w, x, y = jnp.array([1.0, -1.0]), jnp.array([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0]]), jnp.array([0.0, 1.0, -1.0])
     expected = 2 * (np.asarray(x) @ np.asarray(w) - np.asarray(y))[:, None] * np.asarray(x)
     hint = "`jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))`: the weights are shared, examples and targets are not."
@@ -52,21 +52,21 @@ def gradient_per_example(answer: Any) -> str:
 
 
 @exercise("00.4", "the shard of an array on one device")
-def shard_shape(answer: Any) -> str:
+def shard_shape(answer: object) -> str:
     hint = "Divide dimension 0 by the size of `clients` (4) and dimension 1 by that of `model` (2)."
     expect_values(several(answer, 3, "the shape of one shard"), (8, 12, 5), hint)
     return "each named axis divides its dimension."
 
 
 @exercise("01.1", "does another weight change the plan, or the collectives?")
-def equal_weights(answer: Any) -> str:
+def equal_weights(answer: object) -> str:
     if any(bool(changed) for changed in several(answer, 2, "does the plan change, do the collectives change")):
         wrong("weights are values, not structure. Compare the operations of both plans, and the kinds of collectives.")
     return "weights are values; the same stages and the same all-reduce run."
 
 
 @exercise("01.2", "the bytes of the all-reduce for 640 clients")
-def bytes_of_640(answer: Any) -> str:
+def bytes_of_640(answer: object) -> str:
     parameters = 64 * 32 + 32 + 32 * 10 + 10
     hint = "Each device first sums its own clients: count the parameters once, the loss, and the sum of the weights."
     expect_number(answer, 4 * (parameters + 2), hint, rtol=0.002)
@@ -74,7 +74,7 @@ def bytes_of_640(answer: Any) -> str:
 
 
 @exercise("01.3", "a round for a linear model that sends at most 4 KiB")
-def small_round(answer: Any) -> str:
+def small_round(answer: object) -> str:
     random = np.random.default_rng(0)
     w, x = random.normal(size=256).astype("float32"), random.normal(size=(64, 20, 256)).astype("float32")
     y = random.normal(size=(64, 20)).astype("float32")
@@ -91,7 +91,7 @@ def small_round(answer: Any) -> str:
 
 
 @exercise("02.1", "the variance over clients with two reductions")
-def variance(answer: Any) -> str:
+def variance(answer: object) -> str:
     for x in ([0.0, 1.0, 2.0, 3.0], [5.0, -1.0, 4.0, 0.5]):
         expect_values(called(answer, jnp.array(x)), np.var(x), "The variance is E[x²] − (E[x])².")
     found = len(stages(plan_of(answer, jnp.arange(4.0)), "reduce"))
@@ -101,7 +101,7 @@ def variance(answer: Any) -> str:
 
 
 @exercise("02.2", "the share of clients above a threshold, for 4 bytes a client")
-def share_above(answer: Any) -> str:
+def share_above(answer: object) -> str:
     x = jnp.array([0.1, 0.9, 0.7, 0.4])
     for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0)):
         expect_values(called(answer, x, jnp.float32(threshold)), expected, "Compare at the client, average 0 and 1.")
@@ -128,7 +128,7 @@ def captured(answer: Any) -> str:
 
 
 @exercise("03.3", "the gradient of a mean loss, written by hand")
-def gradient_by_hand(answer: Any) -> str:
+def gradient_by_hand(answer: object) -> str:
     w, x = jnp.array([1.0, -2.0]), jnp.array([[1.0, 0.0], [2.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
     expected = (2 * np.asarray(x) * (np.asarray(x) @ np.asarray(w))[:, None]).mean(0)
     hint = "Each client's loss is (x·w)², with the gradient 2 x (x·w); the gradient of the mean is their mean."

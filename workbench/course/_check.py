@@ -34,7 +34,7 @@ class Grade:
         return f"{'✓' if self.right else '…'} {self.exercise}: {self.message}"
 
 
-def check(exercise: str, answer: Any, *evidence: Any) -> Grade:
+def check(exercise: str, answer: object, *evidence: Any) -> Grade:
     """Grades the answer to an exercise of the course.
 
     A function is called, traced and, where the exercise limits communication, compiled: the grade covers its values,

@@ -48,14 +48,14 @@ def number(answer: Any, what: str) -> float:
         wrong(f"{what} should be one number; you gave a {type(answer).__name__}.")
 
 
-def expect_number(answer: Any, expected: float, hint: str, *, what: str = "your answer", rtol: float = 1e-3) -> None:
+def expect_number(answer: object, expected: float, hint: str, *, what: str = "your answer", rtol: float = 1e-3) -> None:
     """One number, within a relative tolerance."""
     found = number(answer, what)
     if not math.isclose(found, expected, rel_tol=rtol, abs_tol=1e-9):
         wrong(f"{what} is {found:g}. {hint}")
 
 
-def expect_values(found: Any, expected: Any, hint: str, *, atol: float = 1e-4) -> None:
+def expect_values(found: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
     """An array of the same shape with the same values."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
@@ -65,14 +65,14 @@ def expect_values(found: Any, expected: Any, hint: str, *, atol: float = 1e-4) -
         wrong(f"the values differ from the expected ones by up to {worst:.3g}. {hint}")
 
 
-def several(answer: Any, count: int, what: str) -> Sequence[Any]:
+def several(answer: object, count: int, what: str) -> Sequence[Any]:
     """The answer as a pair, a triple, and so on."""
     if isinstance(answer, str) or not isinstance(answer, Iterable) or len(answer := tuple(answer)) != count:
         wrong(f"the answer should be {count} values: {what}.")
     return answer
 
 
-def called(function: Any, *args: Any) -> Any:
+def called(function: object, *args: Any) -> Any:
     """The student's function, called; its own errors become a hint."""
     if not callable(function):
         wrong(f"the answer should be a function; you gave a {type(function).__name__}.")

@@ -1,7 +1,5 @@
 """Exercises of notebooks 12, 13 and 24: Byzantine clients, privacy, compression, stragglers, attacks."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +18,13 @@ from workbench.course._grading import (
 
 
 @exercise("12.1", "the Byzantine clients that a median of 32 tolerates")
-def tolerated(answer: Any) -> str:
+def tolerated(answer: object) -> str:
     expect_number(answer, 15, "The median belongs to the honest while they are more than half.")
     return "fewer than half; heterogeneity lowers it in practice."
 
 
 @exercise("12.2", "why noise around a compressor with memory is refused")
-def refused_memory(answer: Any) -> str:
+def refused_memory(answer: object) -> str:
     if not isinstance(answer, Exception):
         wrong("the answer should be the exception: `except ValueError as error: answer = error`.")
     if "memory" not in str(answer):
@@ -35,7 +33,7 @@ def refused_memory(answer: Any) -> str:
 
 
 @exercise("12.3", "bits per number and numbers per word for 8 bits and 32 clients")
-def packed_bits(answer: Any) -> str:
+def packed_bits(answer: object) -> str:
     bits, numbers = several(answer, 2, "bits per number, numbers per word of 32 bits")
     expect_number(bits, 13, "A sum over 32 clients needs log2(32) = 5 bits more.", what="the number of bits")
     expect_number(numbers, 2, "How many times do these bits fit into 32?", what="the count per word")
@@ -43,7 +41,7 @@ def packed_bits(answer: Any) -> str:
 
 
 @exercise("12.4", "clip an update to a norm")
-def clip_update(answer: Any) -> str:
+def clip_update(answer: object) -> str:
     long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
     found = called(answer, long, 1.0)
     expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
@@ -53,7 +51,7 @@ def clip_update(answer: Any) -> str:
 
 
 @exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
-def trimmed_by_three(answer: Any) -> str:
+def trimmed_by_three(answer: object) -> str:
     x = jnp.array([3.0, -40.0, 1.0, 2.0, 5.0, 4.0, 90.0, 0.0])
     expect_values(called(answer, x), 15 / 6, "Take the smallest and the largest from the sum, and divide by six.")
     plan = plan_of(answer, x)
@@ -65,7 +63,7 @@ def trimmed_by_three(answer: Any) -> str:
 
 
 @exercise("13.1", "pairs of late workers that repetition and the code do not survive")
-def fatal_pairs(answer: Any) -> str:
+def fatal_pairs(answer: object) -> str:
     repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
     expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
     if float(code) != 0:
@@ -74,19 +72,19 @@ def fatal_pairs(answer: Any) -> str:
 
 
 @exercise("13.2", "the workers that take part in the gradient of a coded product")
-def workers_in_gradient(answer: Any) -> str:
+def workers_in_gradient(answer: object) -> str:
     expect_number(answer, 7, "Whose block of the result was used?")
     return "only the seven whose answers were used."
 
 
 @exercise("13.3", "the gain of coded shuffling for n = 6 and α = 1/2")
-def shuffle_gain(answer: Any) -> str:
+def shuffle_gain(answer: object) -> str:
     expect_number(answer, 4, "(α + 1/n) γ with γ = n.")
     return "each message serves four workers."
 
 
 @exercise("13.4", "decode seven blocks from any seven of ten answers")
-def decode_blocks(answer: Any) -> str:
+def decode_blocks(answer: object) -> str:
     random = np.random.default_rng(4)
     generator, blocks = random.normal(size=(10, 7)), random.normal(size=(7, 3, 2))
     for late in ([0, 1, 2], [3, 5, 9], [8]):
@@ -101,7 +99,7 @@ def decode_blocks(answer: Any) -> str:
 
 
 @exercise("24.1", "an input, reconstructed from the gradient of a linear layer")
-def reconstruct(answer: Any) -> str:
+def reconstruct(answer: object) -> str:
     random = np.random.default_rng(3)
     x, w, b = random.normal(size=6), random.normal(size=(6, 4)), random.normal(size=4)
     grad_w, grad_b = jax.grad(lambda w, b: ((x @ w + b) ** 2).sum(), argnums=(0, 1))(jnp.asarray(w), jnp.asarray(b))
@@ -111,7 +109,7 @@ def reconstruct(answer: Any) -> str:
 
 
 @exercise("24.2", "pairwise masks that cancel in the sum")
-def pairwise_masks(answer: Any) -> str:
+def pairwise_masks(answer: object) -> str:
     masks = np.asarray(called(answer, jax.random.key(0), 5, 16))
     if masks.shape != (5, 16):
         wrong(f"the masks have the shape {masks.shape}; expected (5, 16), one row per client.")
@@ -125,6 +123,6 @@ def pairwise_masks(answer: Any) -> str:
 
 
 @exercise("24.3", "noise in the mean: local over central differential privacy")
-def local_over_central(answer: Any) -> str:
+def local_over_central(answer: object) -> str:
     expect_number(answer, 10.0, "Central: z C / n. Local: each adds z C, so the mean has z C / √n. Here n = 100.")
     return "√n: the price of not trusting the server."

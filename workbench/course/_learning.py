@@ -11,7 +11,7 @@ from workbench.course._grading import called, exercise, expect_number, expect_va
 
 
 @exercise("08.1", "a server step with momentum")
-def server_momentum(answer: Any) -> str:
+def server_momentum(answer: object) -> str:
     params, momentum = jnp.array([1.0, 2.0]), jnp.zeros(2)
     for update in (jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])):
         params, momentum = several(called(answer, params, momentum, update), 2, "parameters, momentum")
@@ -21,7 +21,7 @@ def server_momentum(answer: Any) -> str:
 
 
 @exercise("08.2", "the mean by images and the mean by clients")
-def two_means(answer: Any) -> str:
+def two_means(answer: object) -> str:
     by_images, by_clients = several(answer, 2, "weighted by images, one vote each")
     expect_number(by_images, 0.9, "90 of 100 images push by 1.", what="the mean by images")
     expect_number(by_clients, 0.5, "Both clients count alike.", what="the mean by clients")
@@ -29,7 +29,7 @@ def two_means(answer: Any) -> str:
 
 
 @exercise("08.3", "hold a fifth of a client's images out")
-def hold_out(answer: Any) -> str:
+def hold_out(answer: object) -> str:
     x, y = np.arange(50.0)[:, None], np.arange(50) % 10
     (train_x, train_y), (test_x, test_y) = several(called(answer, x, y), 2, "(x, y) to train, (x, y) to test")
     if set(np.ravel(train_x)) & set(np.ravel(test_x)):
@@ -44,13 +44,13 @@ def hold_out(answer: Any) -> str:
 
 
 @exercise("09.1", "where FedAvg converges with one local step")
-def one_local_step(answer: Any) -> str:
+def one_local_step(answer: object) -> str:
     expect_number(answer, -11 / 14, "With one step the clients' weights are their curvatures.", rtol=0.01)
     return "one step per round is gradient descent, and gradient descent does not drift."
 
 
 @exercise("09.2", "where FedProx converges")
-def prox_rest(answer: Any) -> str:
+def prox_rest(answer: object) -> str:
     a, b, w = np.array([1.0, 4.0, 9.0]), np.array([-1.0, 2.0, -2.0]), 0.0
     for _ in range(200):
         local = np.full(3, w)
@@ -62,7 +62,7 @@ def prox_rest(answer: Any) -> str:
 
 
 @exercise("09.3", "SCAFFOLD's new control variate")
-def new_control(answer: Any) -> str:
+def new_control(answer: object) -> str:
     found = called(
         answer, jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]), jnp.array([2.0, 2.0]), jnp.array([1.0, 3.0]), 5, 0.1
     )
@@ -72,7 +72,7 @@ def new_control(answer: Any) -> str:
 
 
 @exercise("10.1", "DiLoCo's outer step with Nesterov momentum")
-def outer_step(answer: Any) -> str:
+def outer_step(answer: object) -> str:
     optimizer = optax.sgd(0.7, momentum=0.9, nesterov=True)
     params, momentum = jnp.array([1.0, -1.0]), jnp.zeros(2)
     expected, state = params, optimizer.init(params)
@@ -92,7 +92,7 @@ def absent_replica(answer: Any) -> str:
 
 
 @exercise("10.3", "the share of local steps lost with keep=0 and delay=9")
-def lost_steps(answer: Any) -> str:
+def lost_steps(answer: object) -> str:
     expect_number(answer, 9 / 30, "A fragment is replaced by what was sent `delay` steps ago, of 30 steps.")
     return "nine of 30 steps are thrown away; `keep` saves a part of them."
 
@@ -109,7 +109,7 @@ def bounded_momentum(answer: Any) -> str:
 
 
 @exercise("11.2", "the best client rates for one round and for five")
-def horizons(answer: Any) -> str:
+def horizons(answer: object) -> str:
     one, five = (float(v) for v in several(answer, 2, "best rate for one round, for five rounds"))
     if not one < five:
         wrong(
@@ -121,7 +121,7 @@ def horizons(answer: Any) -> str:
 
 
 @exercise("11.3", "the derivative of several steps with respect to the rate")
-def slope_of_rate(answer: Any) -> str:
+def slope_of_rate(answer: object) -> str:
     def loss(w: jax.Array) -> jax.Array:
         return jnp.sum(jnp.array([1.0, 3.0]) * (w - 2.0) ** 2) / 2
 
@@ -134,45 +134,45 @@ def slope_of_rate(answer: Any) -> str:
 
 
 @exercise("16.1", "the client that the asynchronous result leans to")
-def leaning(answer: Any) -> str:
+def leaning(answer: object) -> str:
     expect_number(answer, 5, "Who still works when all others have finished?")
     return "the slow one, which works alone at the end."
 
 
 @exercise("16.2", "the processes of the parameter server's program")
-def processes(answer: Any) -> str:
+def processes(answer: object) -> str:
     expect_number(answer, 5, "Count the nodes: each becomes a process.")
     return "one server and four workers."
 
 
 @exercise("16.3", "the weight of a result that is late")
-def staleness_weight(answer: Any) -> str:
+def staleness_weight(answer: object) -> str:
     hint = "s(late) = (1 + late)^(−exponent): 1 for a fresh result, less for a late one."
     expect_values([float(called(answer, late, 0.5)) for late in (0, 3, 8)], [1, 0.5, 1 / 3], hint)
     return "the polynomial weight of asynchronous federated optimisation."
 
 
 @exercise("17.1", "the share of useful items with exponent 1")
-def priorities(answer: Any) -> str:
+def priorities(answer: object) -> str:
     expect_number(answer, 50 / (50 + 950 * 0.01), "50 items of priority 1 against 950 of 0.01.", rtol=0.01)
     return "the larger the exponent, the greedier the sampler."
 
 
 @exercise("17.2", "new items that the learner waits for in a step")
-def items_per_step(answer: Any) -> str:
+def items_per_step(answer: object) -> str:
     expect_number(answer, 64, "32 samples a step, 0.5 samples per insert.")
     return "the learner waits for the actors."
 
 
 @exercise("17.3", "importance weights of prioritised sampling")
-def importance_weights(answer: Any) -> str:
+def importance_weights(answer: object) -> str:
     found = called(answer, np.array([0.1, 0.2, 0.4]))
     expect_values(found, [1.0, 0.5, 0.25], "One over the probability, divided by the largest weight of the batch.")
     return "an item that is drawn twice as often counts half as much."
 
 
 @exercise("21.1", "a bootstrap interval of a mean")
-def bootstrap_interval(answer: Any) -> str:
+def bootstrap_interval(answer: object) -> str:
     values = np.array([0.1, 0.4, 0.2, 0.9, 0.3, 0.5, 0.35, 0.6, 0.45])
     low, high = np.mean([several(called(answer, values, seed), 2, "lower end, upper end") for seed in range(5)], axis=0)
     resampled = np.random.default_rng(0).choice(values, (100_000, 9)).mean(1)
@@ -184,7 +184,7 @@ def bootstrap_interval(answer: Any) -> str:
 
 
 @exercise("21.2", "the p-value of a paired test of signs")
-def test_of_signs(answer: Any) -> str:
+def test_of_signs(answer: object) -> str:
     for differences, flips in (([1.0, 2.0, 3.0], 2), ([1.0, -1.0, 3.0], 6), ([0.2, 0.1, 0.3, 0.4, 0.5, 0.1], 2)):
         found = float(called(answer, np.array(differences)))
         hint = f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0."
@@ -193,14 +193,14 @@ def test_of_signs(answer: Any) -> str:
 
 
 @exercise("21.3", "three p-values, corrected by Holm's method")
-def holm(answer: Any) -> str:
+def holm(answer: object) -> str:
     hint = "Sort them; multiply by 3, 2, 1; none may be below the one before it."
     expect_values([float(value) for value in several(answer, 3, "of 0.01, of 0.04, of 0.03")], [0.03, 0.06, 0.06], hint)
     return "0.03, 0.06 and 0.06."
 
 
 @exercise("25.1", "the gradient of MAML for one inner step")
-def maml_gradient(answer: Any) -> str:
+def maml_gradient(answer: object) -> str:
     x, y = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.0])
 
     def loss(w: jax.Array) -> jax.Array:
@@ -217,13 +217,13 @@ def maml_gradient(answer: Any) -> str:
 
 
 @exercise("25.2", "the best mixture of a global and a local model")
-def best_mixture(answer: Any) -> str:
+def best_mixture(answer: object) -> str:
     expect_number(answer, 0.8, "Minimise (1 − a)² · 4 + a² · 1 over a.", rtol=0.01)
     return "bias and variance decide: a = 4 / (4 + 1)."
 
 
 @exercise("25.3", "the total variation distance of label shares")
-def total_variation(answer: Any) -> str:
+def total_variation(answer: object) -> str:
     found = [
         float(called(answer, np.array(p), np.array(q)))
         for p, q in (((5, 5), (1, 1)), ((4, 0), (1, 1)), ((1, 0), (0, 9)))

@@ -38,7 +38,7 @@ def ring_all_reduce(answer: Any) -> str:
 
 
 @exercise("22.2", "the message size at which ring and tree cost the same")
-def crossover(answer: Any) -> str:
+def crossover(answer: object) -> str:
     alpha, bandwidth, n = 1e-6, 50e9, 64
     ring_steps, tree_steps = 2 * (n - 1), 2 * np.log2(n)
     per_byte = (2 * np.log2(n) - 2 * (n - 1) / n) / bandwidth
@@ -49,7 +49,7 @@ def crossover(answer: Any) -> str:
 
 
 @exercise("22.3", "bytes over a slow link with a hierarchical all-reduce")
-def slow_bytes(answer: Any) -> str:
+def slow_bytes(answer: object) -> str:
     size, fast, slow = 2**30, 8, 4
     hint = "After the reduce-scatter inside a host, a device holds S/8; the ring over 4 hosts sends 2 (S/8) (3/4)."
     expect_number(answer, 2 * (size / fast) * (slow - 1) / slow, hint)
@@ -57,7 +57,7 @@ def slow_bytes(answer: Any) -> str:
 
 
 @exercise("23.1", "bytes per device of parameters and AdamW state under FSDP")
-def fsdp_memory(answer: Any) -> str:
+def fsdp_memory(answer: object) -> str:
     expect_number(
         answer,
         7e9 * 16 / 64,
@@ -68,13 +68,13 @@ def fsdp_memory(answer: Any) -> str:
 
 
 @exercise("23.2", "micro-batches for a bubble of at most 10 %")
-def bubble(answer: Any) -> str:
+def bubble(answer: object) -> str:
     expect_number(answer, 63, "The bubble is (p − 1) / (m + p − 1) with p = 8 stages: the smallest m with at most 0.1.")
     return "63 micro-batches for 8 stages."
 
 
 @exercise("23.3", "shardings of an MLP with one all-reduce")
-def tensor_parallel(answer: Any) -> str:
+def tensor_parallel(answer: object) -> str:
     if not isinstance(answer, dict) or set(answer) != {"up", "down"}:
         wrong("the answer should be a dictionary of PartitionSpecs for `up` and `down`.")
     mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))

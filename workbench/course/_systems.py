@@ -25,7 +25,7 @@ from workbench.records import ProgramRecord
 
 
 @exercise("04.1", "shardings of three layers without an all-gather")
-def three_layers(answer: Any) -> str:
+def three_layers(answer: object) -> str:
     if not isinstance(answer, dict) or set(answer) != {"w1", "w2", "w3"}:
         wrong("the answer should be a dictionary of PartitionSpecs for `w1`, `w2` and `w3`.")
     mesh = make_mesh(clients=4, model=2)
@@ -54,7 +54,7 @@ def three_layers(answer: Any) -> str:
 
 
 @exercise("04.2", "a spec with four different shards, each on two devices")
-def four_shards_twice(answer: Any) -> str:
+def four_shards_twice(answer: object) -> str:
     if not isinstance(answer, PartitionSpec):
         wrong(f"the answer should be a `PartitionSpec`; you gave a {type(answer).__name__}.")
     mesh, shape = make_mesh(clients=4, model=2), (16, 6, 8)
@@ -77,19 +77,19 @@ def new_collectives(answer: Any) -> str:
 
 
 @exercise("05.2", "the all-reduces over `clients` for two reductions")
-def combined(answer: Any) -> str:
+def combined(answer: object) -> str:
     expect_number(answer, 1, "XLA combines reductions over the same devices; count instructions, not stages.")
     return "one instruction that serves both stages."
 
 
 @exercise("06.1", "rows per step that make the training compute-bound")
-def rows_to_ridge(answer: Any) -> str:
+def rows_to_ridge(answer: object) -> str:
     expect_number(answer, 2 * 197e12 / 819e9, "rows / 2 FLOPs per byte of float32 must reach the ridge.", rtol=0.02)
     return "about 480 rows, if only the matrices are read."
 
 
 @exercise("06.2", "bytes that one device sends on 4 × 2 and on 8 × 1 devices")
-def two_meshes(answer: Any) -> str:
+def two_meshes(answer: object) -> str:
     grid, flat = (float(v) for v in several(answer, 2, "bytes on 4 × 2, bytes on 8 × 1"))
     model = 2 * 128 * 512 * 4
     expect_number(flat, 2 * model * 7 / 8, "One all-reduce of the whole model over 8.", what="the flat mesh", rtol=0.01)
@@ -99,7 +99,7 @@ def two_meshes(answer: Any) -> str:
 
 
 @exercise("07.1", "the first power of two of model sizes that does not fit")
-def too_large(answer: Any, record: ProgramRecord) -> str:
+def too_large(answer: object, record: ProgramRecord) -> str:
     sizes = [2.0**k for k in range(1, 10)]
     fits = [estimate_scaled(record, model=size, devices=16).memory for size in sizes]
     first = next(size for size, memory in zip(sizes, fits, strict=True) if memory is not None and not memory.fits)
@@ -108,13 +108,13 @@ def too_large(answer: Any, record: ProgramRecord) -> str:
 
 
 @exercise("07.2", "the straggler once client 11 has a normal device")
-def next_straggler(answer: Any) -> str:
+def next_straggler(answer: object) -> str:
     expect_number(answer, 23, "Simulate again with `speed[11] = 1e12`; one client has a slow uplink.")
     return "its slow uplink decides now."
 
 
 @exercise("14.1", "what a reduce-scatter would save, in numbers per device")
-def reduce_scatter_saves(answer: Any) -> str:
+def reduce_scatter_saves(answer: object) -> str:
     n, c, q = 512, 4, 4
     hint = "An all-reduce sends 2 (c − 1) n² / (c q²) numbers, a reduce-scatter half of that."
     expect_number(answer, (c - 1) * n**2 / (c * q**2), hint)
@@ -122,14 +122,14 @@ def reduce_scatter_saves(answer: Any) -> str:
 
 
 @exercise("14.2", "the operation that a `reduce_sum` over layers becomes in the gradient")
-def transposed_sum(answer: Any) -> str:
+def transposed_sum(answer: object) -> str:
     if str(answer).strip().lower() != "broadcast":
         wrong("trace the gradient and look for the stage over `layers` that the forward pass does not have.")
     return "the transpose of a sum is a broadcast."
 
 
 @exercise("14.3", "the gathered bytes in bfloat16, as a share of those in float32")
-def bfloat16_share(answer: Any) -> str:
+def bfloat16_share(answer: object) -> str:
     expect_number(answer, 0.5, "bfloat16 has two bytes.")
     return "two bytes instead of four; the all-reduce keeps float32."
 
@@ -154,7 +154,7 @@ def summa_by_panels(answer: Any) -> str:
 
 
 @exercise("15.1", "moments of the whole batch from those of the replicas")
-def global_moments(answer: Any) -> str:
+def global_moments(answer: object) -> str:
     x = np.random.default_rng(0).normal(size=(8, 16, 3)).astype("float32") * np.arange(1, 9)[:, None, None]
     means, variances = x.mean(1), x.var(1)
     found = several(called(answer, jnp.asarray(means), jnp.asarray(variances)), 2, "mean, variance")
@@ -165,25 +165,25 @@ def global_moments(answer: Any) -> str:
 
 
 @exercise("15.2", "bytes of one synchronous normalisation of 32 features, forwards")
-def norm_bytes(answer: Any) -> str:
+def norm_bytes(answer: object) -> str:
     expect_number(answer, 2 * 32 * 4, "Two vectors of 32 numbers: the mean and the mean of squares.")
     return "two vectors of 32 numbers."
 
 
 @exercise("18.1", "the client whose data are broken")
-def broken_client(answer: Any) -> str:
+def broken_client(answer: object) -> str:
     expect_number(answer, 5, "Run with `Sequential(check_nan=True)`: the error has an attribute `client`.")
     return "the error names the client, although the mean would have hidden it."
 
 
 @exercise("18.2", "the bytes that a client discloses in a round")
-def disclosed_in_a_round(answer: Any) -> str:
+def disclosed_in_a_round(answer: object) -> str:
     expect_number(answer, 4 * (64 * 10 + 1), "Look at `plan.disclosed` of `one_round`: an update and a loss.")
     return "640 numbers of the update and one loss, and no image."
 
 
 @exercise("19.1", "a roll by two rows that sends two rows")
-def small_roll(answer: Any) -> str:
+def small_roll(answer: object) -> str:
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     values = jnp.arange(64.0 * 4).reshape(64, 4)
     x = jax.device_put(values, NamedSharding(mesh, PartitionSpec("data")))
@@ -236,13 +236,13 @@ def one_all_reduce(answer: Any) -> str:
 
 
 @exercise("20.1", "bytes that over-selection moves for nothing in a round")
-def wasted_bytes(answer: Any) -> str:
+def wasted_bytes(answer: object) -> str:
     expect_number(answer, 300 * 40e6, "Who is stopped has received the model, and sends nothing.")
     return "300 phones received 40 MB each; that is the price of not waiting for them."
 
 
 @exercise("20.2", "the server's step from a buffer of stale updates")
-def stale_mean(answer: Any) -> str:
+def stale_mean(answer: object) -> str:
     random = np.random.default_rng(0)
     updates, staleness = random.normal(size=(12, 5)).astype("float32"), random.integers(0, 6, size=12).astype("float32")
     expected = (updates / np.sqrt(1 + staleness)[:, None]).sum(0) / 12
@@ -252,7 +252,7 @@ def stale_mean(answer: Any) -> str:
 
 
 @exercise("20.3", "masks that the server expands after dropouts")
-def expanded_masks(answer: Any) -> str:
+def expanded_masks(answer: object) -> str:
     hint = "Each survivor has one mask of its own, and one in common with each phone that dropped out."
     expect_number(answer, 970 + 30 * 970, hint)
     return "970 masks of survivors, and 30 × 970 in common with those that are gone: the work grows with dropouts."

@@ -4,12 +4,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workbench.errors import MeshError
+from workbench.primitives import PyTree
 
 
-def from_local_clients(rows: Any, mesh: Mesh | None = None, *, axis: str = "clients") -> Any:
+def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: str = "clients") -> Any:
     """One global array for each leaf, of which every host gives the rows of its own clients; none are sent around.
 
     Args:
@@ -49,7 +51,7 @@ def from_local_clients(rows: Any, mesh: Mesh | None = None, *, axis: str = "clie
         )
         raise MeshError(message)
 
-    def place(leaf: Any) -> jax.Array:
+    def place(leaf: object) -> jax.Array:
         local = np.asarray(leaf)
         return jax.make_array_from_process_local_data(sharding, local, (len(local) * hosts, *local.shape[1:]))
 

@@ -30,7 +30,7 @@ def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
     return as_shapes[0]
 
 
-def _is_abstract(x: Any) -> bool:
+def _is_abstract(x: object) -> bool:
     leaves = jax.tree.leaves(x)
     return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 

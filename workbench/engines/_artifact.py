@@ -115,7 +115,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
     return header, module
 
 
-def _wrong_fields(header: Any) -> str:
+def _wrong_fields(header: object) -> str:
     """What of a header has another form than `pack` writes; "" if nothing."""
     if not isinstance(header, dict):
         return f"a header that is a {type(header).__name__} instead of an object"

@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.engines._clients import ClientReader, as_avals, wrong_number
 from workbench.errors import DataError, EngineError, MissingDependencyError, ProgramError
+from workbench.primitives import PyTree
 
 
 class ArrayReader(ClientReader):
@@ -28,7 +30,7 @@ class ArrayReader(ClientReader):
         (1000, {'x': ShapeDtypeStruct(shape=(1000, 5), dtype=float32)})
     """
 
-    def __init__(self, arrays: Any) -> None:
+    def __init__(self, arrays: object) -> None:
         leaves, structure = jax.tree.flatten(arrays)
         self.structure: Any = structure
         for leaf in leaves:
@@ -151,7 +153,7 @@ class ParquetReader(ClientReader):
         if start != self.clients:
             raise EngineError(wrong_number(stage, self.clients, str(start)), stage=stage)
 
-    def _checked(self, found: Any, stage: str) -> list[np.ndarray]:
+    def _checked(self, found: object, stage: str) -> list[np.ndarray]:
         leaves = jax.tree.leaves(dict(zip(self.columns, self._arrays(found), strict=True)))
         for leaf, aval in zip(leaves, self.avals, strict=True):
             if leaf.shape[1:] != aval.shape:
@@ -162,7 +164,7 @@ class ParquetReader(ClientReader):
                 raise EngineError(message, stage=stage)
         return leaves
 
-    def _arrays(self, batch: Any) -> list[np.ndarray]:
+    def _arrays(self, batch: PyTree[Array]) -> list[np.ndarray]:
         return [self._array(batch.column(name), name) for name in self.columns]
 
     def _array(self, column: Any, name: str) -> np.ndarray:
@@ -193,7 +195,7 @@ class ParquetReader(ClientReader):
         )
 
 
-def _is_fixed(kind: Any) -> bool:
+def _is_fixed(kind: object) -> bool:
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     return pa.types.is_fixed_size_list(kind)

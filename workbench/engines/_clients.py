@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.errors import EngineError, ProgramError
+from workbench.primitives import PyTree
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -119,7 +121,7 @@ class ClientReader:
             )
             raise EngineError(message, stage=stage) from error
 
-    def _leaves(self, identity: Any, data: Any, stage: str) -> list[np.ndarray]:
+    def _leaves(self, identity: Any, data: PyTree[Array], stage: str) -> list[np.ndarray]:
         leaves, structure = jax.tree.flatten(data)
         given = as_avals(leaves)
         if structure != self.structure or any(

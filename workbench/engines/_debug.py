@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
+from jax.extend.core import JaxprEqn, Literal
 
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
@@ -83,7 +83,7 @@ class TracedClient(PythonInterpreter):
         finally:
             self.steps = self.steps[:-1]
 
-    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         """One operation, which a watcher sees and whose NaN is an error."""
         if equation.primitive is map_p:
             return self.map_clients(equation.params, operands)

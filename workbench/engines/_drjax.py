@@ -102,7 +102,7 @@ def _install() -> None:
         theirs = api._replace_api
 
         @functools.wraps(theirs)
-        def bind(module: Any, placed: Any, primitive_functions: Any, *, placement: str) -> Any:
+        def bind(module: Any, placed: Any, primitive_functions: object, *, placement: str) -> Any:
             call = _importing.get()
             if call is None:
                 return theirs(module, placed, primitive_functions, placement=placement)

@@ -34,7 +34,7 @@ class Engine(abc.ABC):
         """Plans with what is compiled for them, by program and shapes, the newest last."""
         return {}
 
-    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: object = None) -> RunRecord:
         """Runs a program by its plan: the server's stages here, the clients' where this engine puts them.
 
         The second run of the same function with the same shapes traces and compiles nothing.
@@ -68,7 +68,7 @@ class Engine(abc.ABC):
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             return self._run(fn, args, recorder)
 
-    def _run(self, fn: Callable, args: Any, recorder: RunRecorder) -> RunRecord:
+    def _run(self, fn: Callable, args: tuple[Any, ...], recorder: RunRecorder) -> RunRecord:
         shapes = jax.tree.map(
             lambda x: x.struct if isinstance(x, ClientReader) else as_struct(x), args, is_leaf=_is_reader
         )
@@ -98,7 +98,7 @@ class Engine(abc.ABC):
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
         return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
 
-    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, PlanInterpreter]:
+    def _planned(self, fn: Callable, shapes: tuple[Any, ...], heard: bool) -> tuple[Traced, PlanInterpreter]:
         traced = trace_listening(fn, shapes, {})
         plan = traced.plan
         if traced.emissions and not heard:
@@ -115,11 +115,11 @@ class Engine(abc.ABC):
         """Computes all batches of a pass and adds what they return."""
 
 
-def _is_reader(x: Any) -> bool:
+def _is_reader(x: object) -> bool:
     return isinstance(x, ClientReader)
 
 
-def as_struct(x: Any) -> Any:
+def as_struct(x: object) -> Any:
     """An argument without its values and its place: types of a mesh would tie the plan to it."""
     aval = _jax_compat.aval_of(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

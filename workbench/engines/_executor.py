@@ -182,7 +182,7 @@ def _count_workers(pool: Any) -> int:
     return max(1, known or os.cpu_count() or 1)
 
 
-def _check(pool: Any, clients_per_task: Any) -> None:
+def _check(pool: object, clients_per_task: object) -> None:
     if not callable(getattr(pool, "submit", None)):
         message = (
             f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. It sends its tasks "

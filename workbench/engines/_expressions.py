@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from workbench import _jax_compat
 from workbench.plan import is_user_file
@@ -62,7 +62,7 @@ class _Flow:
         several = len(set(self.spans.values())) > 1
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
-    def left(self, equation: Any, v: Any) -> tuple[Span, bool] | None:
+    def left(self, equation: JaxprEqn, v: object) -> tuple[Span, bool] | None:
         """The widest expression that a value leaves, None if it stays in all, and whether it leaves it backward."""
         own, readers = self.spans[id(equation)], self.readers.get(v, [])
         if not own:
@@ -77,7 +77,7 @@ class _Flow:
         return wide[-1], _is_backward(equation) and not forward_reader and not whole
 
 
-def is_opaque(equation: Any) -> bool:
+def is_opaque(equation: JaxprEqn) -> bool:
     """Whether an equation calls a library's function, of which only the result concerns the user."""
     if equation.primitive.name in _OPAQUE:
         return True
@@ -87,12 +87,12 @@ def is_opaque(equation: Any) -> bool:
     return not any(span.function == equation.params.get("name") for span in inside)
 
 
-def _spans(equation: Any) -> tuple[Span, ...]:
+def _spans(equation: JaxprEqn) -> tuple[Span, ...]:
     """The user's frames of an equation, the innermost first."""
     return tuple(Span(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0]))
 
 
-def _is_backward(equation: Any) -> bool:
+def _is_backward(equation: JaxprEqn) -> bool:
     return "transpose(" in str(equation.source_info.name_stack)
 
 

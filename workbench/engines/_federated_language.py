@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.extend.core import Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
@@ -19,7 +20,7 @@ from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, trace_listening, uses_primitives
-from workbench.primitives import max_p, mean_p, min_p, sum_p
+from workbench.primitives import PyTree, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
 
@@ -29,7 +30,7 @@ class FederatedComputation:
     `building_block` is the tree of the package `federated_language`; `intrinsics` counts what it calls.
     """
 
-    def __init__(self, name: str, building_block: Any, notes: Sequence[str]) -> None:
+    def __init__(self, name: str, building_block: object, notes: Sequence[str]) -> None:
         self.name: str = name
         self.building_block: Any = building_block
         self.notes: tuple[str, ...] = tuple(notes)
@@ -139,7 +140,7 @@ def _notes(plan: Plan) -> list[str]:
     return ["an inner placement of the clients is local work of a client here"] if inner else []
 
 
-def _validated(tree: Any) -> Any:
+def _validated(tree: PyTree[Array]) -> Any:
     """The tree, after the package's own checks; what comes back from its bytes has the same type."""
     from federated_language import framework
 
@@ -263,7 +264,7 @@ class _Translation:
         finish = self._compute("finish", last, [total], placed=False, results=[out.aval])
         return self._bind(out, "reduced", finish)
 
-    def _extreme(self, rows: Any, largest: bool) -> Any:
+    def _extreme(self, rows: PyTree[Array], largest: bool) -> Any:
         intrinsic = self.framework.FEDERATED_MAX if largest else self.framework.FEDERATED_MIN
         result = self.language.FederatedType(rows.type_signature.member, self.language.SERVER)
         plain = self.language.FederatedType(rows.type_signature.member, self.language.CLIENTS)

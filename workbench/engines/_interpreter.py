@@ -212,7 +212,7 @@ class PlanInterpreter(PythonInterpreter):
             finished(results[: flow.carries])
         return results
 
-    def stack(self, values: list[Any], aval: Any) -> Any:
+    def stack(self, values: list[Any], aval: object) -> Any:
         """The results of all iterations as one array, or where they are stored elsewhere, as a stack of those."""
         if values and any(is_held(x) for x in values):
             return RemoteStack(values)

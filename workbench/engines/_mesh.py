@@ -100,7 +100,7 @@ class MeshEngine(Engine):
         recorder.note("one computation: `workbench.measure` tells the seconds of each stage")
         return recorder.record(results)
 
-    def _compiled(self, fn: Callable, args: Any) -> Callable:
+    def _compiled(self, fn: Callable, args: tuple[Any, ...]) -> Callable:
         """The compiled program, kept by function, shapes and mesh; who listens needs the program that tells."""
         if listeners():
             return self._jitted.setdefault(fn, jit(fn, chunk_size=self.chunk_size))
@@ -114,7 +114,7 @@ class MeshEngine(Engine):
         return self._programs[key]
 
     @contextlib.contextmanager
-    def _streaming(self, mesh: Any) -> Iterator[None]:
+    def _streaming(self, mesh: object) -> Iterator[None]:
         token = _MESH.set(mesh)
         try:
             yield
@@ -143,5 +143,5 @@ class MeshEngine(Engine):
 _MESH: ContextVar[Any] = ContextVar("workbench_streaming_mesh", default=None)
 
 
-def _is_reader(x: Any) -> bool:
+def _is_reader(x: object) -> bool:
     return isinstance(x, ClientReader)

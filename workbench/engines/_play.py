@@ -56,7 +56,7 @@ def _dtype(x: Any) -> Any:
     return x.dtype if hasattr(x, "dtype") else jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
 
 
-def _here(x: Any) -> Any:
+def _here(x: object) -> Any:
     """The value on one device of this process: the plan is evaluated without a mesh."""
     if is_key(_dtype(x)):
         return x

@@ -54,7 +54,7 @@ class RemoteStack:
         return f"<{len(self.turns)} turns of {self.turns[0]!r}>"
 
 
-def is_held(x: Any) -> bool:
+def is_held(x: object) -> bool:
     """Whether it is rows, or turns of rows, that stayed at the clients."""
     return isinstance(x, RemoteRows | RemoteStack)
 
@@ -71,7 +71,7 @@ def materialize(values: Sequence[Any]) -> list[Any]:
     first = next(iter(wanted.values()))
     brought: dict[int, Any] = dict(zip(wanted, first._bring(list(wanted.values())), strict=True))
 
-    def here(x: Any) -> Any:
+    def here(x: object) -> Any:
         if isinstance(x, RemoteStack):
             turns = [brought.get(id(rows), rows) for rows in x.turns]
             return np.stack(turns) if all(isinstance(y, np.ndarray) for y in turns) else jax.numpy.stack(turns)

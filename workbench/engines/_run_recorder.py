@@ -81,7 +81,7 @@ class RunRecorder:
             )
             raise EngineError(message, stage=stage)
 
-    def record(self, results: Any = None) -> RunRecord:
+    def record(self, results: object = None) -> RunRecord:
         """The run so far."""
         seconds = time.perf_counter() - self._started
         return RunRecord(

@@ -46,7 +46,7 @@ class BatchFunction(ClientLoop):
         """What the user called the client function."""
         return self.plan.stages[leading(self.phase).stage].name
 
-    def __call__(self, index: Any, *operands: Any) -> list[Any]:
+    def __call__(self, index: object, *operands: Any) -> list[Any]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
         kept, totals = self._shard.run(values[:count], values[count:], index)
@@ -104,7 +104,7 @@ class WholeFunction(BatchFunction):
     def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
         super().__init__(plan, phase, path, phase.placement.size)
 
-    def __call__(self, index: Any, *operands: Any) -> list[Any]:
+    def __call__(self, index: object, *operands: Any) -> list[Any]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
         results = self.run_phase(self.phase, values[:count], values[count:])
@@ -158,7 +158,7 @@ def from_edge(x: Any, dtype: Any) -> Any:
     return x
 
 
-def to_host(x: Any) -> np.ndarray:
+def to_host(x: object) -> np.ndarray:
     """A value as a numpy array."""
     return np.asarray(to_edge(x)) if hasattr(x, "dtype") else np.asarray(x)
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from workbench.engines._client_loop import Pass
@@ -19,6 +20,7 @@ from workbench.engines._clients import Batch
 from workbench.engines._stage import BatchFunction, dtype_of, from_edge, to_edge
 from workbench.mesh import Layout, find_layout
 from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, resolve_chunk_size
+from workbench.primitives import PyTree
 
 _BATCH_BYTES = 16 << 20  # of rows that are on their way at a time
 _AHEAD = 2  # batches that are read while one is computed
@@ -72,7 +74,7 @@ class StreamedPass(ClientLoop):
         """As in the plan that this pass belongs to."""
         return self._stage.scope_of(step)
 
-    def run_client_program(self, step: Step, operands: Any) -> list[Any]:
+    def run_client_program(self, step: Step, operands: PyTree[Array]) -> list[Any]:
         """As in the plan that this pass belongs to."""
         return self._stage.run_client_program(step, operands)
 
@@ -87,7 +89,7 @@ class StreamedPass(ClientLoop):
             self._compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
         return self._compiled
 
-    def _batch(self, number: Any, totals: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list, list]:
+    def _batch(self, number: object, totals: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list, list]:
         typed = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.rows, rows, strict=True)]
         read = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.shared.values(), shared, strict=True)]
         kept, added = self.run_batch(self.phase, typed, read, number=number, size=self.size)

@@ -185,7 +185,7 @@ class Version:
         with on_mesh(self.mesh):
             return plan_jaxpr(self.closed, self.of.name)
 
-    def call(self, args: Any, kwargs: Any) -> Any:
+    def call(self, args: object, kwargs: object) -> Any:
         """The results as the traced equations compute them."""
         results = jaxpr_as_fun(self.closed)(*jax.tree.leaves((args, kwargs)))
         return jax.tree.unflatten(self.of.out_tree, results)
@@ -222,7 +222,7 @@ class Version:
             options["out_shardings"] = jax.tree.unflatten(self.of.out_tree, moved)
         return options
 
-    def _moved(self, sharding: Any) -> Any:
+    def _moved(self, sharding: object) -> Any:
         """A sharding of the user's jit on this mesh."""
         if not isinstance(sharding, NamedSharding) or self.mesh is None or sharding.mesh == self.mesh:
             return sharding
@@ -342,7 +342,7 @@ def _trace_plain(
         stage = jax.jit(moving, **settings).trace(*shown[0], **shown[1])
     structure, others = left[-1]
 
-    def finish(results: Any) -> Any:
+    def finish(results: object) -> Any:
         if not any(y is not None for y in others):
             return results
         supply = iter(jax.tree.leaves(results))
@@ -478,7 +478,7 @@ def _name_leaves(made: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
     made.names, made.paths = tuple(names), tuple(paths)
 
 
-def _results_of(fn: Any) -> Callable[[Any], Any]:
+def _results_of(fn: object) -> Callable[[Any], Any]:
     """The user's results among what a library's wrapper lets its `jax.jit` return."""
     if type(fn).__module__.startswith("flax."):
         return lambda results: results[2] if isinstance(results, tuple) and len(results) == 3 else results
@@ -494,7 +494,7 @@ class _Fixed:
         self.value = value
 
 
-def _opened(leaf: Any) -> Any:
+def _opened(leaf: object) -> Any:
     return leaf.value if isinstance(leaf, _Fixed) else leaf
 
 
@@ -519,21 +519,21 @@ def _bound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
             return fn, args, kwargs
 
 
-def _is_library_partial(fn: Any) -> bool:
+def _is_library_partial(fn: object) -> bool:
     return all(hasattr(fn, name) for name in ("func", "args", "keywords"))
 
 
-def _lowers(fn: Any) -> bool:
+def _lowers(fn: object) -> bool:
     return callable(getattr(fn, "lower", None))
 
 
-def _holds(nnx: Any, tree: Any) -> bool:
+def _holds(nnx: object, tree: object) -> bool:
     kinds = tuple(kind for kind in (getattr(nnx, "Module", None), getattr(nnx, "Optimizer", None)) if kind)
     found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kinds))
     return any(isinstance(leaf, kinds) for leaf in found)
 
 
-def is_value(x: Any) -> bool:
+def is_value(x: object) -> bool:
     """Whether a leaf is an array, the shape of one, or a number."""
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype.kind in "biufcV"
@@ -542,7 +542,7 @@ def is_value(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)
 
 
-def as_shape(x: Any) -> Any:
+def as_shape(x: object) -> Any:
     """An array as a shape with its sharding; other leaves as they are."""
     if isinstance(x, jax.Array):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=x.weak_type)

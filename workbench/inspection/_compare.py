@@ -73,7 +73,7 @@ def _trees(programs: Sequence[ProgramRecord]) -> tuple[CallTreeRecord, ...]:
     return trees if len(trees) == len(programs) and len({tree.made_from for tree in trees}) == 1 else ()
 
 
-def _is_program(value: Any) -> bool:
+def _is_program(value: object) -> bool:
     return isinstance(value, ProgramRecord)
 
 
@@ -97,7 +97,7 @@ def _presence(values: Values) -> Any:
     return "same" if all(value == values[0] for value in values) else "changed"
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _alike(a: object, b: object) -> bool:
     if isinstance(a, float | int) and isinstance(b, float | int):
         return math.isclose(a, b, rel_tol=1e-12)
     return a == b

@@ -31,12 +31,12 @@ _FROM_TEXT = (
 _FROM_STABLEHLO = "read from StableHLO: the stages of the function are not in it; give the function to see them"
 
 
-def is_program_text(x: Any) -> bool:
+def is_program_text(x: object) -> bool:
     """Whether `x` may be a program as text, bytes or a path."""
     return isinstance(x, str | bytes | bytearray | Path)
 
 
-def inspect_stage(x: Any, **options: Any) -> ProgramRecord | None:
+def inspect_stage(x: object, **options: Any) -> ProgramRecord | None:
     """What JAX gives on the way from a function to what runs; None for anything else."""
     if isinstance(x, jax.stages.Traced):
         return inspect_call(call_of_traced(x), **_options(options))
@@ -56,7 +56,7 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, **sized, "waiting": waiting}
 
 
-def _inspect_lowered(x: Any, options: dict[str, Any]) -> ProgramRecord:
+def _inspect_lowered(x: object, options: dict[str, Any]) -> ProgramRecord:
     name = "compiled program"
     if isinstance(x, jax.stages.Lowered):
         found = re.search(r"module @([\w.]+)", x.as_text()[:2000])

@@ -430,7 +430,7 @@ def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator
             )
 
 
-def _shardings(tree: Any, shardings: Any, mesh: Mesh | None = None) -> ShardingRecord:
+def _shardings(tree: object, shardings: object, mesh: Mesh | None = None) -> ShardingRecord:
     if shardings is None:
         return inspect_sharding(tree)
     leaves, structure = jax.tree.flatten(tree)

@@ -63,7 +63,7 @@ class AmdSmiReader:
             return None
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     """A figure; AMD SMI writes "N/A" for what a GPU does not support."""
     return float(value) if isinstance(value, int | float) else None
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
 from workbench.measurement._history_file import HistoryFile
 from workbench.measurement._state_check import changed_leaves, describe_state, misfits
+from workbench.primitives import PyTree
 from workbench.records import RoundRecord
 
 _LOCK = "run.lock"
 
 
-def load_checkpoint(directory: str | Path, like: Any, *, round: int | None = None) -> tuple[int, Any, History]:
+def load_checkpoint(directory: str | Path, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
     """Reads back what a run with `checkpoint_dir` left behind.
 
     Args:
@@ -69,7 +71,7 @@ class Checkpoints:
         """The numbers of finished rounds that there are checkpoints of."""
         return sorted(self._open().all_steps()) if self.directory.is_dir() else []
 
-    def save(self, finished: int, state: Any, rounds: Sequence[RoundRecord], *, program: str = "") -> None:
+    def save(self, finished: int, state: PyTree[Array], rounds: Sequence[RoundRecord], *, program: str = "") -> None:
         """Writes the state after `finished` rounds; what was there stays readable when this fails.
 
         Costs one copy of the state to the host for its digest, and the new rounds: earlier ones are on disk already.
@@ -94,7 +96,7 @@ class Checkpoints:
             self._manager = None  # a manager that failed half-way may take the unfinished checkpoint for a finished one
             raise
 
-    def load(self, like: Any, *, round: int | None = None) -> tuple[int, Any, History]:
+    def load(self, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
         """The number of finished rounds, the state and the history; see `load_checkpoint`."""
         _orbax()
         known = self.rounds()
@@ -142,7 +144,7 @@ class Checkpoints:
         if self._manager is not None:
             self._manager.reload()  # another run may have written since it looked
 
-    def _read(self, finished: int, like: Any) -> tuple[Any, History]:
+    def _read(self, finished: int, like: object) -> tuple[Any, History]:
         ocp = _orbax()
 
         manager = self._open()
@@ -184,21 +186,21 @@ def _orbax() -> Any:
     return ocp
 
 
-def _rooted(state: Any) -> Mapping[str, Any]:
+def _rooted(state: PyTree[Array]) -> Mapping[str, Any]:
     """Orbax wants a container at the root, a state may be a single array."""
     return {"state": state}
 
 
-def _without_scalars(state: Any) -> Any:
+def _without_scalars(state: PyTree[Array]) -> Any:
     """NumPy's scalars as arrays: orbax writes the former, and cannot read them again."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, state)
 
 
-def _as_it_was(like: Any, leaf: Any) -> Any:
+def _as_it_was(like: object, leaf: object) -> Any:
     return leaf[()] if isinstance(like, np.generic) and isinstance(leaf, np.ndarray) else leaf
 
 
-def _template(leaf: Any) -> Any:
+def _template(leaf: object) -> Any:
     if isinstance(leaf, jax.Array):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
     return leaf

@@ -31,7 +31,7 @@ def _clients_first(axes: tuple[str, ...], value: Any) -> Any:
     return jnp.moveaxis(value, place, 0) if place else value
 
 
-def _merged(metrics: Any, heard: Mapping[str, Any]) -> Any:
+def _merged(metrics: object, heard: Mapping[str, Any]) -> Any:
     if not isinstance(metrics, Mapping):
         msg = (
             f"`run_rounds` was given emitted=True and a step whose metrics are a `{type(metrics).__name__}`. What the "

@@ -99,7 +99,7 @@ class explain:
             enter(_captured_log(self._guarded))
             enter(jax.transfer_guard("log"))
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: types.TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: types.TracebackType | None) -> None:
         seconds = time.perf_counter() - self._started
         try:
             self._inside.close()
@@ -115,7 +115,7 @@ class explain:
             name = re.sub(r"^jit\((.*)\)$", r"\1", str(told.get("fun_name", "?")))
             self._durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
 
-    def _made(self, seconds: float, error: BaseException | None, trace: Any) -> ExplanationRecord:
+    def _made(self, seconds: float, error: BaseException | None, trace: object) -> ExplanationRecord:
         return ExplanationRecord(
             seconds=seconds,
             retraces=_retraces(self._misses),
@@ -333,7 +333,7 @@ def _out_of_memory(error: BaseException, trace: Any) -> OutOfMemoryRecord | None
     )
 
 
-def _made_at(array: Any) -> str:
+def _made_at(array: object) -> str:
     """The user's line that made an array, "" where JAX did not keep it."""
     frame = user_frame_of(array)
     return "" if frame is None else f"{Path(frame[0]).name}:{frame[1]} in {frame[2]}"

@@ -117,7 +117,9 @@ class History(Sequence[RoundRecord]):
         write_whole(path, lambda opened: table.to_parquet(opened, engine="pyarrow", index=False))
 
 
-def read_metrics(metrics: Any, *, round: int) -> tuple[dict[str, float | tuple[Any, ...]], tuple[ProblemRecord, ...]]:
+def read_metrics(
+    metrics: object, *, round: int
+) -> tuple[dict[str, float | tuple[Any, ...]], tuple[ProblemRecord, ...]]:
     """A pytree of metrics as plain numbers by name, and which of them are not finite.
 
     Args:
@@ -152,7 +154,7 @@ def without_clients(record: RoundRecord) -> RoundRecord:
     return record.replace(metrics={name: float(np.mean(_array(values))) for name, values in record.metrics.items()})
 
 
-def _as_numbers(name: str, leaf: Any, round: int) -> np.ndarray:
+def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
     try:
         values = read_here(leaf).astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -188,11 +190,11 @@ def _problem(name: str, value: float, round: int, client: int | None) -> Problem
     )
 
 
-def _nested(values: Any) -> Any:
+def _nested(values: object) -> Any:
     return tuple(_nested(item) for item in values) if isinstance(values, list) else values
 
 
-def _array(values: Any) -> np.ndarray:
+def _array(values: object) -> np.ndarray:
     return np.asarray(values, np.float64)
 
 
@@ -208,7 +210,7 @@ def _numbers(values: float | tuple[Any, ...]) -> Iterator[tuple[tuple[int | None
             yield from (((client, step), value) for step, value in enumerate(row))
 
 
-def _finite(plain: Any) -> Any:
+def _finite(plain: object) -> Any:
     """JSON has no NaN: what is not finite is written as text that `float` reads back."""
     if isinstance(plain, Mapping):
         return {key: _finite(value) for key, value in plain.items()}

@@ -73,7 +73,7 @@ class _Rounds:
 
 
 def measure_compiled(
-    compiled: Any,
+    compiled: object,
     args: Sequence[Any],
     module: ModuleRecord,
     *,

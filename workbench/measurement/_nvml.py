@@ -88,7 +88,7 @@ class NvmlReader:
                 if part is not None:
                     yield _text(nvml.nvmlDeviceGetUUID(part)), part
 
-    def _whole(self, handle: Any) -> Any:
+    def _whole(self, handle: object) -> Any:
         """The GPU that a MIG slice belongs to; the GPU itself otherwise."""
         nvml = self._nvml
         if not hasattr(nvml, "nvmlDeviceIsMigDeviceHandle") or not self._ask(

@@ -46,7 +46,7 @@ _MOST_HLO_BYTES = 32 * 2**20
 _MOST_LISTED = 20  # programs in an error
 
 
-def open_profile(path: str | Path, program: Any = None, *, max_events: int = 20_000) -> ProfileRecord:
+def open_profile(path: str | Path, program: object = None, *, max_events: int = 20_000) -> ProfileRecord:
     """Opens a profile that was recorded on other devices: seconds of every operation, device, program and line.
 
     Reads what `jax.profiler` and XProf write, of any number of hosts, and the HLO that it carries. The file is read as

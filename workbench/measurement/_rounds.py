@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
@@ -24,13 +25,14 @@ from workbench.measurement._history import History, read_metrics, without_client
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._run_store import StoredRun, load_run
+from workbench.primitives import PyTree
 from workbench.records import ProblemRecord, RoundRecord, RunRecord
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
 Callback = Callable[["Run", RoundRecord], Any]
 
 
-def run_rounds(step: Callable[..., Any], state: Any, rounds: int, **settings: Any) -> "Run":
+def run_rounds(step: Callable[..., Any], state: PyTree[Array], rounds: int, **settings: Any) -> "Run":
     """Runs `state, metrics = step(state, …)` round after round and returns the run with its history.
 
     Costs the rounds themselves, and per round one wait for the devices and one copy of the metrics to the host.
@@ -113,11 +115,11 @@ class Run:
     def __init__(
         self,
         step: Callable[..., Any],
-        state: Any,
+        state: PyTree[Array],
         rounds: int,
         *,
-        data: Any = None,
-        key: Any = None,
+        data: PyTree[Array] = None,
+        key: object = None,
         callbacks: Sequence[Callback] = (),
         checkpoint_dir: str | Path | None = None,
         keep: int = 3,
@@ -556,9 +558,9 @@ def _check(**settings: tuple[Any, int]) -> None:
         raise MeasureError(msg)
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _gone(state: Any) -> bool:
+def _gone(state: PyTree[Array]) -> bool:
     return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(state))

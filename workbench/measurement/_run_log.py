@@ -16,10 +16,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.errors import MeasureError
 from workbench.measurement._history import line_of
 from workbench.measurement._state_check import describe_state
+from workbench.primitives import PyTree
 from workbench.records import RoundRecord, write_whole
 
 ABOUT, HISTORY, PROGRAM = "run.json", "history.jsonl", "program.pkl"
@@ -30,7 +32,7 @@ _VERSIONS = ("jax", "jaxlib", "numpy", "optax", "flax", "equinox", "dm-haiku", "
 class Tracker(Protocol):
     """What `run_rounds(log=[…])` takes: three methods; one that raises is removed and noted, and the run goes on."""
 
-    def start(self, about: Mapping[str, Any], program: Any) -> None:
+    def start(self, about: Mapping[str, Any], program: object) -> None:
         """Before the first round, and when a run goes on: its provenance, and what can run it again."""
         ...
 
@@ -63,7 +65,7 @@ class RunFolder:
         self._keeps_program = program
         self._about: dict[str, Any] = {}
 
-    def start(self, about: Mapping[str, Any], program: Any) -> None:
+    def start(self, about: Mapping[str, Any], program: object) -> None:
         """Makes the folder of the run; one that goes on is gone on with."""
         if self.path is None:
             name = self.name or about["name"]
@@ -109,7 +111,7 @@ class RunFolder:
         write_whole(self.path / ABOUT, json.dumps(plain, indent=1))
 
 
-def trackers_of(log: Any) -> list[Tracker]:
+def trackers_of(log: object) -> list[Tracker]:
     """The trackers that `log=` names; a path is a `RunFolder`."""
     items = list(log) if isinstance(log, Sequence) and not isinstance(log, str) else [] if log is None else [log]
     made: list[Any] = [RunFolder(os.fspath(item)) if isinstance(item, str | os.PathLike) else item for item in items]
@@ -123,7 +125,7 @@ def trackers_of(log: Any) -> list[Tracker]:
     return made
 
 
-def describe_run(step: Any, state: Any, *, data: Any, key: Any, rounds: int, name: str) -> dict[str, Any]:
+def describe_run(step: object, state: PyTree[Array], *, data: Any, key: Any, rounds: int, name: str) -> dict[str, Any]:
     """The provenance of a run: code, versions, devices, seeds and hashes of data and state, as plain values."""
     config: Any = jax.config  # its flags are attributes that no stub names
     return {
@@ -146,7 +148,7 @@ def describe_run(step: Any, state: Any, *, data: Any, key: Any, rounds: int, nam
     }
 
 
-def data_hash(data: Any) -> str:
+def data_hash(data: PyTree[Array]) -> str:
     """SHA-256 of all arrays of a pytree; of the code of a function; empty for what can be read only once."""
     if data is None:
         return ""
@@ -157,7 +159,7 @@ def data_hash(data: Any) -> str:
     return _digest_of(describe_state(data))
 
 
-def _digest_of(plain: Any) -> str:
+def _digest_of(plain: object) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -174,18 +176,18 @@ def _inner(step: Any) -> Any:
     return getattr(inner, "fn", inner)  # of `wb.jit`
 
 
-def _name(step: Any) -> str:
+def _name(step: object) -> str:
     return getattr(_inner(step), "__qualname__", type(step).__name__).replace(".<locals>", "")
 
 
-def _source(step: Any) -> str:
+def _source(step: object) -> str:
     try:
         return inspect.getsource(inspect.unwrap(_inner(step)))
     except (OSError, TypeError):
         return ""
 
 
-def _code_digest(step: Any) -> str:
+def _code_digest(step: object) -> str:
     code = getattr(inspect.unwrap(_inner(step)), "__code__", None)
     if code is None:
         return ""

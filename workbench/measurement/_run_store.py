@@ -84,7 +84,7 @@ class StoredRun:
         return found
 
 
-def _same(old: Any, new: Any) -> bool:
+def _same(old: object, new: object) -> bool:
     if old is None or new is None:
         return old is new
     return np.array_equal(np.asarray(old, np.float64), np.asarray(new, np.float64), equal_nan=True)

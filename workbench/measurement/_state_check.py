@@ -6,15 +6,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+
+from workbench.primitives import PyTree
 
 
-def describe_state(state: Any) -> dict[str, list[Any]]:
+def describe_state(state: PyTree[Array]) -> dict[str, list[Any]]:
     """Kind, shape and SHA-256 of every leaf by its path; no digest where other hosts hold a part of the leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path): [*_form(leaf), _digest(leaf)] for path, leaf in leaves}
 
 
-def misfits(like: Any, saved: dict[str, list[Any]]) -> list[str]:
+def misfits(like: object, saved: dict[str, list[Any]]) -> list[str]:
     """The leaves of `like` that are of another kind or shape than what was saved, each in one phrase."""
     wanted = {
         jax.tree_util.keystr(path): (leaf, _form(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(like)
@@ -27,7 +30,7 @@ def misfits(like: Any, saved: dict[str, list[Any]]) -> list[str]:
     return found
 
 
-def changed_leaves(state: Any, saved: dict[str, list[Any]]) -> list[str]:
+def changed_leaves(state: PyTree[Array], saved: dict[str, list[Any]]) -> list[str]:
     """The leaves whose bits are not those that were saved."""
     found = describe_state(state)
     return [_name(path) for path, entry in saved.items() if entry[2] and found.get(path, [None] * 3)[2] != entry[2]]
@@ -43,14 +46,14 @@ def _form(leaf: Any) -> tuple[str, list[int]]:
     return type(leaf).__name__, []
 
 
-def _fits(leaf: Any, form: tuple[str, list[int]], saved: list[Any]) -> bool:
+def _fits(leaf: object, form: tuple[str, list[int]], saved: list[Any]) -> bool:
     if isinstance(leaf, bool | int | float | complex) and saved[0] not in ("bool", "int", "float", "complex"):
         # An initial state of a Python number has become an array in the first round.
         return not saved[1] and np.result_type(jnp.dtype(saved[0])).kind == np.dtype(type(leaf)).kind
     return list(form) == saved[:2]
 
 
-def _digest(leaf: Any) -> str:
+def _digest(leaf: object) -> str:
     if isinstance(leaf, jax.Array):
         if not leaf.is_fully_addressable:
             return ""

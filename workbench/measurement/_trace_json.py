@@ -128,5 +128,5 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
                 text, at = text[at:], 0
 
 
-def _number(value: Any) -> int:
+def _number(value: object) -> int:
     return int(value) if isinstance(value, int | float) else 0

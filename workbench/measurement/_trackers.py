@@ -50,7 +50,7 @@ class TensorBoardLog:
         self._folder, self._name = Path(folder), name
         self._writer: Any = None
 
-    def start(self, about: Mapping[str, Any], program: Any) -> None:
+    def start(self, about: Mapping[str, Any], program: object) -> None:
         """Opens the event file."""
         with needs_library("tensorboardX", extra="tensorboard", needed_for="`TensorBoardLog`"):
             from tensorboardX import SummaryWriter
@@ -85,7 +85,7 @@ class WandbLog:
         self._options = {"project": project, "mode": mode, **options}
         self._run: Any = None
 
-    def start(self, about: Mapping[str, Any], program: Any) -> None:
+    def start(self, about: Mapping[str, Any], program: object) -> None:
         """Begins a run."""
         with needs_library("wandb", extra="wandb", needed_for="`WandbLog`"):
             import wandb
@@ -115,7 +115,7 @@ class MlflowLog:
         self._client: Any = None
         self._id = ""
 
-    def start(self, about: Mapping[str, Any], program: Any) -> None:
+    def start(self, about: Mapping[str, Any], program: object) -> None:
         """Makes the run, in its experiment."""
         with needs_library("mlflow", extra="mlflow", needed_for="`MlflowLog`"):
             from mlflow.tracking import MlflowClient
@@ -151,7 +151,7 @@ class TrackioLog:
         self._options = {"project": project, **options}
         self._run: Any = None
 
-    def start(self, about: Mapping[str, Any], program: Any) -> None:
+    def start(self, about: Mapping[str, Any], program: object) -> None:
         """Begins a run."""
         with needs_library("trackio", extra="trackio", needed_for="`TrackioLog`"):
             import trackio

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 
-def read_here(x: Any) -> np.ndarray:
+def read_here(x: object) -> np.ndarray:
     """An array on the host, as far as this process addresses it.
 
     Args:

@@ -132,7 +132,7 @@ def planned() -> Iterator[None]:
         _PLANNED.reset(token)
 
 
-def reveal(x: Any, layout: Layout | None) -> Any:
+def reveal(x: object, layout: Layout | None) -> Any:
     """Shows `jax.jit` a mesh that is not that of `jax.set_mesh`: it chooses devices by the shardings that it sees.
 
     It sees none inside of a primitive; without this, a program with `mesh=` would run on one device.
@@ -151,7 +151,7 @@ def gather(x: Any, layout: Layout | None) -> Any:
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))
 
 
-def align(x: Any, like: Any, axes: range) -> Any:
+def align(x: Any, like: object, axes: range) -> Any:
     """`x` with its `axes` explicitly sharded as those of `like` where `x` says nothing: a vmap asks for equal types."""
     given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
     if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
@@ -163,7 +163,7 @@ def align(x: Any, like: Any, axes: range) -> Any:
     return jax.sharding.reshard(x, NamedSharding(wanted.mesh, P(*spec))) if changed else x
 
 
-def _rest(sharding: Any, ndim: int) -> tuple[Any, ...]:
+def _rest(sharding: object, ndim: int) -> tuple[Any, ...]:
     spec = tuple(getattr(sharding, "spec", ()))
     return spec[1:] + (None,) * (ndim - max(len(spec), 1))
 

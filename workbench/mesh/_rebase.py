@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 from jax.core import AbstractValue
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
@@ -25,7 +25,7 @@ def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
     return ClosedJaxpr(place.jaxpr(closed.jaxpr), closed.consts)
 
 
-def bind_rebased(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation, computed under the mesh of this place."""
     place = Place(jax.sharding.get_abstract_mesh())
     params = place.params(equation)
@@ -35,7 +35,7 @@ def bind_rebased(equation: Any, operands: Sequence[Any]) -> list[Any]:
         return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
 
 
-def bind_here(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def bind_here(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Runs one equation, under the mesh that it was traced with or, inside a `shard_map`, under that of the place."""
     if _jax_compat.has_manual_axes():
         return bind_rebased(equation, operands)
@@ -102,7 +102,7 @@ class Place:
         pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         return [_jax_compat.retyped_constant(value, self.type(variable.aval)) for variable, value in pairs]
 
-    def params(self, equation: Any) -> dict[str, Any]:
+    def params(self, equation: JaxprEqn) -> dict[str, Any]:
         params = {key: self.param(value) for key, value in equation.params.items()}
         if equation.primitive.name == "shard_map":
             # Axes that are Manual already say nothing in an inner shard_map: its function has the part of one device.
@@ -113,7 +113,7 @@ class Place:
                 params[name] = tuple(P(*(_without(entry, self.manual) for entry in spec)) for spec in params[name])
         return params
 
-    def type(self, aval: Any) -> Any:
+    def type(self, aval: object) -> Any:
         if aval not in self._types:
             self._types[aval] = self._retyped(aval)
         return self._types[aval]
@@ -131,7 +131,7 @@ class Place:
             self._contexts[context] = _jax_compat.context_under(context, mesh)
         return self._contexts[context]
 
-    def param(self, value: Any) -> Any:
+    def param(self, value: object) -> Any:
         if isinstance(value, ClosedJaxpr):
             return ClosedJaxpr(self.jaxpr(value.jaxpr), self.consts(value))
         if isinstance(value, Jaxpr):
@@ -170,14 +170,14 @@ class Place:
         return mesh.update_axis_types({n: k for n, k in self.types.items() if n in self.hidden and n not in inner})
 
 
-def _same(new: Any, old: Any) -> bool:
+def _same(new: object, old: object) -> bool:
     try:
         return bool(new == old) and not isinstance(new, Jaxpr | ClosedJaxpr)
     except Exception:  # values that cannot be compared are replaced
         return False
 
 
-def _with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
+def _with_fields(value: object, changes: Mapping[str, Any]) -> Any:
     if not changes:
         return value
     made = copy.copy(value)
@@ -186,7 +186,7 @@ def _with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     return made
 
 
-def _without(entry: Any, hidden: frozenset[str]) -> Any:
+def _without(entry: object, hidden: frozenset[str]) -> Any:
     if isinstance(entry, tuple):
         return tuple(axis for axis in entry if axis not in hidden) or None
     return None if entry in hidden else entry

@@ -62,7 +62,7 @@ def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any
         raise ProgramError(message) from error
 
 
-def nesting_problem(x: Any) -> str:
+def nesting_problem(x: object) -> str:
     """Why the containers of a pytree cannot be walked; "" if they can."""
     waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
     above: list[int] = []
@@ -83,7 +83,7 @@ def nesting_problem(x: Any) -> str:
     return ""
 
 
-def _leaves(x: Any) -> Iterator[tuple[str, str]]:
+def _leaves(x: object) -> Iterator[tuple[str, str]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         place = jax.tree_util.keystr(path)
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():

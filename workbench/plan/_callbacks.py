@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import io_callback
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan._interpreter import ControlFlow, Interpreter
@@ -24,29 +24,29 @@ def calls_back(closed: ClosedJaxpr) -> bool:
     return _calls_back(closed.jaxpr)
 
 
-def call_present(closed: ClosedJaxpr, present: Any, operands: Sequence[Any]) -> list[Any]:
+def call_present(closed: ClosedJaxpr, present: object, operands: Sequence[Any]) -> list[Any]:
     """The outputs of a client's function, whose callbacks run only if the client is `present`, a bool."""
     return _Present(present).run(closed, operands)
 
 
 class _Present(Interpreter[Any]):
-    def __init__(self, present: Any) -> None:
+    def __init__(self, present: object) -> None:
         self.present = present
 
-    def enters(self, equation: Any) -> bool:
+    def enters(self, equation: JaxprEqn) -> bool:
         return any(map(_calls_back, _jax_compat.inner_jaxprs(equation)))
 
     def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
         return self.run(closed, operands)
 
-    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         if equation.primitive.name not in CALLBACKS:
             return super().bind(equation, operands)
         with _jax_compat.source_of(equation):
             return _bind_callback(equation, self.present, operands)
 
 
-def _bind_callback(equation: Any, present: Any, operands: Sequence[Any]) -> list[Any]:
+def _bind_callback(equation: JaxprEqn, present: Any, operands: Sequence[Any]) -> list[Any]:
     params, primitive = equation.params, equation.primitive
     if primitive.name in ("debug_callback", "debug_print"):
 

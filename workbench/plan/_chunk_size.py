@@ -75,7 +75,7 @@ class _SharedProducts(Interpreter[bool]):
     def __init__(self) -> None:
         self.all, self.shared, self.executions = 0.0, 0.0, 1
 
-    def constant(self, value: Any) -> bool:
+    def constant(self, value: object) -> bool:
         return False
 
     def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
@@ -19,6 +20,7 @@ from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._spread import Spread, choose_spread, manual_axes
+from workbench.primitives import PyTree
 
 
 class ClientLoop:
@@ -111,7 +113,7 @@ class ClientShard:
             )
             return [jax.lax.expand_dims(x, (0,)) for x in kept] if one else kept, list(totals)
 
-        def iteration(totals: Any, chunk: Any) -> Any:
+        def iteration(totals: object, chunk: Any) -> Any:
             index, chunk_rows = chunk
             return self._chunk(
                 totals, chunk_rows, shared, None if index is None else first_slot + index * self.chunk_size
@@ -152,7 +154,7 @@ class ClientShard:
                     position += 1
         return tuple(added), [self._as_rows(*values[v]) for v in self.phase.kept]
 
-    def _client(self, step: Step, operands: Sequence[tuple[Any, bool]], mask: Any) -> list[tuple[Any, bool]]:
+    def _client(self, step: Step, operands: Sequence[tuple[Any, bool]], mask: object) -> list[tuple[Any, bool]]:
         assert step.jaxpr is not None
         call, given = functools.partial(self._call, step, None), operands
         if mask is not None and calls_back(step.jaxpr):
@@ -165,7 +167,7 @@ class ClientShard:
         ys = jax.vmap(call, in_axes=axes, axis_size=self.chunk_size)(*(x for x, _ in given))
         return [(y, True) for y in ys]
 
-    def _call(self, step: Step, present: Any, *operands: Any) -> list[Any]:
+    def _call(self, step: Step, present: object, *operands: Any) -> list[Any]:
         """One client; the callbacks of one that is not `present` do not run."""
         jaxpr = step.jaxpr
         assert jaxpr is not None
@@ -246,7 +248,7 @@ def _spread_by_vmap(
             kept, totals = [pinned(x) for x in kept], [pinned(x) for x in totals]
         return kept, _merged(shard, totals, _SHARDS)
 
-    def everywhere(rows: Any, shared: Any) -> Any:
+    def everywhere(rows: PyTree[Array], shared: object) -> Any:
         apart = [x.reshape(size, -1, *x.shape[1:]) for x in rows]
         index = sum(first, jnp.arange(size, dtype=jnp.int32))
         mapped = jax.vmap(
@@ -275,7 +277,7 @@ def _explicit_spec(aval: Any, layout: Layout, *, rows: bool) -> P:
     return P(*spec)
 
 
-def _merged(shard: ClientShard, totals: Sequence[Any], axes: Any) -> list[Any]:
+def _merged(shard: ClientShard, totals: Sequence[Any], axes: object) -> list[Any]:
     merged = []
     for step, total in zip(shard.phase.reductions, totals, strict=True):
         with jax.named_scope(shard.loop.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
@@ -303,7 +305,7 @@ def _unpad(x: Any, clients: int, layout: Layout | None) -> Any:
     return x[:clients]
 
 
-def _replicate_leading(x: Any, layout: Layout) -> Any:
+def _replicate_leading(x: object, layout: Layout) -> Any:
     spec = tuple(jax.typeof(x).sharding.spec)[1:]
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *spec)))
 

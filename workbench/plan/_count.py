@@ -52,7 +52,7 @@ class JaxprCount:
     notes: tuple[str, ...] = ()
 
 
-def count_jaxpr(jaxpr: Any) -> tuple[float | None, int | None]:
+def count_jaxpr(jaxpr: object) -> tuple[float | None, int | None]:
     """FLOPs (of dot products and convolutions) and bytes accessed by one call of a jaxpr.
 
     Args:
@@ -70,7 +70,7 @@ def count_jaxpr(jaxpr: Any) -> tuple[float | None, int | None]:
     return count.flops, count.accessed_bytes
 
 
-def count_jaxpr_work(jaxpr: Any) -> JaxprCount:
+def count_jaxpr_work(jaxpr: object) -> JaxprCount:
     """Like `count_jaxpr`, with elementwise FLOPs and with notes on what could not be counted.
 
     Args:
@@ -172,7 +172,7 @@ class EquationWork(NamedTuple):
     at_least: bool  # inside a loop of unknown length, of which one turn is counted
 
 
-def walk_jaxpr_work(jaxpr: Any) -> Iterator[EquationWork]:
+def walk_jaxpr_work(jaxpr: object) -> Iterator[EquationWork]:
     """The work of a jaxpr, equation by equation: `count_jaxpr_work` before it is added up.
 
     Args:
@@ -430,11 +430,11 @@ def _sum(costs: Iterator[_Cost]) -> _Cost:
     return total
 
 
-def _open(jaxpr: Any) -> Any:
+def _open(jaxpr: object) -> Any:
     return jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
 
 
-def _is_literal(var: Any) -> bool:
+def _is_literal(var: object) -> bool:
     return isinstance(var, core.Literal)
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
@@ -17,6 +18,7 @@ from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
+from workbench.primitives import PyTree
 from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
 _MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
@@ -241,6 +243,6 @@ def _body(
     return tuple(records)
 
 
-def abstract(tree: Any) -> Any:
+def abstract(tree: PyTree[Array]) -> Any:
     """The arrays of a pytree as shapes, dtypes and shardings."""
     return jax.tree.map(_jax_compat.aval_of, tree)

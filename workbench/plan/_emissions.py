@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
 from workbench import _jax_compat
 from workbench.plan._interpreter import Cond, Interpreter, Scan
@@ -61,10 +61,10 @@ class _Collector(Interpreter[Any]):
     def __init__(self) -> None:
         self.found: Found = []
 
-    def enters(self, equation: Any) -> bool:
+    def enters(self, equation: JaxprEqn) -> bool:
         return _jax_compat.EMIT_EFFECT in equation.effects and equation.primitive.name != "while"
 
-    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         if equation.primitive is emit_p:
             self.found.append((Emission(equation.params["name"], ()), operands[0]))
             return []
@@ -73,7 +73,7 @@ class _Collector(Interpreter[Any]):
                 return self._map(equation, operands)
         return super().bind(equation, operands)
 
-    def _map(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def _map(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         params = equation.params
         placement = params["placement"]
         jaxpr, emissions, _ = _traced(params["jaxpr"], params["name"], {placement.name: placement.size})

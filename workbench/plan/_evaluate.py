@@ -79,7 +79,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
             self._run_step(self.broadcasts[atom])
         return self.values[atom]
 
-    def _shared(self, atom: Any, rows: Var) -> Any:
+    def _shared(self, atom: object, rows: Var) -> Any:
         value = self._read(atom)
         with jax.named_scope(self.scope_of(self.broadcasts[rows])):
             if not isinstance(atom, Literal):

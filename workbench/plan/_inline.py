@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan._interpreter import Call, Interpreter, control_flow
@@ -25,7 +25,7 @@ def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
     return flat
 
 
-def uses_primitives(equation: Any) -> bool:
+def uses_primitives(equation: JaxprEqn) -> bool:
     """Whether an equation is a MapReduce primitive or holds one anywhere inside."""
     if equation.primitive in MAPREDUCE_PRIMITIVES:
         return True
@@ -42,7 +42,7 @@ def _holds_primitives(jaxpr: Jaxpr) -> bool:
     return any(map(uses_primitives, jaxpr.eqns))
 
 
-def bodies(equation: Any) -> list[Jaxpr]:
+def bodies(equation: JaxprEqn) -> list[Jaxpr]:
     """The jaxprs in the parameters of an equation."""
     found = []
     for value in equation.params.values():
@@ -57,5 +57,5 @@ def bodies(equation: Any) -> list[Jaxpr]:
 class _Inline(Interpreter[Any]):
     """Lays calls flat that hold MapReduce primitives; loops and branches keep their structure."""
 
-    def enters(self, equation: Any) -> bool:
+    def enters(self, equation: JaxprEqn) -> bool:
         return isinstance(control_flow(equation), Call) and uses_primitives(equation)

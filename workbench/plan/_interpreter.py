@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from workbench import _jax_compat
 
@@ -176,7 +176,7 @@ class Call(Generic[Value]):
 ControlFlow = Scan[Any] | While[Any] | Cond[Any] | Call[Any]
 
 
-def control_flow(equation: Any) -> ControlFlow | None:
+def control_flow(equation: JaxprEqn) -> ControlFlow | None:
     """An equation as a loop, branch or call; None for every other primitive."""
     name = equation.primitive.name
     if name == "scan":
@@ -202,7 +202,7 @@ class Interpreter(Generic[Value]):
         values: dict[Any, Value] = dict(zip(jaxpr.constvars, map(self.constant, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
 
-        def read(atom: Any) -> Value:
+        def read(atom: object) -> Value:
             return self.constant(atom.val) if isinstance(atom, Literal) else values[atom]
 
         for equation in jaxpr.eqns:
@@ -214,14 +214,14 @@ class Interpreter(Generic[Value]):
         """What stands for a literal or a constant of the jaxpr."""
         return value
 
-    def equation(self, equation: Any, operands: Sequence[Value]) -> list[Value]:
+    def equation(self, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """The results of one equation."""
         flow = control_flow(equation) if self.enters(equation) else None
         if flow is None:
             return self.bind(equation, operands)
         return self.follow(flow, operands)
 
-    def enters(self, equation: Any) -> bool:
+    def enters(self, equation: JaxprEqn) -> bool:
         """Whether a loop, branch or call is taken apart; otherwise it is one operation like any other."""
         return True
 
@@ -233,7 +233,7 @@ class Interpreter(Generic[Value]):
             return self.while_loop(flow, operands)
         return self.cond(flow, operands) if isinstance(flow, Cond) else self.call(flow, operands)
 
-    def bind(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         """The results of an equation that is not taken apart."""
         with _jax_compat.source_of(equation):
             return _jax_compat.bind_equation(equation, operands)

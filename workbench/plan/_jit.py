@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import Array
 from jax.core import Tracer
 
 from workbench import _jax_compat
@@ -14,7 +15,7 @@ from workbench.plan._evaluate import ChunkSize, Traced, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
 from workbench.plan._spread import Spread
-from workbench.primitives import hide_static, is_array, refuse_deleted, show_static
+from workbench.primitives import PyTree, hide_static, is_array, refuse_deleted, show_static
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
@@ -22,12 +23,12 @@ def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
     return _trace(fn, args, kwargs, listening=False)
 
 
-def trace_listening(fn: Callable, args: Any, kwargs: Any) -> Traced:
+def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
     """As `trace`, with everything that the program emits as further outputs."""
     return _trace(fn, args, kwargs, listening=True)
 
 
-def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
+def _trace(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any], *, listening: bool) -> Traced:
     if isinstance(fn, Jitted):
         fn = fn.fn
     refuse_deleted("trace", (args, kwargs))
@@ -56,12 +57,12 @@ def _trace(fn: Callable, args: Any, kwargs: Any, *, listening: bool) -> Traced:
     return Traced(plan_jaxpr(closed, name), in_tree, out_tree[-1], names, emissions)
 
 
-def flatten_call(args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
     """The arrays of a call, and its structure, of which leaves that are no arrays are static parts."""
     return jax.tree.flatten(_hidden((args, kwargs)))
 
 
-def _hidden(tree: Any) -> Any:
+def _hidden(tree: PyTree[Array]) -> Any:
     """`tree` with leaves that are no arrays as static parts; itself where it has none."""
     if all(hasattr(x, "dtype") or is_array(x) for x in jax.tree.leaves(tree)):
         return tree
@@ -132,7 +133,7 @@ class Jitted:
         deliver(getattr(self.fn, "__name__", "program"), emitted)
         return self._shown(results)
 
-    def _shown(self, results: Any) -> Any:
+    def _shown(self, results: object) -> Any:
         return show_static(results) if self._returns_static else results
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
@@ -155,12 +156,12 @@ class Jitted:
         for jitted in (self._staged, self._heard, self._plain):
             jitted.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         """A method, where it decorates one."""
         return self if instance is None else functools.partial(self, instance)
 
 
-def without_static(fn: Callable, args: Any, kwargs: Any) -> tuple[Callable, Any, Any]:
+def without_static(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, Any, Any]:
     """The call without its static arguments, which are closed over: under a jit whatever moves is a tracer."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     moves = [isinstance(leaf, Tracer) for leaf in leaves]

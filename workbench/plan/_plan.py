@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from workbench import _jax_compat
 from workbench.mesh import Placement
@@ -124,7 +124,7 @@ class _Levels:
     def steps(self) -> list[Step]:
         return _with_late_constants([self._step(equation) for equation in self.closed.eqns])
 
-    def _step(self, equation: Any) -> Step:
+    def _step(self, equation: JaxprEqn) -> Step:
         primitive = equation.primitive
         if primitive is broadcast_p:
             step = Step("broadcast", equation, self._after(equation), placement=equation.params["placement"])
@@ -157,7 +157,7 @@ class _Levels:
             self._record(step, step.level, rows=False)
         return step
 
-    def _after(self, equation: Any, placement: Placement | None = None) -> int:
+    def _after(self, equation: JaxprEqn, placement: Placement | None = None) -> int:
         """The first level at which all inputs are there; rows of the same clients can be had while they are made."""
         levels = [0]
         for v in equation.invars:
@@ -210,7 +210,7 @@ def _has_explicit_type(equation: Any) -> bool:
     return any(not s.mesh.empty and any(entry is not None for entry in s.spec[1:]) for s in shardings)
 
 
-def _row_jaxpr(equation: Any) -> ClosedJaxpr:
+def _row_jaxpr(equation: JaxprEqn) -> ClosedJaxpr:
     params = {key: (None if key == "sharding" else value) for key, value in equation.params.items()}
 
     def row(*rows: Any) -> list[Any]:
@@ -278,7 +278,7 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
     return next((line for step in steps if (line := source_line(step.equation)) is not None), None)
 
 
-def source_stack(equation: Any) -> tuple[SourceLine, ...]:
+def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
     """The calls that lead to an equation, outermost first, without those inside of JAX, Python and this package."""
     return tuple(
         SourceLine(file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function)
@@ -289,7 +289,7 @@ def source_stack(equation: Any) -> tuple[SourceLine, ...]:
     )
 
 
-def source_line(equation: Any) -> SourceLine | None:
+def source_line(equation: JaxprEqn) -> SourceLine | None:
     """The innermost line of the user's own code that made an equation; a library's where there is no such line."""
     of_library: SourceLine | None = None
     for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
@@ -315,7 +315,7 @@ def client_count(placement: Placement | None) -> int:
     return 1 if placement is None else placement.size
 
 
-def loop_bodies(equation: Any) -> list[ClosedJaxpr]:
+def loop_bodies(equation: JaxprEqn) -> list[ClosedJaxpr]:
     """The jaxprs of a scan, while or cond that are worth planning, in order."""
     flow = control_flow(equation)
     return [] if flow is None else list(flow.bodies)

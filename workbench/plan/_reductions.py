@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from workbench.mesh import Placement
 from workbench.primitives import by_key_p, group_rows, highest, lowest, max_p, mean_p, min_p, sum_by_key, sum_p
@@ -43,11 +44,11 @@ def _start_sum(equation: Any) -> Any:
     return jax.lax.full(accumulator.shape, 0, accumulator.dtype)
 
 
-def _add_sum(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
+def _add_sum(equation: JaxprEqn, total: object, rows: Sequence[Any], mask: object) -> Any:
     return total + _partial_sum(_masked(rows[0], mask, 0), equation.params["accumulator"])
 
 
-def _add_one_to_sum(equation: Any, total: Any, row: Sequence[Any], present: Any) -> Any:
+def _add_one_to_sum(equation: JaxprEqn, total: jax.Array, row: Sequence[Any], present: Any) -> Any:
     # A loop's body is traced and lowered operation by operation: `lax` makes one where `jnp` makes several.
     return jax.lax.add(total, jax.lax.convert_element_type(_masked(row[0], present, 0), total.dtype))
 
@@ -66,11 +67,11 @@ def _masked(x: Any, mask: Any, absent: Any) -> Any:
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.full_like(x, absent))
 
 
-def _finish_sum(equation: Any, total: Any) -> Any:
+def _finish_sum(equation: Any, total: jax.Array) -> Any:
     return jax.lax.convert_element_type(total, equation.outvars[0].aval.dtype)
 
 
-def _finish_mean(equation: Any, total: Any) -> Any:
+def _finish_mean(equation: Any, total: jax.Array) -> Any:
     mean = jax.lax.div(total, np.asarray(equation.params["placement"].size, total.dtype))
     return jax.lax.convert_element_type(mean, equation.outvars[0].aval.dtype)
 
@@ -80,22 +81,22 @@ def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callab
         accumulator = accumulator_of(equation)
         return jnp.full(accumulator.shape, absent(accumulator.dtype), accumulator.dtype)
 
-    def add(equation: Any, extreme: Any, rows: Sequence[Any], mask: Any) -> Any:
+    def add(equation: JaxprEqn, extreme: object, rows: Sequence[Any], mask: object) -> Any:
         return merge(extreme, reduce(_masked(rows[0], mask, absent(rows[0].dtype)), axis=0))
 
-    def add_one(equation: Any, extreme: Any, row: Sequence[Any], present: Any) -> Any:
+    def add_one(equation: JaxprEqn, extreme: object, row: Sequence[Any], present: object) -> Any:
         return merge(extreme, _masked(row[0], present, absent(row[0].dtype)))
 
     return Reduction(start, add, add_one, merge, across, lambda _, extreme: extreme)
 
 
-def _add_by_key(equation: Any, total: Any, rows: Sequence[Any], mask: Any) -> Any:
+def _add_by_key(equation: JaxprEqn, total: object, rows: Sequence[Any], mask: object) -> Any:
     values, keys = rows
     options = {name: equation.params[name] for name in ("num_keys", "accumulator", "batch_dims")}
     return total + sum_by_key(values, group_rows(keys, mask, options["num_keys"]), **options)
 
 
-def _add_one_by_key(equation: Any, total: Any, row: Sequence[Any], present: Any) -> Any:
+def _add_one_by_key(equation: JaxprEqn, total: object, row: Sequence[Any], present: Any) -> Any:
     mask = None if present is None else jax.lax.expand_dims(present, (0,))
     return _add_by_key(equation, total, [jax.lax.expand_dims(x, (0,)) for x in row], mask)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench.mesh import Place, find_layout
@@ -28,7 +28,7 @@ class _Elsewhere(Place):
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         return ClosedJaxpr(self.jaxpr(closed.jaxpr), self.consts(closed))
 
-    def params(self, equation: Any) -> dict[str, Any]:
+    def params(self, equation: JaxprEqn) -> dict[str, Any]:
         if equation.primitive.name in ("shard_map", "xla_pmap"):
             message = f"it enters a `{equation.primitive.name}` over a mesh of its own."
             raise RebaseError(message)
@@ -40,7 +40,7 @@ class _Elsewhere(Place):
                 raise RebaseError(message)
         return params
 
-    def type(self, aval: Any) -> Any:
+    def type(self, aval: object) -> Any:
         sharding = getattr(aval, "sharding", None)
         known = sharding.mesh if isinstance(sharding, NamedSharding) else None
         if known is not None and (_explicit_axes(known) != _explicit_axes(self.mesh)):

@@ -72,12 +72,12 @@ class TunedJitted(Jitted):
         super().clear_cache()
         self._tuned.clear()
 
-    def _chosen(self, args: Any, kwargs: Any) -> Jitted:
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Jitted:
         found = self._tuned.get(_shapes(args, kwargs))
         return found[1] if found else Jitted(self.fn, "auto", self.options, self.spread)
 
 
-def choose_plan(program: Jitted, args: Any, kwargs: Any, *, seconds: float) -> PlanChoiceRecord:
+def choose_plan(program: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], *, seconds: float) -> PlanChoiceRecord:
     """Times a program with several chunk sizes on the arguments of a call, interleaved.
 
     The arguments are never donated. What was measured before, by any process of this user, is read from the disk.
@@ -229,7 +229,7 @@ def _cache() -> DiskCache | None:
         return None
 
 
-def _shapes(args: Any, kwargs: Any) -> Any:
+def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves, tree = jax.tree.flatten((args, kwargs))
     mesh = jax.sharding.get_abstract_mesh()
     return tree, mesh, tuple(_shape(leaf) for leaf in leaves)
@@ -241,7 +241,7 @@ def _shape(leaf: Any) -> Any:
     return type(leaf), repr(leaf)
 
 
-def _key(program: Jitted, plan: Plan, args: Any, kwargs: Any) -> str:
+def _key(program: Jitted, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """A hash of the program without addresses of this process, the shapes and shardings, the devices and versions."""
     jaxpr = re.sub(r"0x[0-9a-f]+", "", str(plan.closed.jaxpr))
     devices = sorted(device.device_kind for device in jax.devices())

@@ -93,12 +93,12 @@ def reduce_by_key(
     return structure.unflatten(sums)
 
 
-def _divide(total: Any, counts: Any) -> Any:
+def _divide(total: jax.Array, counts: Any) -> Any:
     divisor = jnp.maximum(counts, 1).astype(total.dtype)
     return total / divisor.reshape(divisor.shape + (1,) * (total.ndim - 1))
 
 
-def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placement) -> Any:
+def _checked_keys(keys: object, num_keys: int, leaves: list[Any], placement: Placement) -> Any:
     if not isinstance(num_keys, int | np.integer) or isinstance(num_keys, bool) or num_keys < 1:
         message = (
             f"`reduce_by_key` was given num_keys={num_keys!r}. The number of groups fixes the shape of the result, so "
@@ -125,7 +125,7 @@ def _checked_keys(keys: Any, num_keys: int, leaves: list[Any], placement: Placem
     return keys
 
 
-def _check_range(keys: Any, num_keys: int) -> None:
+def _check_range(keys: object, num_keys: int) -> None:
     if isinstance(keys, Tracer) or not getattr(keys, "is_fully_addressable", True):
         return
     known = np.asarray(keys)
@@ -143,13 +143,13 @@ def _check_range(keys: Any, num_keys: int) -> None:
 
 
 def bind_by_key(
-    values: Any,
-    keys: Any,
+    values: jax.Array,
+    keys: object,
     placement: Placement,
     layout: Layout | None,
     *,
     num_keys: int,
-    accumulator: Any = None,
+    accumulator: DTypeLike | None = None,
     batch_dims: int = 0,
 ) -> Any:
     """Binds the sums by key of one array; behind the clients come `batch_dims` axes that values and keys share."""
@@ -170,7 +170,7 @@ def bind_by_key(
         )
 
 
-def sum_by_key(values: Any, keys: Any, *, num_keys: int, accumulator: Any, batch_dims: int) -> Any:
+def sum_by_key(values: object, keys: Any, *, num_keys: int, accumulator: Any, batch_dims: int) -> Any:
     """Sums by key of some clients' rows, in the dtype `accumulator`."""
 
     def grouped(rows: Any, groups: Any) -> Any:
@@ -191,13 +191,13 @@ def _group_numbers(keys: Any, num_keys: int) -> Any:
 
 
 def _evaluate(
-    values: Any,
+    values: jax.Array,
     keys: Any,
     *,
     placement: Placement,
     layout: Layout | None,
     num_keys: int,
-    accumulator: Any,
+    accumulator: DTypeLike,
     batch_dims: int,
 ) -> Any:
     some = functools.partial(sum_by_key, num_keys=num_keys, accumulator=accumulator, batch_dims=batch_dims)
@@ -233,7 +233,7 @@ def _type(values: Any, keys: Any, *, num_keys: int, batch_dims: int, **_: Any) -
     return ShapedArray(shape, values.dtype)
 
 
-def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+def _jvp(primals: PyTree[Array], tangents: PyTree[Array], **params: Any) -> tuple[Any, Any]:
     (values, keys), (slope, _) = primals, tangents
     total = _bind(values, keys, params)
     if isinstance(slope, ad.Zero):
@@ -241,7 +241,7 @@ def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     return total, _bind(slope, keys, params)
 
 
-def _bind(values: Any, keys: Any, params: dict[str, Any]) -> Any:
+def _bind(values: jax.Array, keys: jax.Array, params: dict[str, Any]) -> Any:
     return bind_by_key(values, keys, **params)
 
 
@@ -251,13 +251,13 @@ ad.primitive_jvps[by_key_p] = _jvp
 # The transpose of adding up groups: every item gets the cotangent of its group, or 0 if it belongs to none.
 def _transpose(
     cotangent: Any,
-    values: Any,
+    values: jax.Array,
     keys: Any,
     *,
     placement: Placement,
     layout: Layout | None,
     num_keys: int,
-    accumulator: Any,
+    accumulator: DTypeLike,
     batch_dims: int,
 ) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
@@ -278,7 +278,7 @@ def _transpose(
 ad.primitive_transposes[by_key_p] = _transpose
 
 
-def _batch(operands: Any, axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
+def _batch(operands: PyTree[Array], axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
     values, keys = operands
     values_axis, keys_axis = axes
     size = keys.shape[keys_axis] if values_axis is None else values.shape[values_axis]

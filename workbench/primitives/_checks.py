@@ -3,16 +3,18 @@
 from typing import Any
 
 import jax
+from jax import Array
 
 from workbench.errors import PlacementError, ProgramError
 from workbench.mesh import Placement
 from workbench.primitives._static import hide_static, is_array, refuse_deleted, show_static
+from workbench.primitives._types import PyTree
 
 
 class Structure:
     """A pytree without its arrays: leaves that are no arrays are part of it."""
 
-    def __init__(self, treedef: Any, *, static: bool) -> None:
+    def __init__(self, treedef: object, *, static: bool) -> None:
         self.treedef, self._static = treedef, static
 
     def unflatten(self, arrays: Any) -> Any:
@@ -25,7 +27,7 @@ class Structure:
         return jax.tree.unflatten(self.treedef, arrays)
 
 
-def as_arrays(operation: str, argument: str, tree: Any) -> tuple[list[jax.Array], Structure]:
+def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[jax.Array], Structure]:
     """The arrays of `tree`, and the rest of it, with leaves that are no arrays (functions, names) as static parts.
 
     Raises:
@@ -39,7 +41,7 @@ def as_arrays(operation: str, argument: str, tree: Any) -> tuple[list[jax.Array]
     return [x if hasattr(x, "dtype") else jax.numpy.asarray(x) for x in leaves], Structure(treedef, static=static)
 
 
-def _hidden_leaves(operation: str, argument: str, tree: Any) -> tuple[list[Any], Any]:
+def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[Any], Any]:
     hidden = hide_static(tree)
     paths, treedef = jax.tree_util.tree_flatten_with_path(hidden)
     wrong = [(path, leaf) for path, leaf in paths if not is_array(leaf)]
@@ -57,7 +59,7 @@ def _hidden_leaves(operation: str, argument: str, tree: Any) -> tuple[list[Any],
     return [leaf for _, leaf in paths], treedef
 
 
-def check_clients(operation: str, argument: str, tree: Any, placement: Placement) -> None:
+def check_clients(operation: str, argument: str, tree: PyTree[Array], placement: Placement) -> None:
     """Checks that every leaf has one row per client.
 
     Raises:

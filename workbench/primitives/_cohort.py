@@ -71,11 +71,11 @@ def select(
     return structure.unflatten([_bind_select(x, chosen, placement, layout, cohort) for x in leaves])
 
 
-def _one(tree: Any) -> tuple[Any]:
+def _one(tree: PyTree[Array]) -> tuple[Any]:
     return (tree,)
 
 
-def _checked_indices(indices: Any, placement: Placement, outer: int) -> Any:
+def _checked_indices(indices: object, placement: Placement, outer: int) -> Any:
     indices = indices if isinstance(indices, jax.Array) else jnp.asarray(indices)
     if not jnp.issubdtype(indices.dtype, jnp.integer) or not 1 <= indices.ndim <= 1 + outer or 0 in indices.shape:
         message = (
@@ -173,7 +173,7 @@ def _check_sample(size: int, form: str, placement: Placement) -> None:
         raise PlacementError(message)
 
 
-def _chances(weights: Any, placement: Placement) -> Any:
+def _chances(weights: object, placement: Placement) -> Any:
     if weights is None:
         return None
     weights = jnp.asarray(weights)
@@ -187,13 +187,13 @@ def _chances(weights: Any, placement: Placement) -> Any:
     return weights if jnp.issubdtype(weights.dtype, jnp.floating) else weights.astype(jnp.result_type(float))
 
 
-def _bind_select(x: Any, indices: Any, placement: Placement, layout: Layout | None, cohort: Placement) -> Any:
+def _bind_select(x: object, indices: object, placement: Placement, layout: Layout | None, cohort: Placement) -> Any:
     cohort_layout = find_layout(cohort, None if layout is None else layout.mesh)
     params = {"placement": placement, "layout": layout, "cohort": cohort, "cohort_layout": cohort_layout}
     return _bind(select_p, x, indices, batch_dims=0, **params)
 
 
-def _bind(primitive: Primitive, x: Any, indices: Any, **params: Any) -> Any:
+def _bind(primitive: Primitive, x: object, indices: object, **params: Any) -> Any:
     with jax.named_scope(f"wb.{primitive.name}[{params['placement'].name}]"):
         x = typed(x, params["layout" if primitive is select_p else "cohort_layout"])
         batch = range(1, 1 + params["batch_dims"])
@@ -201,14 +201,14 @@ def _bind(primitive: Primitive, x: Any, indices: Any, **params: Any) -> Any:
 
 
 def _select(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
-    def take(rows: Any, numbers: Any) -> Any:
+    def take(rows: PyTree[Array], numbers: object) -> Any:
         return jnp.take(rows, _clipped(numbers, placement), axis=0, mode="clip")
 
     return spread(_over_batch(take, params["batch_dims"])(gather(x, layout), indices), cohort_layout)
 
 
 def _place(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
-    def put(rows: Any, numbers: Any) -> Any:
+    def put(rows: PyTree[Array], numbers: object) -> Any:
         nothing = jnp.zeros((placement.size, *rows.shape[1:]), rows.dtype)
         return nothing.at[_clipped(numbers, placement)].add(rows)
 
@@ -225,15 +225,15 @@ def _over_batch(fn: Any, batch_dims: int) -> Any:
     return fn
 
 
-def _select_type(x: Any, indices: Any, *, cohort: Placement, cohort_layout: Any, **_: Any) -> Any:
+def _select_type(x: Any, indices: object, *, cohort: Placement, cohort_layout: Any, **_: Any) -> Any:
     return rows_of(_jax_compat.drop_leading_axis(x), cohort, cohort_layout)
 
 
-def _place_type(x: Any, indices: Any, *, placement: Placement, layout: Any, **_: Any) -> Any:
+def _place_type(x: Any, indices: object, *, placement: Placement, layout: Any, **_: Any) -> Any:
     return rows_of(_jax_compat.drop_leading_axis(x), placement, layout)
 
 
-def _jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+def _jvp(primitive: Primitive, primals: PyTree[Array], tangents: PyTree[Array], **params: Any) -> tuple[Any, Any]:
     (x, indices), (slope, _) = primals, tangents
     rows = _bind(primitive, x, indices, **params)
     if isinstance(slope, ad.Zero):
@@ -242,7 +242,7 @@ def _jvp(primitive: Primitive, primals: Any, tangents: Any, **params: Any) -> tu
 
 
 # What was taken from a client goes back to it; what was put at a client is taken from it.
-def _transpose(other: Primitive, cotangent: Any, x: Any, indices: Any, **params: Any) -> list[Any]:
+def _transpose(other: Primitive, cotangent: Any, x: Any, indices: object, **params: Any) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval), None]
     return [_bind(other, cotangent, indices, **params), None]

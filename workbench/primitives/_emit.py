@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike
@@ -11,6 +12,7 @@ from jaxtyping import Shaped
 from workbench import _jax_compat
 from workbench.errors import ProgramError
 from workbench.primitives._static import is_array
+from workbench.primitives._types import PyTree
 
 emit_p: Primitive = Primitive("emit")
 emit_p.multiple_results = True
@@ -55,19 +57,19 @@ def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
 
 
 @emit_p.def_impl
-def _evaluate(value: Any, *, name: str) -> list[Any]:
+def _evaluate(value: object, *, name: str) -> list[Any]:
     return []
 
 
 @emit_p.def_effectful_abstract_eval
-def _type(value: Any, *, name: str) -> Any:
+def _type(value: object, *, name: str) -> Any:
     return [], {_jax_compat.EMIT_EFFECT}
 
 
 mlir.register_lowering(emit_p, lambda context, value, *, name: [])
 
 
-def _jvp(primals: Any, tangents: Any, *, name: str) -> tuple[list[Any], list[Any]]:
+def _jvp(primals: PyTree[Array], tangents: PyTree[Array], *, name: str) -> tuple[list[Any], list[Any]]:
     return emit_p.bind(*primals, name=name), []
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
@@ -12,6 +13,7 @@ from workbench import _jax_compat
 from workbench.mesh import Layout, Placement, spread
 from workbench.primitives._linear import bind_broadcast, bind_reduction, bind_sum, register_reduction
 from workbench.primitives._map import bind_map
+from workbench.primitives._types import PyTree
 
 max_p: Primitive = Primitive("reduce_max")
 min_p: Primitive = Primitive("reduce_min")
@@ -42,7 +44,7 @@ def highest(dtype: Any) -> Any:
     )
 
 
-def _extreme(x: Any, *, placement: Placement, layout: Layout | None, reduction: Callable) -> Any:
+def _extreme(x: object, *, placement: Placement, layout: Layout | None, reduction: Callable) -> Any:
     return reduction(spread(x, layout), axis=0)
 
 
@@ -52,7 +54,12 @@ for _primitive, _reduction in ((max_p, jnp.max), (min_p, jnp.min)):
 
 # A tangent of the extreme is the mean of the tangents of the clients that hold it: two sums and a broadcast.
 def _extreme_jvp(
-    primitive: Primitive, primals: Any, tangents: Any, *, placement: Placement, layout: Layout | None
+    primitive: Primitive,
+    primals: PyTree[Array],
+    tangents: PyTree[Array],
+    *,
+    placement: Placement,
+    layout: Layout | None,
 ) -> Any:
     (x,), (tangent,) = primals, tangents
     extreme = bind_reduction(primitive, x, placement, layout)

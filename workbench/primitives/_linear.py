@@ -6,11 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.typing import DTypeLike
 
 from workbench import _jax_compat
 from workbench.mesh import Layout, Placement, spread
+from workbench.primitives._types import PyTree
 
 broadcast_p: Primitive = Primitive("broadcast")
 sum_p: Primitive = Primitive("reduce_sum")
@@ -20,20 +23,20 @@ mean_p: Primitive = Primitive("reduce_mean")
 _PRODUCT_FROM_ELEMENTS = 1 << 14
 
 
-def bind_broadcast(x: Any, placement: Placement, layout: Layout | None) -> Any:
+def bind_broadcast(x: object, placement: Placement, layout: Layout | None) -> Any:
     """Binds one array."""
     with jax.named_scope(f"wb.broadcast[{placement.name}]"):
         return broadcast_p.bind(x, placement=placement, layout=layout)
 
 
-def rows_of(aval: Any, placement: Placement, layout: Layout | None) -> Any:
+def rows_of(aval: object, placement: Placement, layout: Layout | None) -> Any:
     """The type of one row per client of something of type `aval`."""
     if layout is None:
         return _jax_compat.add_leading_axis(aval, placement.size, None)
     return _jax_compat.add_leading_axis(aval, placement.size, layout.explicit_axes, layout.mesh)
 
 
-def typed(x: Any, layout: Layout | None) -> Any:
+def typed(x: object, layout: Layout | None) -> Any:
     """`x` with the explicit type of its layout; under Auto axes and without a mesh nothing changes."""
     if layout is None or not layout.explicit:
         return x
@@ -41,25 +44,25 @@ def typed(x: Any, layout: Layout | None) -> Any:
     return x if len(spec) and spec[0] == layout.entry else spread(x, layout)
 
 
-def _broadcast(x: Any, *, placement: Placement, layout: Layout | None) -> Any:
+def _broadcast(x: object, *, placement: Placement, layout: Layout | None) -> Any:
     x = x if isinstance(x, jax.Array) else jax.numpy.asarray(x)
     return spread(jax.numpy.broadcast_to(x[None], (placement.size, *x.shape)), layout)
 
 
 @broadcast_p.def_impl
-def _now(x: Any, *, placement: Placement, layout: Layout | None) -> Any:
+def _now(x: object, *, placement: Placement, layout: Layout | None) -> Any:
     if layout is not None:
         return _broadcast(x, placement=placement, layout=layout)
     return _compiled(x, placement)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _compiled(x: Any, placement: Placement) -> Any:
+def _compiled(x: object, placement: Placement) -> Any:
     return _broadcast(x, placement=placement, layout=None)
 
 
 @broadcast_p.def_abstract_eval
-def _broadcast_type(x: Any, *, placement: Placement, layout: Layout | None) -> Any:
+def _broadcast_type(x: object, *, placement: Placement, layout: Layout | None) -> Any:
     return rows_of(x, placement, layout)
 
 
@@ -84,7 +87,7 @@ def _batch_broadcast(operands: Any, axes: Any, *, placement: Placement, layout: 
 batching.primitive_batchers[broadcast_p] = _batch_broadcast
 
 
-def bind_sum(x: Any, placement: Placement, layout: Layout | None, *, accumulator: Any = None) -> Any:
+def bind_sum(x: Any, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None) -> Any:
     """Binds the sum of one array."""
     dtype = sum_dtype(x.dtype)
     x = x if x.dtype == dtype else jnp.asarray(x).astype(dtype)
@@ -98,12 +101,12 @@ def bind_mean(x: Any, placement: Placement, layout: Layout | None, *, accumulato
     return bind_reduction(mean_p, x, placement, layout, accumulator=accumulator_of(x.dtype, accumulator))
 
 
-def bind_reduction(primitive: Primitive, x: Any, placement: Placement, layout: Layout | None, **params: Any) -> Any:
+def bind_reduction(primitive: Primitive, x: object, placement: Placement, layout: Layout | None, **params: Any) -> Any:
     with jax.named_scope(f"wb.{primitive.name}[{placement.name}]"):
         return primitive.bind(typed(x, layout), placement=placement, layout=layout, **params)
 
 
-def sum_dtype(dtype: Any) -> Any:
+def sum_dtype(dtype: object) -> Any:
     return (
         jax.eval_shape(lambda x: jnp.sum(x, axis=0), jax.ShapeDtypeStruct((1,), dtype)).dtype
         if _is_small(dtype)
@@ -115,7 +118,7 @@ def _is_small(dtype: Any) -> bool:
     return jnp.dtype(dtype) == jnp.bool_ or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32)
 
 
-def accumulator_of(dtype: Any, wanted: Any) -> Any:
+def accumulator_of(dtype: Any, wanted: PyTree[Array]) -> Any:
     if wanted is not None:
         return jnp.dtype(wanted)
     return jnp.dtype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else jnp.dtype(dtype)
@@ -134,11 +137,15 @@ def sum_rows(x: Any, accumulator: Any, *, by_product: bool = False) -> Any:
     return total.astype(x.dtype)
 
 
-def _sum(x: Any, *, placement: Placement, layout: Layout | None, accumulator: Any, by_product: bool = False) -> Any:
+def _sum(
+    x: object, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike, by_product: bool = False
+) -> Any:
     return sum_rows(spread(x, layout), accumulator, by_product=by_product)
 
 
-def _mean(x: Any, *, placement: Placement, layout: Layout | None, accumulator: Any, by_product: bool = False) -> Any:
+def _mean(
+    x: Any, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike, by_product: bool = False
+) -> Any:
     total = sum_rows(spread(x, layout).astype(accumulator), accumulator, by_product=by_product)
     return (total / placement.size).astype(x.dtype)
 
@@ -150,13 +157,13 @@ def _compiled_once(rule: Callable) -> Callable:
     def compiled(**params: Any) -> Callable:
         return jax.jit(functools.partial(rule, **params))
 
-    def run(x: Any, **params: Any) -> Any:
+    def run(x: object, **params: Any) -> Any:
         return rule(x, **params) if params["layout"] is not None else compiled(**params)(x)
 
     return run
 
 
-def _type(x: Any, **_: Any) -> Any:
+def _type(x: object, **_: Any) -> Any:
     return _jax_compat.drop_leading_axis(x).update(weak_type=False)
 
 
@@ -182,7 +189,7 @@ for _primitive, _rule in ((sum_p, _sum), (mean_p, _mean)):
 
 
 def _sum_transpose(
-    cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None, accumulator: Any
+    cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike
 ) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval)]
@@ -190,7 +197,7 @@ def _sum_transpose(
 
 
 def _mean_transpose(
-    cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None, accumulator: Any
+    cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike
 ) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval)]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax import Array
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
@@ -28,12 +29,13 @@ from workbench.mesh import (
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._static import hide_static, is_array, show_static
+from workbench.primitives._types import PyTree
 
 map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True
 
 
-def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None) -> Any:
+def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: Any = None) -> Any:
     """Calls `fn` once for every client, each with its own row of `args`.
 
     Moves nothing between clients, except that values which `fn` closes over are broadcast to them.
@@ -80,7 +82,7 @@ def map_fn(fn: Callable, args: Any, *, over: str | None = None, mesh: Any = None
     return show_static(jax.tree.unflatten(call.result_structure, results))
 
 
-def _tuple(args: Any) -> tuple:
+def _tuple(args: PyTree[Array]) -> tuple:
     return args if isinstance(args, tuple) else (args,)
 
 
@@ -219,7 +221,7 @@ def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: 
     return [spread(y, layout) for y in call(*operands)]
 
 
-def _has_inner_shard_map(jaxpr: Any, layout: Layout) -> bool:
+def _has_inner_shard_map(jaxpr: object, layout: Layout) -> bool:
     """Whether a client uses a `shard_map` over other axes alone, which knows nothing of those of the clients."""
     return any(not set(layout.axes) <= set(e.params["newly_manual_axes"]) for e in _shard_maps(jaxpr))
 
@@ -461,7 +463,7 @@ batching.primitive_batchers[map_p] = _batch
 
 
 # Prune: outputs that nobody reads, and what only they need.
-def _prune(used_outputs: list[bool], equation: Any) -> tuple[list[bool], Any]:
+def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], Any]:
     if not any(used_outputs) and not equation.effects:
         return [False] * len(equation.invars), None
     jaxpr, used_inputs = _jax_compat.drop_dead_code(equation.params["jaxpr"], used_outputs)

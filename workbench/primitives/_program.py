@@ -115,7 +115,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
 class _Steps:
     """Awaits something, with the placement active only while a step of it runs."""
 
-    def __init__(self, awaited: Any, scope: Scope) -> None:
+    def __init__(self, awaited: object, scope: Scope) -> None:
         self.awaited, self.scope = awaited, scope
 
     def __await__(self) -> Any:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
@@ -65,7 +66,7 @@ def scan_ragged(
         batch, is_real = x
         shapes = jax.eval_shape(step, state, batch)[1]
 
-        def skip(state: State, batch: Any) -> tuple[State, Output]:
+        def skip(state: State, batch: PyTree[Array]) -> tuple[State, Output]:
             return state, jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), shapes)
 
         return jax.lax.cond(is_real, step, skip, state, batch)

@@ -116,7 +116,9 @@ def reduce_min(
     return reduce_leaves("reduce_min", x, over, where)
 
 
-def reduce_leaves(operation: str, x: Any, over: str | None, where: Any, accumulator: Any = None) -> Any:
+def reduce_leaves(
+    operation: str, x: object, over: str | None, where: object, accumulator: DTypeLike | None = None
+) -> Any:
     placement, outer = resolve(operation, over)
     if outer:
         operands = (x,) if where is None else (x, where)
@@ -141,7 +143,7 @@ def reduce_leaves(operation: str, x: Any, over: str | None, where: Any, accumula
     return structure.unflatten(results)
 
 
-def _is_eager(x: Any, placement: Placement) -> bool:
+def _is_eager(x: object, placement: Placement) -> bool:
     """Whether a reduction runs now, on arrays of the right length that no mesh spreads: nothing is left to check."""
     if not _jax_compat.at_top_level() or find_layout(placement) is not None:
         return False
@@ -150,7 +152,7 @@ def _is_eager(x: Any, placement: Placement) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(operation: str, over: str | None, placement: Placement, accumulator: Any) -> Callable:
+def _compiled(operation: str, over: str | None, placement: Placement, accumulator: DTypeLike | None) -> Callable:
     """A whole reduction in one call of a compiled function: eagerly, each of its steps would be dispatched alone."""
 
     def reduce(x: Any) -> Any:
@@ -160,7 +162,9 @@ def _compiled(operation: str, over: str | None, placement: Placement, accumulato
     return jax.jit(reduce)
 
 
-def _bind_leaf(operation: str, x: Any, placement: Placement, layout: Layout | None, accumulator: Any) -> Any:
+def _bind_leaf(
+    operation: str, x: object, placement: Placement, layout: Layout | None, accumulator: DTypeLike | None
+) -> Any:
     if operation == "reduce_sum":
         return bind_sum(x, placement, layout, accumulator=accumulator)
     if operation == "reduce_mean":
@@ -168,7 +172,9 @@ def _bind_leaf(operation: str, x: Any, placement: Placement, layout: Layout | No
     return bind_reduction(max_p if operation == "reduce_max" else min_p, x, placement, layout)
 
 
-def _reduce_present(leaves: list[Any], mask: Any, operation: str, placement: Placement, accumulator: Any) -> list[Any]:
+def _reduce_present(
+    leaves: list[Any], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
+) -> list[Any]:
     """Reduces the clients that the mask holds: the others get a value that does not count."""
     absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 
 from workbench.errors import ProgramError
+from workbench.primitives._types import PyTree
 
 
 @jax.tree_util.register_pytree_node_class
@@ -23,19 +25,19 @@ class Static:
         return (), self.value
 
     @classmethod
-    def tree_unflatten(cls, value: Any, _: Sequence[Any]) -> "Static":
+    def tree_unflatten(cls, value: object, _: Sequence[Any]) -> "Static":
         """For JAX."""
         return cls(value)
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> bool:
     """Whether a leaf can be an array of a program: no array of objects or of text."""
     if isinstance(leaf, jax.Array | bool | int | float | complex):
         return True
     return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSU"
 
 
-def is_static(leaf: Any) -> bool:
+def is_static(leaf: object) -> bool:
     """Whether a leaf can be a static part: something without a dtype that JAX can compare."""
     if hasattr(leaf, "dtype"):
         return False
@@ -46,30 +48,30 @@ def is_static(leaf: Any) -> bool:
     return True
 
 
-def hide_static(tree: Any) -> Any:
+def hide_static(tree: PyTree[Array]) -> Any:
     """The same pytree with every leaf that is no array as a static part of its structure."""
     return jax.tree.map(lambda leaf: Static(leaf) if not is_array(leaf) and is_static(leaf) else leaf, tree)
 
 
-def show_static(tree: Any) -> Any:
+def show_static(tree: PyTree[Array]) -> Any:
     """The pytree that `hide_static` was given, with other arrays perhaps."""
     return jax.tree.map(lambda x: x.value if isinstance(x, Static) else x, tree, is_leaf=_is_hidden)
 
 
-def has_static(tree: Any) -> bool:
+def has_static(tree: PyTree[Array]) -> bool:
     """Whether a pytree has leaves that are static parts."""
     return any(not is_array(leaf) and is_static(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def _is_hidden(x: Any) -> bool:
+def _is_hidden(x: object) -> bool:
     return isinstance(x, Static)
 
 
-def _is_deleted(x: Any) -> bool:
+def _is_deleted(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
 
 
-def refuse_deleted(operation: str, tree: Any) -> None:
+def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     """Checks that no array was deleted or donated.
 
     Raises:

@@ -105,7 +105,7 @@ def reduce_weighted_mean(
     return structure.unflatten(means)
 
 
-def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
+def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[Any]:
     vectors, _ = as_arrays("reduce_weighted_mean", "weight", weight)
     wrong = [tuple(w.shape) for w in vectors if tuple(w.shape) != (placement.size,)]
     if wrong:
@@ -128,7 +128,7 @@ def _weights_of_leaves(x: Any, weight: Any, placement: Placement) -> list[Any]:
 
 
 def _means(
-    leaves: list[Any], vectors: list[Any], index: tuple[int, ...], placement: Placement, accumulator: Any
+    leaves: list[Any], vectors: list[Any], index: tuple[int, ...], placement: Placement, accumulator: DTypeLike | None
 ) -> Any:
     """Means of the leaves, each weighted by the vector at its `index`."""
     dtypes = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
@@ -154,12 +154,12 @@ def _means(
 _compiled_means = jax.jit(_means, static_argnums=(2, 3, 4))
 
 
-def _divide(total: Any, weights: Any) -> Any:
+def _divide(total: jax.Array, weights: Any) -> Any:
     nobody = weights == 0
     return jnp.where(nobody, jnp.zeros_like(total), total / jnp.where(nobody, jnp.ones_like(weights), weights))
 
 
-def reduce_logsumexp(x: Any, *, over: str | None = None, where: Any = None) -> Any:
+def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None) -> Any:
     """The logarithm of the sum of exponentials over the clients: a smooth maximum.
 
     Costs a `reduce_max` (which keeps the exponentials finite) and a `reduce_sum`. Differentiable in both modes; its

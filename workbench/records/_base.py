@@ -122,7 +122,7 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Record):
         fields = (field for field in dataclasses.fields(value) if field.compare)
         return {"record": type(value).__name__, **{field.name: _plain(getattr(value, field.name)) for field in fields}}
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _finite(plain: Any) -> Any:
+def _finite(plain: object) -> Any:
     if isinstance(plain, float) and not math.isfinite(plain):
         return {"float": "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"}
     if isinstance(plain, list):
@@ -166,7 +166,7 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _misfit(where: str, value: Any, wanted: str) -> RecordError:
+def _misfit(where: str, value: object, wanted: str) -> RecordError:
     got = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
     message = f"{where} received {got}, and it takes {wanted}. Pass what `Record.to_json` wrote, unchanged."
     return RecordError(message)
@@ -182,7 +182,7 @@ def _readers(cls: type[Record]) -> dict[str, _Reader]:
     return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls) if field.compare}
 
 
-def _reader(hint: Any) -> _Reader:
+def _reader(hint: object) -> _Reader:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Record):
         return functools.partial(_record, hint)
@@ -208,7 +208,7 @@ def _reader(hint: Any) -> _Reader:
 
 
 def _accepting(fits: Callable[[Any], bool], wanted: str) -> _Reader:
-    def read(value: Any, where: str) -> Any:
+    def read(value: object, where: str) -> Any:
         if not fits(value):
             raise _misfit(where, value, wanted)
         return value
@@ -216,7 +216,7 @@ def _accepting(fits: Callable[[Any], bool], wanted: str) -> _Reader:
     return read
 
 
-def _read_float(value: Any, where: str) -> float:
+def _read_float(value: object, where: str) -> float:
     if isinstance(value, Mapping) and value.get("float") in _NONFINITE:
         return _NONFINITE[value["float"]]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -225,7 +225,7 @@ def _read_float(value: Any, where: str) -> float:
 
 
 def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
-    def read(value: Any, where: str) -> Any:
+    def read(value: object, where: str) -> Any:
         reason: RecordError | None = None
         for each in readers:
             try:
@@ -237,7 +237,7 @@ def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
     return read
 
 
-def _mapping(value: Any, where: str) -> Any:
+def _mapping(value: object, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise _misfit(where, value, "an object")
     return value.items()
@@ -264,7 +264,7 @@ def _tuple_reader(args: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _sequence(value: Any, where: str) -> Sequence[Any]:
+def _sequence(value: object, where: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
         raise _misfit(where, value, "a list")
     return value

@@ -17,7 +17,7 @@ _ABSOLUTE = re.compile(
 )
 
 
-def shorten_paths(value: Any) -> Any:
+def shorten_paths(value: object) -> Any:
     """The value with the names of Python files as somebody else may read them.
 
     Args:
@@ -42,7 +42,7 @@ def folders_pattern() -> str:
     return rf"^(?:{known})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
 
 
-def _shorten(value: Any, known: "re.Pattern[str]", home: "re.Pattern[str] | None") -> Any:
+def _shorten(value: object, known: "re.Pattern[str]", home: "re.Pattern[str] | None") -> Any:
     if isinstance(value, str):
         if ".py" not in value or ("/" not in value and "\\" not in value):
             return value

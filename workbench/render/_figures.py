@@ -93,7 +93,7 @@ def label_point(
     offset: tuple[float, float],
     dark: bool | None,
     *,
-    align: Any = "left",
+    align: object = "left",
 ) -> None:
     """Words near a point, `offset` in points of print."""
     axes.annotate(

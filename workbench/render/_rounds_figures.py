@@ -159,7 +159,7 @@ def plot_run(run: RunRecord, *, dark: bool | None = None) -> Any:
     return figure
 
 
-def _per_client(value: Any) -> list[float]:
+def _per_client(value: object) -> list[float]:
     if not isinstance(value, tuple):
         return []
     rows = [list(_flat(row)) for row in value]

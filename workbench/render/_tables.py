@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @functools.singledispatch
-def to_pandas(record: Any) -> "pd.DataFrame":
+def to_pandas(record: object) -> "pd.DataFrame":
     """A record's main table.
 
     Plan or program: stages. Module: instructions. Sharding: arrays. Mesh: devices. Propagation: values. Cost: stages
@@ -253,7 +253,7 @@ def _fields(record: Record, *, leave_out: str = "") -> dict[str, Any]:
     return {name: _cell(getattr(record, name)) for name in names}
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> Any:
     if isinstance(value, Record):
         return str(value) if isinstance(value, SourceLine) else type(value).__name__
     if isinstance(value, Mapping):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from workbench.records import (
     AdviceRecord,
@@ -58,7 +57,7 @@ _SHOWN = 12
 
 
 @functools.singledispatch
-def render_text(record: Any) -> str:
+def render_text(record: object) -> str:
     """A record as a few lines with units; records without a text of their own list their fields.
 
     Example:
@@ -133,7 +132,7 @@ for _kind, _writer in (
     render_text.register(_kind, _writer)
 
 
-def _lines(value: Any, depth: int) -> list[str]:
+def _lines(value: object, depth: int) -> list[str]:
     """Fields of a record one below another, short things on one line, long lists cut."""
     pad = "  " * depth
     if not isinstance(value, Record):
@@ -147,7 +146,7 @@ def _lines(value: Any, depth: int) -> list[str]:
     return lines
 
 
-def _field_lines(name: str, held: Any, depth: int) -> list[str]:
+def _field_lines(name: str, held: object, depth: int) -> list[str]:
     pad = "  " * depth
     if isinstance(held, Record):
         return [f"{pad}{name}:", *_lines(held, depth + 1)]
@@ -160,7 +159,7 @@ def _field_lines(name: str, held: Any, depth: int) -> list[str]:
     return [f"{pad}{name}: {_amount(name, held)}"]
 
 
-def _amount(name: str, value: Any) -> str:
+def _amount(name: str, value: object) -> str:
     """A value with the unit that its field's name tells."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = str(value)

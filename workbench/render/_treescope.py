@@ -108,7 +108,7 @@ def render_tap_text(tap: TapRecord) -> str:
     return "\n".join([*lines, *(f"Note: {note}" for note in tap.notes)])
 
 
-def _picture(node: Any) -> str | None:
+def _picture(node: object) -> str | None:
     if isinstance(node, MeshRecord):
         return render_mesh_svg(node)
     if isinstance(node, ShardingRecord | LeafShardingRecord):

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from workbench.errors import PlacementError, ProgramError
+from workbench.primitives import PyTree
 from workbench.replicate._reduce import REDUCE, permute, take_from
 
 
@@ -36,7 +38,7 @@ class ReplicaContext:
         self._check_inside("replica_id")
         return jnp.asarray(jax.lax.axis_index(self.axis), jnp.int32)
 
-    def all_reduce(self, tree: Any, op: Literal["sum", "mean", "min", "max", "first"] = "sum") -> Any:
+    def all_reduce(self, tree: PyTree[Array], op: Literal["sum", "mean", "min", "max", "first"] = "sum") -> Any:
         """Combines the values of all replicas; every replica gets the result. One all-reduce per array.
 
         Args:
@@ -67,7 +69,7 @@ class ReplicaContext:
             raise PlacementError(message)
         return self._each("all_reduce", lambda x: REDUCE[op](x, self.axis), tree)
 
-    def broadcast(self, tree: Any, source: int = 0) -> Any:
+    def broadcast(self, tree: PyTree[Array], source: int = 0) -> Any:
         """The values of replica `source`, on every replica. One all-reduce per array.
 
         Raises:
@@ -77,7 +79,7 @@ class ReplicaContext:
         self._check_replicas("broadcast", "source", [source])
         return self._each("broadcast", lambda x: take_from(x, source, self.axis), tree)
 
-    def all_gather(self, tree: Any) -> Any:
+    def all_gather(self, tree: PyTree[Array]) -> Any:
         """The values of all replicas, each leaf `[replicas, *shape]`, on every replica. One all-gather per array.
 
         Raises:
@@ -86,7 +88,7 @@ class ReplicaContext:
         """
         return self._each("all_gather", lambda x: jax.lax.all_gather(x, self.axis), tree)
 
-    def reduce_scatter(self, tree: Any, op: Literal["sum", "mean"] = "sum") -> Any:
+    def reduce_scatter(self, tree: PyTree[Array], op: Literal["sum", "mean"] = "sum") -> Any:
         """Combines the values of all replicas; each replica gets its own part of the result along the leading axis.
 
         Args:
@@ -110,13 +112,13 @@ class ReplicaContext:
         self._check_parts("reduce_scatter", tree, 0)
         share = 1 if op == "sum" else self.num_replicas
 
-        def scatter(x: Any) -> Any:
+        def scatter(x: object) -> Any:
             part = jax.lax.psum_scatter(x, self.axis, tiled=True)
             return part if share == 1 else part / jnp.asarray(share, part.dtype)
 
         return self._each("reduce_scatter", scatter, tree)
 
-    def all_to_all(self, tree: Any, split_axis: int = 0, concat_axis: int = 0) -> Any:
+    def all_to_all(self, tree: PyTree[Array], split_axis: int = 0, concat_axis: int = 0) -> Any:
         """Sends the i-th part of every array along `split_axis` to replica `i`; the parts received are concatenated.
 
         Raises:
@@ -128,7 +130,7 @@ class ReplicaContext:
             "all_to_all", lambda x: jax.lax.all_to_all(x, self.axis, split_axis, concat_axis, tiled=True), tree
         )
 
-    def permute(self, tree: Any, to: Mapping[int, int] | int) -> Any:
+    def permute(self, tree: PyTree[Array], to: Mapping[int, int] | int) -> Any:
         """Sends the values of each replica to another one; a replica that receives nothing gets zeros.
 
         Args:
@@ -153,7 +155,7 @@ class ReplicaContext:
             raise PlacementError(message)
         return self._each("permute", lambda x: permute(x, pairs, count, self.axis), tree)
 
-    def merge_call(self, fn: Callable[[Any], Any], tree: Any) -> Any:
+    def merge_call(self, fn: Callable[[Any], Any], tree: PyTree[Array]) -> Any:
         """Calls `fn` with the values of all replicas, each leaf `[replicas, *shape]`; every replica gets its result.
 
         Costs one all-gather per array, and `fn` runs on every replica.
@@ -164,7 +166,7 @@ class ReplicaContext:
         """
         return fn(self.all_gather(tree))
 
-    def _each(self, operation: str, fn: Callable, tree: Any) -> Any:
+    def _each(self, operation: str, fn: Callable, tree: PyTree[Array]) -> Any:
         self._check_inside(operation)
         paths, structure = jax.tree_util.tree_flatten_with_path(tree)
         wrong = [f"tree{jax.tree_util.keystr(path)} = {leaf!r}"[:80] for path, leaf in paths if not _is_array(leaf)]
@@ -198,7 +200,7 @@ class ReplicaContext:
             )
             raise PlacementError(message)
 
-    def _check_parts(self, operation: str, tree: Any, axis: int) -> None:
+    def _check_parts(self, operation: str, tree: PyTree[Array], axis: int) -> None:
         count = self.num_replicas
         wrong = [
             f"tree{jax.tree_util.keystr(path)} of shape {tuple(jnp.shape(leaf))}"
@@ -214,5 +216,5 @@ class ReplicaContext:
             raise PlacementError(message)
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, bool | int | float | complex) or hasattr(leaf, "dtype")

@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.errors import DataError
+from workbench.primitives import PyTree
 from workbench.replicate._context import InputContext
 
 
@@ -57,6 +59,6 @@ class ReplicaInputs:
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches)
 
 
-def _described(batch: Any) -> str:
+def _described(batch: PyTree[Array]) -> str:
     kinds = jax.tree.map(lambda x: f"{jax.numpy.result_type(x)}{list(jax.numpy.shape(x))}", batch)
     return str(kinds).replace("'", "")

@@ -8,9 +8,8 @@ branches are computed, it silently gives another answer.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan import Cond, Interpreter, Scan, While, source_line
@@ -50,13 +49,13 @@ class _Walk(Interpreter[bool]):
         self.axis = axis
         self.uneven: dict[int, Uneven] = {}
 
-    def constant(self, value: Any) -> bool:
+    def constant(self, value: object) -> bool:
         return False
 
-    def enters(self, equation: Any) -> bool:
+    def enters(self, equation: JaxprEqn) -> bool:
         return equation.primitive.name in ("cond", "scan", "while")
 
-    def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
+    def bind(self, equation: JaxprEqn, operands: Sequence[bool]) -> list[bool]:
         name, inputs = equation.primitive.name, list(operands)
         if self._is_here(equation):
             varies = not name.startswith(_EQUALIZING) or equation.params.get("axis_index_groups") is not None
@@ -66,7 +65,7 @@ class _Walk(Interpreter[bool]):
             return self.run(ClosedJaxpr(bodies[0], ()), inputs)
         return [any(inputs) or any(self._collectives(body) for body in bodies)] * len(equation.outvars)
 
-    def _is_here(self, equation: Any) -> bool:
+    def _is_here(self, equation: JaxprEqn) -> bool:
         names = equation.params.get("axis_name", equation.params.get("axes", ()))
         return self.axis in (names if isinstance(names, tuple) else (names,))
 
@@ -99,7 +98,7 @@ class _Walk(Interpreter[bool]):
             self._report(flow.equation, [flow.condition.jaxpr, flow.body.jaxpr])
         return carry
 
-    def _report(self, equation: Any, bodies: Sequence[Jaxpr]) -> None:
+    def _report(self, equation: JaxprEqn, bodies: Sequence[Jaxpr]) -> None:
         found = [self._collectives(body) for body in bodies]
         if not any(found):
             return

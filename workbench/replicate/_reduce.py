@@ -5,6 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+
+from workbench.primitives import PyTree
 
 
 def take_from(x: Any, source: int, axis: str) -> Any:
@@ -15,7 +18,7 @@ def take_from(x: Any, source: int, axis: str) -> Any:
     return jax.lax.psum(jnp.where(mine, counted, jnp.zeros_like(counted)), axis).astype(dtype)
 
 
-def permute(x: Any, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> Any:
+def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> Any:
     """`jax.lax.ppermute` that may leave replicas out: under `vmap` JAX 0.10 only has whole permutations."""
     whole = dict(pairs)
     silent = [i for i in range(count) if i not in whole]
@@ -29,15 +32,15 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> 
     return jnp.where(receives, moved, jnp.zeros_like(moved))
 
 
-def extreme(x: Any, axis: str, reduce: Callable) -> Any:
+def extreme(x: object, axis: str, reduce: Callable) -> Any:
     """`jax.lax.pmin` or `pmax` with a derivative: that of the replica which holds the extreme, shared among equals."""
 
     @jax.custom_jvp
-    def call(value: Any) -> Any:
+    def call(value: object) -> Any:
         return reduce(value, axis)
 
     @call.defjvp
-    def _jvp(primals: Any, tangents: Any) -> Any:
+    def _jvp(primals: PyTree[Array], tangents: PyTree[Array]) -> Any:
         (value,), (tangent,) = primals, tangents
         result = call(value)
         holds = (value == result).astype(tangent.dtype)

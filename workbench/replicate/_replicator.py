@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax import Array
 from jax.sharding import AxisType, Mesh
 
 from workbench.errors import MeshError, PlacementError
 from workbench.plan import jit
-from workbench.primitives import map_fn, program
+from workbench.primitives import PyTree, map_fn, program
 from workbench.replicate._context import ReplicaContext
 from workbench.replicate._inputs import ReplicaInputs
 from workbench.replicate._optimizer import wrap_optimizer
@@ -97,22 +98,22 @@ class Replicator:
 
         @program(placements={self.axis: self.num_replicas})
         @functools.wraps(step_fn)
-        def replicated(batch: Any, state: Any) -> Any:
+        def replicated(batch: PyTree[Array], state: PyTree[Array]) -> Any:
             return map_fn(one, (batch, state), over=self.axis)
 
         del replicated.__wrapped__  # its arguments are other ones
         return replicated
 
-    def replicate(self, state: Any) -> Any:
+    def replicate(self, state: PyTree[Array]) -> Any:
         """One copy of a state per replica: each leaf `[replicas, ...]`, the rest of its sharding as it was."""
         return copy_to_replicas(state, self.num_replicas, self.mesh, self.axis)
 
-    def value(self, states: Any) -> Any:
+    def value(self, states: PyTree[Array]) -> Any:
         """The state that all replicas hold, from what `replicate` or the program of `step` returned; moves nothing."""
         return first_rows(states, self.mesh, self.axis)
 
     def run(
-        self, step_fn: Callable, input_fn: Callable, state: Any, steps: int, *, check_state: bool = True
+        self, step_fn: Callable, input_fn: Callable, state: PyTree[Array], steps: int, *, check_state: bool = True
     ) -> tuple[Any, Any]:
         """Runs `steps` steps on all replicas; it is compiled once.
 

@@ -4,8 +4,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from workbench.primitives import PyTree
 
 
 def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]:
@@ -16,7 +19,7 @@ def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]
     return tuple(sorted({replica for (rows,) in places for replica in range(replicas)[rows]}))
 
 
-def place_rows(tree: Any, mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> Any:
+def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> Any:
     """Rows of this process's replicas `[own, ...]` as arrays `[replicas, ...]` along the mesh axis."""
     if mesh is None:
         return jax.tree.map(jax.numpy.asarray, tree)
@@ -34,10 +37,10 @@ def place_rows(tree: Any, mesh: Mesh | None, axis: str, own: tuple[int, ...], re
     return jax.tree.map(place, tree)
 
 
-def read_rows(tree: Any) -> Any:
+def read_rows(tree: PyTree[Array]) -> Any:
     """Rows of all replicas as numpy arrays, on every host."""
 
-    def read(x: Any) -> np.ndarray:
+    def read(x: object) -> np.ndarray:
         if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
             return np.asarray(x)
         return np.asarray(multihost_utils.process_allgather(x, tiled=True))
@@ -45,7 +48,7 @@ def read_rows(tree: Any) -> Any:
     return jax.tree.map(read, tree)
 
 
-def copy_to_replicas(tree: Any, replicas: int, mesh: Mesh | None, axis: str) -> Any:
+def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> Any:
     """One copy of every array per replica; how an array is sharded over other mesh axes is kept."""
 
     def copy(x: Any) -> Any:
@@ -63,10 +66,10 @@ def copy_to_replicas(tree: Any, replicas: int, mesh: Mesh | None, axis: str) -> 
     return jax.tree.map(lambda x: copy(x if isinstance(x, jax.Array) else jax.numpy.asarray(x)), tree)
 
 
-def first_rows(tree: Any, mesh: Mesh | None, axis: str) -> Any:
+def first_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str) -> Any:
     """The one value that all rows hold. Moves nothing: every device keeps its own copy, as a part of one array."""
 
-    def first(rows: Any) -> Any:
+    def first(rows: PyTree[Array]) -> Any:
         return jax.tree.map(lambda x: x[0], rows)
 
     if mesh is None:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
 from workbench.errors import ProgramError, WorkbenchError
+from workbench.primitives import PyTree
 from workbench.replicate._context import ReplicaContext
 from workbench.replicate._order import Uneven, read_order
 
@@ -18,7 +20,7 @@ class ReplicaStep:
         self.step_fn, self.ctx, self.check_state = step_fn, ctx, check_state
         self.__name__ = getattr(step_fn, "__name__", type(step_fn).__name__)
 
-    def __call__(self, batch: Any, state: Any) -> Any:
+    def __call__(self, batch: PyTree[Array], state: PyTree[Array]) -> Any:
         closed, shapes = self._trace(batch, state)
         leaves, in_tree = jax.tree.flatten((batch, state))
         batch_leaves = jax.tree.structure(batch).num_leaves
@@ -32,8 +34,8 @@ class ReplicaStep:
         assert in_tree is not None
         return jax.tree.unflatten(jax.tree.structure(shapes), jaxpr_as_fun(closed)(*leaves))
 
-    def _trace(self, batch: Any, state: Any) -> Any:
-        def call(batch: Any, state: Any) -> Any:
+    def _trace(self, batch: PyTree[Array], state: PyTree[Array]) -> Any:
+        def call(batch: PyTree[Array], state: PyTree[Array]) -> Any:
             return self.step_fn(self.ctx, batch, state)
 
         try:
@@ -51,7 +53,7 @@ class ReplicaStep:
             )
             raise ProgramError(message) from error
 
-    def _check_result(self, shapes: Any, state: Any) -> None:
+    def _check_result(self, shapes: object, state: PyTree[Array]) -> None:
         if not isinstance(shapes, tuple) or len(shapes) != 2:
             what = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
             message = (
@@ -77,7 +79,7 @@ class ReplicaStep:
             )
             raise ProgramError(message)
 
-    def _check_equal(self, state: Any, varies: tuple[bool, ...]) -> None:
+    def _check_equal(self, state: PyTree[Array], varies: tuple[bool, ...]) -> None:
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
         wrong = [
             f"state{jax.tree_util.keystr(path)}"
@@ -94,7 +96,7 @@ class ReplicaStep:
             raise ProgramError(message)
 
 
-def _described(tree: Any) -> dict[str, str]:
+def _described(tree: PyTree[Array]) -> dict[str, str]:
     return {
         jax.tree_util.keystr(path): f"{jax.numpy.result_type(leaf)}{list(jax.numpy.shape(leaf))}"
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]

@@ -77,7 +77,7 @@ class Child:
         self._process.stdout.close()
 
 
-def do(job: str, arguments: Sequence[Any], runner: Any, flags: Sequence[str]) -> None:
+def do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]) -> None:
     """One pipeline: a pass over the clients, or what reads a source or writes to a sink."""
     from workbench.engines.beam import _io, _worker
 

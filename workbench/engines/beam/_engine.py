@@ -76,12 +76,12 @@ class Beam(Engine):
         self,
         options: Sequence[str] = (),
         *,
-        runner: Any = IN_PROCESS,
+        runner: object = IN_PROCESS,
         clients_per_batch: int = 32,
         check_nan: bool = False,
         folder: str | Path | None = None,
-        read_from: Any = None,
-        write_to: Any = None,
+        read_from: object = None,
+        write_to: object = None,
         own_process: bool | None = None,
     ) -> None:
         if importlib.util.find_spec("apache_beam") is None:
@@ -98,7 +98,7 @@ class Beam(Engine):
         self._child: Child | None = None
         self.name: str = f"beam ({_runner_name(runner)})"
 
-    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: object = None) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         try:
             with contextlib.ExitStack() as files:
@@ -114,7 +114,7 @@ class Beam(Engine):
                 self._child.close()
                 self._child = None
 
-    def _read_from(self, folder: str, struct: Any) -> None:
+    def _read_from(self, folder: str, struct: object) -> None:
         self._do("run_reading", folder, self.read_from, struct)
 
     def _write_to(self, record: RunRecord) -> None:
@@ -243,12 +243,12 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
     work.reduced(totals, check_nan=check_nan)
 
 
-def _runner_name(runner: Any) -> str:
+def _runner_name(runner: object) -> str:
     name = runner if isinstance(runner, str) else type(runner).__name__
     return name.rpartition(".")[2]
 
 
-def _check(options: Any, runner: Any, clients_per_batch: Any, own_process: Any) -> None:
+def _check(options: Any, runner: object, clients_per_batch: object, own_process: object) -> None:
     if "dask" in _runner_name(runner).lower():
         message = (
             f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges outputs that belong apart, "

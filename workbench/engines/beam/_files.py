@@ -21,7 +21,7 @@ from workbench.errors import EngineError
 class ClientFiles(ClientReader):
     """Clients that a Beam pipeline wrote to files: workers read them there, each batch its own."""
 
-    def __init__(self, folder: Path, struct: Any) -> None:
+    def __init__(self, folder: Path, struct: object) -> None:
         listed = json.loads((folder / "clients.json").read_text())
         self.ids = tuple(identity for identity, _ in listed)
         self.files = tuple(folder / name for _, name in listed)

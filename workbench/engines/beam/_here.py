@@ -20,7 +20,7 @@ _WORKER = "apache_beam.runners.worker.sdk_worker_main"
 _log = logging.getLogger("workbench.engines")
 
 
-def run(job: str, arguments: Sequence[Any], runner: Any, flags: Sequence[str], check: Callable[[], Any]) -> None:
+def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str], check: Callable[[], Any]) -> None:
     """Runs one pipeline; `check` is called ten times a second and may raise."""
     from workbench.engines.beam import _worker
     from workbench.engines.beam._child import do

@@ -15,7 +15,7 @@ import numpy as np
 from workbench.engines._array_files import load_arrays, save_arrays
 
 
-def run_reading(folder: str, source: Any, struct: Any, runner: Any, flags: Sequence[str]) -> None:
+def run_reading(folder: str, source: Any, struct: Any, runner: object, flags: Sequence[str]) -> None:
     """Reads all clients of a source: a file for each, and `clients.json` with their ids and file names."""
     with _pipeline(runner, flags) as pipeline:
         clients = pipeline | "read_from" >> source | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
@@ -23,14 +23,14 @@ def run_reading(folder: str, source: Any, struct: Any, runner: Any, flags: Seque
         _ = listed | "write the list" >> beam.Map(_write_list, folder)
 
 
-def run_writing(folder: str, sink: Any, batches: int, runner: Any, flags: Sequence[str]) -> None:
+def run_writing(folder: str, sink: Any, batches: int, runner: object, flags: Sequence[str]) -> None:
     """Gives every client's rows, which wait in files, to a sink as `{"client": id, name: row, …}`."""
     with _pipeline(runner, flags) as pipeline:
         rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()
         _ = rows | "load" >> beam.FlatMap(_load_rows, folder) | "write_to" >> sink
 
 
-def _pipeline(runner: Any, flags: Sequence[str]) -> beam.Pipeline:
+def _pipeline(runner: object, flags: Sequence[str]) -> beam.Pipeline:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
@@ -39,17 +39,17 @@ def _pipeline(runner: Any, flags: Sequence[str]) -> beam.Pipeline:
 class _SaveClient(beam.DoFn):
     """Writes one client's data, checked, to a file; passes on its id and the file's name."""
 
-    def __init__(self, folder: str, struct: Any) -> None:
+    def __init__(self, folder: str, struct: object) -> None:
         self.folder, self.struct = folder, struct
 
-    def process(self, element: Any) -> Iterator[tuple[Any, str]]:
+    def process(self, element: object) -> Iterator[tuple[Any, str]]:
         identity, leaves = check_client(element, self.struct)
         name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
         save_arrays(Path(self.folder) / f"client-{name}.npz", leaves)
         yield identity, f"client-{name}.npz"
 
 
-def check_client(element: Any, struct: Any) -> tuple[Any, list[np.ndarray]]:
+def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]]:
     """A client's id and leaves, of the shapes and dtypes that the program was told.
 
     Raises:

@@ -80,7 +80,7 @@ def export_app(fn: Callable[..., Any], folder: str | Path, *args: Any, platforms
     return folder
 
 
-def _traced(fn: Callable, args: Any) -> tuple[Traced, PlanInterpreter]:
+def _traced(fn: Callable, args: tuple[Any, ...]) -> tuple[Traced, PlanInterpreter]:
     traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
     plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
     return traced, PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "flower", None, None)))
@@ -104,7 +104,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 
 
 def _inputs(
-    traced: Traced, walk: PlanInterpreter, block: Block, args: Any
+    traced: Traced, walk: PlanInterpreter, block: Block, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """What each argument is: the clients' own, or the server's with its value."""
     variables = walk.plan.closed.jaxpr.invars
@@ -138,7 +138,7 @@ def _inputs(
     return described, values
 
 
-def _is_struct(x: Any) -> bool:
+def _is_struct(x: object) -> bool:
     return isinstance(x, jax.ShapeDtypeStruct)
 
 

@@ -83,12 +83,12 @@ class Block:
         outputs = [self._read(atom, "held") for atom in closed.jaxpr.outvars]
         self.described = {"inputs": inputs, "constants": self._own_constants, "ops": self._ops, "outputs": outputs}
 
-    def _number(self, v: Any) -> int:
+    def _number(self, v: object) -> int:
         self._numbers[v] = self._count
         self._count += 1
         return self._numbers[v]
 
-    def _constant(self, number: int, value: Any) -> int:
+    def _constant(self, number: int, value: object) -> int:
         name = f"constant-{len(self.constants)}"
         self.constants[name] = to_host(value)
         self._own_constants.append([number, {"name": name, **describe(self.constants[name])}])

@@ -120,7 +120,7 @@ class Spark(Engine):
         if started is not None:
             _session.stop(started)
 
-    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: Any = None) -> RunRecord:
+    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: object = None) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         with self._lock, temporary_folder("workbench-", self.folder) as folder:
             jobs = self._jobs = _Jobs(self._opened(), folder, self)
@@ -335,7 +335,7 @@ class _Jobs:
         ids = clients.ids if clients is not None else None
         return whole, named if named is not None and ids is None else _named(work.clients, size, ids), sources, made
 
-    def _comes_with_the_server(self, x: Any) -> bool:
+    def _comes_with_the_server(self, x: object) -> bool:
         if not isinstance(x, np.ndarray) or x.nbytes > _MOST_MADE_BYTES:
             return False
         return id(x) not in self._given and id(x.base) not in self._given
@@ -525,7 +525,7 @@ class _Jobs:
             )
             raise EngineError(message, stage=rows.stage) from error
 
-    def read_clients(self, args: Sequence[Any], source: Any) -> list[Any]:
+    def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
         """The arguments with the one that is given as shapes read from the table, by the executors.
 
         Raises:
@@ -616,7 +616,7 @@ class _Clients(ClientReader):
                 yield identity, jax.tree.unflatten(self._tree, [x[seat] for x in batch])
 
 
-def leaf_names(struct: Any) -> list[str]:
+def leaf_names(struct: object) -> list[str]:
     """The column of each leaf: its key in a dictionary, or "c" and its number."""
     paths, _ = jax.tree_util.tree_flatten_with_path(struct)
     names = []
@@ -708,7 +708,7 @@ def _listed(x: np.ndarray) -> Any:
     return pa.array(plain) if plain.ndim == 1 else pa.array(list(plain.reshape(len(plain), -1)))
 
 
-def _check(session: Any, conf: Any, clients_per_batch: Any) -> None:
+def _check(session: Any, conf: Any, clients_per_batch: object) -> None:
     if type(session).__module__.startswith("pyspark.sql.connect"):
         message = (
             "`Spark` was given a session of Spark Connect. A pass sends the server's values as broadcast variables, "

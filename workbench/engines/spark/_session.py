@@ -246,7 +246,7 @@ def _work_folder(started: Started) -> Path | None:
     return Path(find_spark_home._find_spark_home()) / "work" / started.application
 
 
-def _stop_quietly(session: Any) -> None:
+def _stop_quietly(session: object) -> None:
     with contextlib.suppress(Exception):  # a JVM that is gone has nothing to stop
         session.stop()
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._types import Batch, ClientBatches, ClientParams, Metrics, Params
-from workbench.primitives import program
+from workbench.primitives import PyTree, program
 
 Loss: TypeAlias = Callable[[Params, Batch], Float[Array, ""]]
 
@@ -59,7 +59,7 @@ def with_server_optimizer(
 
 
 def server_step(
-    optimizer: optax.GradientTransformation, state: ServerState, update: Params, aggregation: Any
+    optimizer: optax.GradientTransformation, state: ServerState, update: Params, aggregation: PyTree[Array]
 ) -> ServerState:
     """Lets the server's optimiser take the clients' mean update as a descent direction.
 
@@ -77,7 +77,7 @@ def server_step(
 
 
 def optimizer_step(
-    optimizer: optax.GradientTransformation, gradient: Params, optimizer_state: Any, params: Params
+    optimizer: optax.GradientTransformation, gradient: Params, optimizer_state: PyTree[Array], params: Params
 ) -> tuple[Params, Any]:
     """The parameters and the optimiser's state after one step."""
     # Optax 0.2 raises a float to the power of an int32 count, which JAX's strict promotion refuses.

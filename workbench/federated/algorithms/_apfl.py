@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import has_examples, split_weight
 from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, ClientParams, Metrics, Params
-from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
 
 
 class ApflState(NamedTuple):
@@ -67,7 +68,7 @@ def apfl(
     init_server = with_server_optimizer(server_optimizer, combiner, clients)
 
     def train(params: Params, own: Params, share: jax.Array, weight: jax.Array, batches: Batches) -> Any:
-        def step(carry: Any, batch: Batch) -> tuple[Any, Any]:
+        def step(carry: PyTree[Array], batch: Batch) -> tuple[Any, Any]:
             shared, private = carry
             value, gradient = jax.value_and_grad(loss)(shared, batch)
             mixed_loss, push = jax.value_and_grad(lambda v: loss(_mix(share, v, shared), batch))(private)
@@ -107,7 +108,9 @@ def _mix(share: jax.Array, own: Params, shared: Params) -> Any:
     return jax.tree.map(lambda v, w: share.astype(v.dtype) * v + (1 - share).astype(v.dtype) * w, own, shared)
 
 
-def _descend_share(loss: Loss, share: jax.Array, models: Any, batches: Batches, learning_rate: float) -> jax.Array:
+def _descend_share(
+    loss: Loss, share: jax.Array, models: PyTree[Array], batches: Batches, learning_rate: float
+) -> jax.Array:
     first = jax.tree.map(lambda x: x[0], batches)
     slope = jax.grad(lambda a: loss(_mix(a, *models), first))(share)
     return jnp.clip(share - learning_rate * slope, 0, 1)

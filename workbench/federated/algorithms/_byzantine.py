@@ -4,12 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, reduce_weighted_mean
 
 
 def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
@@ -37,7 +38,7 @@ def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
         (arXiv 1703.02757), section 4.
     """
 
-    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         clients = weight.shape[0]
         _check("krum", clients, byzantine, 2 * byzantine + 3, "2 f + 3")
         rows, present, unravel = _flat_rows(update, weight)
@@ -74,7 +75,7 @@ def bulyan(byzantine: int) -> Aggregator:
         (arXiv 1802.07927), section 4.
     """
 
-    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         clients = weight.shape[0]
         _check("bulyan", clients, byzantine, 4 * byzantine + 3, "4 f + 3")
         rows, present, unravel = _flat_rows(update, weight)
@@ -122,13 +123,13 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
         Algorithm 2.
     """
 
-    def nearness(row: Any, point: Any, weight: jax.Array) -> jax.Array:
+    def nearness(row: object, point: object, weight: jax.Array) -> jax.Array:
         squares = [((a - b) ** 2).sum() for a, b in zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)]
         total = sum(squares[1:], squares[0])
         distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # no root of 0: it has no slope
         return weight / distance.astype(weight.dtype)
 
-    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         point = reduce_weighted_mean(update, weight)
         for _ in range(iterations):
             closer = map_fn(nearness, (update, broadcast(point), weight))
@@ -147,7 +148,7 @@ def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> N
         raise ProgramError(message)
 
 
-def _flat_rows(update: Any, weight: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+def _flat_rows(update: PyTree[Array], weight: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
     """All updates at the server as `[clients, size]`, who is present, and the form of one."""
     clients = weight.shape[0]
     rows, present = gather_rows((update, weight > 0), clients)

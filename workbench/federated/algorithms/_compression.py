@@ -5,12 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
 
 
 def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
@@ -44,14 +45,14 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         )
         raise ProgramError(message)
 
-    def largest(update: Any, weight: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def largest(update: PyTree[Array], weight: jax.Array, kept: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         flat = ravel_pytree(update)[0]
         wanted = flat + kept if memory else flat
         _, positions = jax.lax.top_k(jnp.abs(wanted), math.ceil(fraction * wanted.size))
         left = jnp.where(weight > 0, wanted.at[positions].set(0), kept) if memory else kept
         return wanted[positions] * weight.astype(wanted.dtype), positions, left
 
-    def combine(update: ClientParams, weight: Weights, kept: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, kept: PyTree[Array]) -> tuple[Params, Any]:
         size, unravel = _flat_form(update)
         values, positions, kept = map_fn(largest, (update, weight, kept))
         total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
@@ -64,7 +65,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
     return Aggregator(f"top {fraction:.3g}", init, combine, bounded=not memory)
 
 
-def _flat_form(rows: Any) -> tuple[int, Any]:
+def _flat_form(rows: PyTree[Array]) -> tuple[int, Any]:
     """How many numbers one client's row holds, and the function that gives a flat vector its form."""
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), rows))
     return flat.size, unravel
@@ -111,7 +112,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
     return Aggregator(f"{bits}-bit mean", lambda params: jnp.int32(0), combine)
 
 
-def _integer_sum(bits: int, shares: Any, key: jax.Array) -> Any:
+def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> Any:
     clients = jax.tree.leaves(shares)[0].shape[0]
     room = math.ceil(math.log2(clients * 2 * _levels(bits) + 1))
     if room > 32:
@@ -122,11 +123,11 @@ def _integer_sum(bits: int, shares: Any, key: jax.Array) -> Any:
         raise ProgramError(message)
 
     @jax.custom_jvp
-    def rounded(shares: Any) -> Any:
+    def rounded(shares: PyTree[Array]) -> Any:
         return _sum_of_words(bits, room, shares, key)
 
     @rounded.defjvp
-    def _as_if_exact(primals: Any, tangents: Any) -> Any:
+    def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> Any:
         with program(clients=clients):  # differentiated long after the program's own block has ended
             return rounded(*primals), reduce_sum(tangents[0])
 
@@ -137,13 +138,13 @@ def _levels(bits: int) -> int:
     return 2 ** (bits - 1) - 1
 
 
-def _sum_of_words(bits: int, room: int, shares: Any, key: jax.Array) -> Any:
+def _sum_of_words(bits: int, room: int, shares: PyTree[Array], key: jax.Array) -> Any:
     levels, lanes = _levels(bits), 32 // room
     shares = jax.lax.stop_gradient(shares)
     clients = jax.tree.leaves(shares)[0].shape[0]
     shifts = jnp.arange(lanes, dtype=jnp.uint32) * jnp.uint32(room)
 
-    def pack(row: Any, scale: Any, number: jax.Array, key: jax.Array) -> jax.Array:
+    def pack(row: object, scale: object, number: jax.Array, key: jax.Array) -> jax.Array:
         own = jax.random.fold_in(key, number)
         scaled = jax.tree.map(lambda x, s: jnp.where(s > 0, x / s, 0) * levels, row, scale)
         flat = ravel_pytree(scaled)[0]

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
-from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
 
 
 class Compressor(NamedTuple):
@@ -86,10 +87,10 @@ def compressed_mean(compressor: Compressor, *, seed: int = 0) -> Aggregator:
 
 
 def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -> Aggregator:
-    def init(params: Any) -> FeedbackState:
+    def init(params: PyTree[Array]) -> FeedbackState:
         return FeedbackState(broadcast(jax.tree.map(jnp.zeros_like, params)) if memory else (), jnp.int32(0))
 
-    def combine(update: Any, weight: jax.Array, state: FeedbackState) -> tuple[Any, FeedbackState]:
+    def combine(update: PyTree[Array], weight: jax.Array, state: FeedbackState) -> tuple[Any, FeedbackState]:
         key = jax.random.fold_in(jax.random.key(seed), state.round)
         wanted = map_fn(_add, (update, state.memory)) if memory else update
         mean, left = _exchange(compressor, key, wanted, weight)
@@ -99,27 +100,27 @@ def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -
     return Aggregator(name, init, combine)
 
 
-def _add(row: Any, kept: Any) -> Any:
+def _add(row: object, kept: PyTree[Array]) -> Any:
     return jax.tree.map(jnp.add, row, kept)
 
 
-def _left_over(left: Any, kept: Any, weight: jax.Array) -> Any:
+def _left_over(left: PyTree[Array], kept: PyTree[Array], weight: jax.Array) -> Any:
     return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), left, kept)
 
 
-def _exchange(compressor: Compressor, key: jax.Array, wanted: Any, weight: jax.Array) -> tuple[Any, Any]:
+def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
     """The mean of what the server reads, and what each client has left."""
     clients = weight.shape[0]
     form = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), wanted)
 
     @jax.custom_jvp
-    def exchanged(wanted: Any, weight: jax.Array) -> tuple[Any, Any]:
-        def send(row: Any, number: jax.Array, key: jax.Array) -> tuple[Any, Any]:
+    def exchanged(wanted: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
+        def send(row: object, number: jax.Array, key: jax.Array) -> tuple[Any, Any]:
             own = jax.random.fold_in(key, number)
             message = compressor.encode(row, own)
             return message, jax.tree.map(jnp.subtract, row, compressor.decode(message, form, own))
 
-        def read(total: Any, item: Any) -> tuple[Any, None]:
+        def read(total: object, item: Any) -> tuple[Any, None]:
             message, weight, number = item
             row = compressor.decode(message, form, jax.random.fold_in(key, number))
             return jax.tree.map(lambda t, x: t + weight.astype(x.dtype) * x, total, row), None
@@ -134,7 +135,7 @@ def _exchange(compressor: Compressor, key: jax.Array, wanted: Any, weight: jax.A
         return jax.tree.map(lambda t: t / whole.astype(t.dtype), total), left
 
     @exchanged.defjvp
-    def _as_if_exact(primals: Any, tangents: Any) -> Any:
+    def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> Any:
         with program(clients=clients):  # differentiated long after the program's own block has ended
             found = exchanged(*primals)
             _, slope = jax.jvp(reduce_weighted_mean, primals, tangents)
@@ -162,12 +163,12 @@ def top_k(fraction: float) -> Compressor:
     """
     _check_fraction("top_k", fraction)
 
-    def encode(row: Any, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> Any:
         flat = ravel_pytree(row)[0]
         positions = jax.lax.top_k(jnp.abs(flat), math.ceil(fraction * flat.size))[1]
         return flat[positions], positions
 
-    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
         values, positions = message
         size, unravel = _flat(form)
         return unravel(jnp.zeros(size, values.dtype).at[positions].set(values))
@@ -198,11 +199,11 @@ def random_k(fraction: float) -> Compressor:
     def positions_of(size: int, key: jax.Array) -> jax.Array:
         return jax.random.permutation(key, size)[: math.ceil(fraction * size)]
 
-    def encode(row: Any, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> Any:
         flat = ravel_pytree(row)[0]
         return flat[positions_of(flat.size, key)]
 
-    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
         size, unravel = _flat(form)
         return unravel(jnp.zeros(size, message.dtype).at[positions_of(size, key)].set(message))
 
@@ -221,11 +222,11 @@ def scaled_sign() -> Compressor:
         Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 4 and Lemma 8; Seide et al., Interspeech 2014.
     """
 
-    def encode(row: Any, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> Any:
         flat = ravel_pytree(row)[0]
         return jnp.abs(flat).mean(), _pack((flat >= 0).astype(jnp.uint32), 1)
 
-    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
         scale, words = message
         size, unravel = _flat(form)
         return unravel(jnp.where(_unpack(words, 1, size) == 1, scale, -scale))
@@ -257,13 +258,13 @@ def round_to_bits(bits: int) -> Compressor:
         raise ProgramError(message)
     levels = 2 ** (bits - 1) - 1
 
-    def encode(row: Any, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> Any:
         flat = ravel_pytree(row)[0]
         scale = jnp.abs(flat).max()
         whole = jnp.round(jnp.where(scale > 0, flat / scale, 0) * levels)
         return scale, _pack((whole + levels).astype(jnp.uint32), bits)
 
-    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
         scale, words = message
         size, unravel = _flat(form)
         whole = _unpack(words, bits, size).astype(jnp.int32) - levels
@@ -300,7 +301,7 @@ def low_rank(rank: int) -> Compressor:
         rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
         return (rows, columns) if rank * (rows + columns) < rows * columns else None
 
-    def encode(row: Any, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> Any:
         def one(number: int, leaf: jax.Array) -> Any:
             if (shape := matrix(leaf.shape)) is None:
                 return leaf
@@ -311,7 +312,7 @@ def low_rank(rank: int) -> Compressor:
 
         return [one(number, leaf) for number, leaf in enumerate(jax.tree.leaves(row))]
 
-    def decode(message: Any, form: Any, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
         leaves, structure = jax.tree.flatten(form)
         parts = [
             part if matrix(like.shape) is None else (part[0] @ part[1].T).reshape(like.shape)
@@ -331,7 +332,7 @@ def _check_fraction(name: str, fraction: float) -> None:
         raise ProgramError(message)
 
 
-def _flat(form: Any) -> tuple[int, Callable[[jax.Array], Any]]:
+def _flat(form: object) -> tuple[int, Callable[[jax.Array], Any]]:
     flat, unravel = ravel_pytree(jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), form))
     return flat.size, unravel
 

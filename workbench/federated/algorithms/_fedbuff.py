@@ -89,7 +89,7 @@ def fedbuff(
         staleness = reduce_mean(results[2], where=delivers)
         after = server_step(server, state.server, update, aggregation)
 
-        def fetch(delivers: jax.Array, new: Any, old: Any) -> Any:
+        def fetch(delivers: jax.Array, new: object, old: object) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(delivers, n, o), new, old)
 
         new = (broadcast(after.params), broadcast(state.step + 1))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm
 from workbench.federated.algorithms._types import Metrics
-from workbench.primitives import broadcast, map_fn, program, reduce_sum
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_sum
 
 
 def kmeans(*, clients: int) -> Algorithm:
@@ -38,7 +38,7 @@ def kmeans(*, clients: int) -> Algorithm:
     """
 
     @program(clients=clients)
-    def kmeans_round(centres: Any, client_points: Any) -> tuple[Any, Metrics]:
+    def kmeans_round(centres: Any, client_points: PyTree[Array]) -> tuple[Any, Metrics]:
         points, mask = _points_and_mask(client_points)
         sums, counts, distance = reduce_sum(map_fn(_assign, (broadcast(centres), points, mask)))
         moved = sums / jnp.maximum(counts, 1)[:, None]
@@ -50,7 +50,7 @@ def kmeans(*, clients: int) -> Algorithm:
     )
 
 
-def _points_and_mask(client_points: Any) -> tuple[Any, Any]:
+def _points_and_mask(client_points: PyTree[Array]) -> tuple[Any, Any]:
     if isinstance(client_points, dict):
         return client_points["x"], client_points["mask"]
     return client_points, jnp.ones(client_points.shape[:2], bool)

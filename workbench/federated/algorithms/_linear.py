@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight
 from workbench.federated.algorithms._types import ClientBatches, Metrics
-from workbench.primitives import broadcast, map_fn, program, reduce_sum, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_sum, reduce_weighted_mean
 
 
 def power_iteration(*, clients: int) -> Algorithm:
@@ -36,7 +36,7 @@ def power_iteration(*, clients: int) -> Algorithm:
     """
 
     @program(clients=clients)
-    def power_round(v: Any, rows: Any) -> tuple[Any, Metrics]:
+    def power_round(v: object, rows: PyTree[Array]) -> tuple[Any, Metrics]:
         image = reduce_sum(map_fn(lambda v, a: a.T @ (a @ v), (broadcast(v), rows)))
         return image / jnp.linalg.norm(image), {"eigenvalue": v @ image}
 
@@ -75,7 +75,7 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
         arXiv 2301.07806.
     """
 
-    def newton_round(params: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
+    def newton_round(params: PyTree[Array], client_batches: ClientBatches) -> tuple[Any, Metrics]:
         w, unravel = ravel_pytree(params)
 
         @program(clients=clients)

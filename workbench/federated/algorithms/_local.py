@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from workbench.federated.algorithms._algorithm import Loss, optimizer_step
 from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, Params, Weights
-from workbench.primitives import emit
+from workbench.primitives import PyTree, emit
 
 
 class Trained(NamedTuple):
@@ -38,7 +38,7 @@ def train_locally(
     batches: Batches,
     adjust: Callable[[Params, Params], Params] = lambda params, gradient: gradient,
     *,
-    optimizer_state: Any = None,
+    optimizer_state: PyTree[Array] = None,
 ) -> Trained:
     """Takes one optimiser step per batch, starting at the server's parameters.
 
@@ -57,7 +57,7 @@ def train_locally(
         The update and the mean loss; 0 of both for a client without examples.
     """
 
-    def step(carry: Any, batch: Batch) -> tuple[Any, Any]:
+    def step(carry: PyTree[Array], batch: Batch) -> tuple[Any, Any]:
         local, optimizer_state = carry
         value, gradient = jax.value_and_grad(loss)(local, batch)
         emit("client loss", value)
@@ -92,7 +92,7 @@ def split_weight(client_batches: ClientBatches, clients: int) -> tuple[Any, Weig
 def mean_gradient(loss: Loss, params: Params, batches: Batches) -> Any:
     """A client's gradient at the server's parameters, over all its batches that are no padding."""
 
-    def add(total: Any, batch: Batch) -> tuple[Any, None]:
+    def add(total: object, batch: Batch) -> tuple[Any, None]:
         gradient = jax.grad(loss)(params, batch)
         real = has_examples(batch)
         return jax.tree.map(lambda t, g: t + jnp.where(real, g, jnp.zeros_like(g)), total, gradient), None

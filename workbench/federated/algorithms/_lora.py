@@ -13,6 +13,7 @@ from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._fedavg import fedavg
 from workbench.federated.algorithms._types import Batch, Metrics, Params
+from workbench.primitives import PyTree
 
 Adapters = dict[str, Metrics]
 
@@ -79,7 +80,7 @@ def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) ->
 
 def fedlora(
     loss: Loss,
-    frozen: Any,
+    frozen: PyTree[Array],
     *,
     clients: int,
     client_optimizer: optax.GradientTransformation,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from workbench.errors import MeshError, ProgramError
-from workbench.primitives import map_fn, program, reduce_sum
+from workbench.primitives import PyTree, map_fn, program, reduce_sum
 
 
 def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
@@ -60,7 +60,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
         return reduce_sum(map_fn(summa, (slabs_of_a, slabs_of_b)))
 
 
-def _add_panel(total: Any, pieces: Any) -> tuple[Any, None]:
+def _add_panel(total: object, pieces: PyTree[Array]) -> tuple[Any, None]:
     """Adds the product of one panel of A and one of B; saying how they are laid out says what travels."""
     of_a = _laid_out(_laid_out(pieces[0], "rows", "cols", None), "rows", None, None)  # along the row
     of_b = _laid_out(_laid_out(pieces[1], "rows", None, "cols"), None, None, "cols")  # along the column
@@ -68,7 +68,7 @@ def _add_panel(total: Any, pieces: Any) -> tuple[Any, None]:
     return _laid_out(total + product, "rows", "cols"), None
 
 
-def _laid_out(x: Any, *axes: str | None) -> Any:
+def _laid_out(x: object, *axes: str | None) -> Any:
     return jax.lax.with_sharding_constraint(x, jax.P(*axes))
 
 

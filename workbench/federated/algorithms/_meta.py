@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import (
@@ -17,7 +18,7 @@ from workbench.federated.algorithms._algorithm import (
 from workbench.federated.algorithms._fedavg import fedavg
 from workbench.federated.algorithms._local import has_examples, split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, ClientParams, Metrics, Params
-from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
 
 
 def reptile(
@@ -139,7 +140,7 @@ def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransforma
     """
 
     @program(clients=clients)
-    def personalize(state: Any, client_batches: ClientBatches) -> ClientParams:
+    def personalize(state: PyTree[Array], client_batches: ClientBatches) -> ClientParams:
         batches, _ = split_weight(client_batches, clients)
 
         def tuned(params: Params, batches: Batches) -> Any:

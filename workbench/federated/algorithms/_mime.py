@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import optax
+from jax import Array
 
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import (
@@ -15,7 +16,7 @@ from workbench.federated.algorithms._algorithm import (
 )
 from workbench.federated.algorithms._local import mean_gradient, split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
-from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
 
 
 def mime_lite(
@@ -57,7 +58,7 @@ def mime_lite(
     def train(shared: Params, batches: Batches) -> Any:
         params, statistics = shared
 
-        def step_of(updates: Any, state: Any, params: Params = None) -> Any:
+        def step_of(updates: PyTree[Array], state: PyTree[Array], params: Params = None) -> Any:
             return optimizer.update(updates, statistics, params)[0], state  # the statistics are not renewed here
 
         fixed = optax.GradientTransformation(lambda params: (), step_of)

@@ -101,7 +101,7 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
     """
     optimizer = optax.sgd(learning_rate)
 
-    def train(params: Params, dual: Any, present: Any, batches: Batches) -> Any:
+    def train(params: Params, dual: object, present: Any, batches: Batches) -> Any:
         def corrected(local: Params, gradient: Params) -> Any:
             return jax.tree.map(lambda g, d, w, start: g - d + alpha * (w - start), gradient, dual, local, params)
 
@@ -181,7 +181,7 @@ def fedlin(
             shift = sum(linear[1:], linear[0])
             return loss(local, batch) + shift - jax.lax.stop_gradient(shift)
 
-        def scaled(_: Any, gradient: Params) -> Any:
+        def scaled(_: object, gradient: Params) -> Any:
             return jax.tree.map(lambda g: g * learning_rate / count.astype(g.dtype), gradient)
 
         return train_locally(corrected_loss, unit, params, batches, scaled)

@@ -162,7 +162,7 @@ def fedrep(
         parts = {True: iter(own), False: iter(shared)}
         return structure.unflatten([next(parts[mine]) for mine in personal])
 
-    def train(form: Any, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
+    def train(form: object, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
         head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, own, batches)
         learned = jax.tree.map(jnp.add, own, head.update)
         body: Trained = train_locally(

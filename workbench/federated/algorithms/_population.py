@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from workbench.federated.algorithms._aggregate import at_every_client
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
-from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
 
 
 class PopulationState(NamedTuple):
@@ -76,7 +77,7 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 
 
 def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTransformation, keep: float) -> Algorithm:
-    def train(member: Any, own: Params, weight: jax.Array, batches: Batches) -> Any:
+    def train(member: PyTree[Array], own: Params, weight: jax.Array, batches: Batches) -> Any:
         trained = train_locally(loss, optimizer, member, batches, optimizer_state=own)
         after = (jax.tree.map(jnp.add, member, trained.update), trained.optimizer)
         return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
@@ -106,7 +107,7 @@ def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTr
     )
 
 
-def _squared_distance(a: Any, b: Any) -> jax.Array:
+def _squared_distance(a: object, b: object) -> jax.Array:
     return sum(
         (jnp.sum((x - y) ** 2) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)), jnp.zeros(())
     )

@@ -4,11 +4,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, reduce_weighted_mean
 
 
 class PowerSgdState(NamedTuple):
@@ -80,7 +81,7 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
             new.append(factor)
         mean = structure.unflatten(means)
 
-        def left_over(row: Any, kept: Any, sent: Any, weight: jax.Array) -> Any:
+        def left_over(row: object, kept: PyTree[Array], sent: PyTree[Array], weight: jax.Array) -> Any:
             return jax.tree.map(
                 lambda x, k, m: jnp.where(weight > 0, x - m if is_low(x.shape) else jnp.zeros_like(x), k),
                 row,

@@ -5,11 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import emit, map_fn, reduce_sum
+from workbench.primitives import PyTree, emit, map_fn, reduce_sum
 
 
 def gaussian_mean(
@@ -53,7 +54,7 @@ def gaussian_mean(
     inner = weighted_mean() if of is None else of
     _check_noise(clip, noise_multiplier, inner)
 
-    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         round, inner_state = state
         present = map_fn(lambda w: (w > 0).astype(w.dtype), (weight,))
         clipped = map_fn(lambda row: clip_to_norm(row, clip), (update,))
@@ -90,7 +91,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
         raise ProgramError(message)
 
 
-def clip_to_norm(tree: Any, limit: float | jax.Array) -> Any:
+def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> Any:
     """A pytree scaled down to norm `limit`, if it is longer."""
     # The root of 0 has no derivative; an update of 0 is not scaled at all.
     squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]

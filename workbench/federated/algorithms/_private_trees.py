@@ -5,12 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._privacy import clip_to_norm
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import broadcast, map_fn, reduce_sum
+from workbench.primitives import PyTree, broadcast, map_fn, reduce_sum
 
 
 def ftrl_mean(
@@ -66,7 +67,7 @@ def ftrl_mean(
     return Aggregator("FTRL mean", lambda params: jnp.int32(0), combine)
 
 
-def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: Any) -> Any:
+def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) -> Any:
     """The noise of the sum of the first `finished` rounds: one draw per node of the tree that the sum is made of."""
 
     def of_leaf(x: jax.Array, number: int) -> jax.Array:
@@ -169,7 +170,7 @@ def adaptive_clip_mean(
         )
         raise ProgramError(message)
 
-    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         round, clip = state
         wanted = float(expected or weight.shape[0])
         key = jax.random.fold_in(jax.random.key(seed), round)
@@ -189,13 +190,13 @@ def adaptive_clip_mean(
     return Aggregator("adaptive clip mean", lambda params: (jnp.int32(0), jnp.float32(first_clip)), combine)
 
 
-def _is_below(row: Any, weight: jax.Array, clip: jax.Array) -> jax.Array:
+def _is_below(row: object, weight: jax.Array, clip: jax.Array) -> jax.Array:
     squares = [jnp.vdot(leaf, leaf).real.astype(clip.dtype) for leaf in jax.tree.leaves(row)]
     return ((sum(squares[1:], squares[0]) <= clip**2) & (weight > 0)).astype(clip.dtype)
 
 
-def _clipped_sum(update: Any, weight: jax.Array, clip: jax.Array) -> Any:
-    def clipped(row: Any, weight: jax.Array, limit: jax.Array) -> Any:
+def _clipped_sum(update: PyTree[Array], weight: jax.Array, clip: jax.Array) -> Any:
+    def clipped(row: object, weight: jax.Array, limit: jax.Array) -> Any:
         kept = jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
         return clip_to_norm(kept, limit)
 

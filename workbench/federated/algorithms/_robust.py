@@ -4,10 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
+from workbench.primitives import PyTree
 
 
 def median() -> Aggregator:
@@ -75,7 +77,7 @@ def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
 def _of_sorted(weigh: Any) -> Any:
     """A `combine` that averages sorted rows, each weighed by its position among those of present clients."""
 
-    def combine(update: ClientParams, weight: Weights, state: Any) -> tuple[Params, Any]:
+    def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         clients = weight.shape[0]
         rows, present = gather_rows((update, weight > 0), clients)
         present = present > 0

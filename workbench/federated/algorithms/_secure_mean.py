@@ -137,7 +137,7 @@ def secure_mean(
         )
         raise ProgramError(message)
 
-    def encode(row: Any, number: jax.Array, weight: jax.Array, key: jax.Array) -> jax.Array:
+    def encode(row: object, number: jax.Array, weight: jax.Array, key: jax.Array) -> jax.Array:
         counts = (weight > 0).astype(jnp.int32)
         flat = ravel_pytree(clip_to_norm(row, clip))[0].astype(jnp.float32)
         # Not a product: what a client without data computed may be NaN.

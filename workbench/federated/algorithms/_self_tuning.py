@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from workbench.federated.algorithms._algorithm import Algorithm
 from workbench.federated.algorithms._types import ClientBatches, Metrics, Params
+from workbench.primitives import PyTree
 
 
 def hypergradient(
@@ -45,11 +46,11 @@ def hypergradient(
         Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5 (self-tuning algorithms).
     """
 
-    def outcome(settings: Any, params: Params, client_batches: ClientBatches) -> jax.Array:
+    def outcome(settings: object, params: Params, client_batches: ClientBatches) -> jax.Array:
         algorithm = make(settings)
 
         @jax.checkpoint
-        def one_round(state: Any, _: None) -> tuple[Any, None]:
+        def one_round(state: PyTree[Array], _: None) -> tuple[Any, None]:
             return algorithm.round(state, client_batches)[0], None
 
         state, _ = jax.lax.scan(one_round, algorithm.init(params), None, length=rounds)
@@ -83,7 +84,7 @@ def reweighted(algorithm: Algorithm, weight: Float[Array, " clients"]) -> Algori
         Rush et al., "Federated Automatic Differentiation", arXiv 2301.07806, section 5.
     """
 
-    def round(state: Any, client_batches: ClientBatches) -> tuple[Any, Metrics]:
+    def round(state: PyTree[Array], client_batches: ClientBatches) -> tuple[Any, Metrics]:
         return algorithm.round(state, {**client_batches, "weight": weight})
 
     return dataclasses.replace(algorithm, round=round)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
@@ -13,7 +14,7 @@ from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerSta
 from workbench.federated.algorithms._diloco import outer_nesterov
 from workbench.federated.algorithms._local import split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
-from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
 
 
 class StreamingState(NamedTuple):
@@ -79,7 +80,7 @@ def streaming_diloco(
     combiner = weighted_mean() if aggregator is None else aggregator
     init_fragment = with_server_optimizer(outer, combiner, clients)
 
-    def train(local: Params, inner: Any, batches: Batches) -> Any:
+    def train(local: Params, inner: PyTree[Array], batches: Batches) -> Any:
         trained = train_locally(loss, inner_optimizer, local, batches, optimizer_state=inner)
         return (
             jax.tree.map(jnp.add, local, trained.update),

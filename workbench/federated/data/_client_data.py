@@ -172,7 +172,7 @@ def federate(
     return ClientData(arrays=arrays, name=name, label="y" if is_class else None, classes=tuple(classes))
 
 
-def _read_only(value: Any) -> np.ndarray:
+def _read_only(value: object) -> np.ndarray:
     view = np.asarray(value).view()
     view.flags.writeable = False
     return view

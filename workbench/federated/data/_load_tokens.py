@@ -86,7 +86,7 @@ def load_tokens(
     return ClientData(arrays=packed, name=source.path.stem)
 
 
-def _ids(source: Source, where: str, field: str, given: Any) -> np.ndarray:
+def _ids(source: Source, where: str, field: str, given: object) -> np.ndarray:
     try:
         ids = np.asarray(given)
     except ValueError:  # lists of different lengths

@@ -42,7 +42,7 @@ class Padded:
         shapes = ", ".join(f"{field}: {value.dtype}{list(value.shape)}" for field, value in self.arrays.items())
         return f"Padded({len(self.clients)} clients, mask: bool{list(self.mask.shape)}, {shapes})"
 
-    def put(self, sharding: Any = None) -> "Padded":
+    def put(self, sharding: object = None) -> "Padded":
         """The same data as JAX arrays, on the default device or laid out by `sharding` (one for every array)."""
         import jax
 

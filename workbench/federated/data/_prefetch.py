@@ -17,7 +17,7 @@ class Prefetch(Iterator[Any]):
     Ends the thread when it is exhausted, closed, left as a context or no longer referred to.
     """
 
-    def __init__(self, items: Iterable[Any], size: int, sharding: Any) -> None:
+    def __init__(self, items: Iterable[Any], size: int, sharding: object) -> None:
         self._line = _Line(size)
         self._thread = threading.Thread(
             # A context of its own holds the caller's mesh and placements, as far as they are context variables.
@@ -52,7 +52,7 @@ class Prefetch(Iterator[Any]):
         self.close()
 
 
-def prefetch(items: Iterable[Any], size: int = 2, sharding: Any = None) -> Prefetch:
+def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Prefetch:
     """Makes items in a thread and puts them on the devices ahead of their use.
 
     Keeps up to `size` items in device memory besides the one in use and the one being made.
@@ -91,7 +91,7 @@ class _Line:
         # Reentrant: a garbage collection inside the lock may close the line of a forgotten iterator.
         self._changed = threading.Condition(threading.RLock())
 
-    def offer(self, kind: str, item: Any) -> bool:
+    def offer(self, kind: str, item: object) -> bool:
         """Waits for room; False once nobody takes any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._ready) < self._size)
@@ -114,7 +114,7 @@ class _Line:
             self._changed.notify_all()
 
 
-def _work(line: _Line, items: Iterator[Any], sharding: Any) -> None:
+def _work(line: _Line, items: Iterator[Any], sharding: object) -> None:
     import jax
 
     try:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 
-def reshuffle(key: jax.Array, arrays: Any, mask: Bool[Array, " examples"]) -> tuple[Any, Bool[Array, " examples"]]:
+def reshuffle(key: jax.Array, arrays: object, mask: Bool[Array, " examples"]) -> tuple[Any, Bool[Array, " examples"]]:
     """Puts one client's examples into a random order, the padding still at the end.
 
     Made to be called inside the function of one client, once per local epoch.

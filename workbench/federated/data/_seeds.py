@@ -44,7 +44,7 @@ def _words_of_array(key: Any) -> list[int]:
         raise DataError(message) from None
 
 
-def _wrong(key: Any) -> str:
+def _wrong(key: object) -> str:
     return (
         f"the key of a shuffle or a cohort is {key!r}. It must be a seed (an int of at least 0) or one JAX PRNG key: "
         "pass for example 0 or `jax.random.key(0)`."

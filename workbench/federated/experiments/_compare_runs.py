@@ -315,7 +315,7 @@ def _named(results: Results) -> dict[str, dict[int, History]]:
     return {str(name): _by_seed(str(name), given) for name, given in results.items()}
 
 
-def _by_seed(name: str, given: Any) -> dict[int, History]:
+def _by_seed(name: str, given: object) -> dict[int, History]:
     if isinstance(given, Run | History | StoredRun):
         given = [given]
     if isinstance(given, Mapping):

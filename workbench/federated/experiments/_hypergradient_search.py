@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
 from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Grid, Setting, Space, draw_settings, list_grid, traceable_names
 from workbench.federated.experiments._trial_program import Problem, first_state, is_maker, rounds_of
 from workbench.plan import jit
-from workbench.primitives import broadcast, map_fn, program
+from workbench.primitives import PyTree, broadcast, map_fn, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class HypergradientSearch(Grid):
         data = None if is_maker(problem.data) else problem.data
         adam = optax.adam(self.learning_rate)
 
-        def objective(logs: jax.Array, data: Any) -> jax.Array:
+        def objective(logs: jax.Array, data: PyTree[Array]) -> jax.Array:
             setting = {**static, **{name: jnp.exp(logs[number]) for number, name in enumerate(names)}}
             state = first_state(problem, setting, jnp.int32(seed))
             _, metrics = rounds_of(problem, setting, jnp.int32(seed), state, data, jnp.arange(rounds))
@@ -92,8 +93,8 @@ class HypergradientSearch(Grid):
                 raise ProgramError(message)
             return metrics[self.metric][-1].mean()
 
-        def descend(logs: jax.Array, data: Any) -> jax.Array:
-            def step(carry: Any, _: None) -> tuple[Any, None]:
+        def descend(logs: jax.Array, data: PyTree[Array]) -> jax.Array:
+            def step(carry: PyTree[Array], _: None) -> tuple[Any, None]:
                 now, optimizer, best = carry
                 value, slope = jax.value_and_grad(objective)(now, data)
                 with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes floats and counts
@@ -109,7 +110,7 @@ class HypergradientSearch(Grid):
         logs = np.log(np.array([[setting[name] for name in names] for setting in starts], np.float32))
 
         @program(placements={"trials": len(starts)})
-        def all_starts(logs: Any, data: Any) -> Any:
+        def all_starts(logs: object, data: PyTree[Array]) -> Any:
             return map_fn(descend, (logs, broadcast(data)))
 
         return np.exp(np.asarray(jit(all_starts)(logs, data), np.float64)).tolist()

@@ -66,7 +66,7 @@ def _values(name: str, given: Any) -> list[Any]:
     return values
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return (
         value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
     )

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from workbench.errors import MeasureError, ProgramError, needs_library
 from workbench.federated.experiments._space import (
@@ -33,6 +34,7 @@ from workbench.federated.experiments._trial_program import (
 )
 from workbench.mesh import make_mesh
 from workbench.plan import ChunkSize
+from workbench.primitives import PyTree
 
 Early = Callable[[dict[str, np.ndarray]], bool]
 
@@ -41,9 +43,9 @@ def sweep(
     make: Callable[..., Any],
     space: Space,
     *,
-    params: Any,
+    params: PyTree[Array],
     rounds: int,
-    data: Any = None,
+    data: PyTree[Array] = None,
     batches: Callable[[int, int], Any] | None = None,
     evaluate: Callable[..., Any] | None = None,
     seeds: int | Sequence[int] = 1,
@@ -130,7 +132,7 @@ def sweep(
         raise
 
 
-def _check(make: Any, space: Space, *, data: Any, batches: Any, **counts: Any) -> None:
+def _check(make: Any, space: Space, *, data: PyTree[Array], batches: PyTree[Array], **counts: Any) -> None:
     seeds, most = counts["seeds"], counts["rounds_per_call"]
     positive = [counts["rounds"]] if most is None else [counts["rounds"], most]
     whole = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
@@ -160,7 +162,7 @@ def _check(make: Any, space: Space, *, data: Any, batches: Any, **counts: Any) -
 
 def _agree(
     store: SweepStore,
-    directory: Any,
+    directory: object,
     strategy: Strategy,
     space: Space,
     settings: list[Setting],
@@ -197,7 +199,7 @@ def _agree(
     return settings
 
 
-def _digest(given: Any) -> str:
+def _digest(given: object) -> str:
     """Tells functions by their code, without what they close over, and arrays by their values."""
     found = hashlib.sha256()
     if given is None or (callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))):
@@ -332,7 +334,7 @@ class _Driver:
         setting, seed = self.settings[trial], jax.ShapeDtypeStruct((), jnp.int32)
         return jax.eval_shape(lambda s: first_state(self.problem, setting, s), seed)
 
-    def _params_of(self, trial: int, seed: int, state: Any) -> Any:
+    def _params_of(self, trial: int, seed: int, state: PyTree[Array]) -> Any:
         return make_algorithm(self.problem, self.settings[trial], seed).params_of(state)
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -465,7 +467,7 @@ class _Driver:
         self.store.end(ended, decided=decided)
 
 
-def _why_not(made: GroupProgram, data: Any) -> str | None:
+def _why_not(made: GroupProgram, data: PyTree[Array]) -> str | None:
     """Why these hyperparameters cannot be tracers; None: they can."""
     try:
         made.check(data)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._space import Setting
 from workbench.federated.experiments._sweep_store import Member, SweepStore
 from workbench.measurement import History
+from workbench.primitives import PyTree
 from workbench.records import RoundRecord
 
 if TYPE_CHECKING:
@@ -210,12 +212,12 @@ def client_statistics(values: np.ndarray) -> dict[str, np.ndarray]:
     return {"value": rows.mean(axis=1)} | dict(zip(CLIENT_STATISTICS, found, strict=True))
 
 
-def pack_state(state: Any) -> list[np.ndarray]:
+def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
     """The leaves of a state as numpy arrays; keys as their data."""
     return [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(state)]
 
 
-def unpack_state(leaves: list[np.ndarray], form: Any) -> Any:
+def unpack_state(leaves: list[np.ndarray], form: object) -> Any:
     """What `pack_state` packed, of the structure and dtypes of `form`."""
     wanted, structure = jax.tree.flatten(form)
     return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, wanted, strict=True)])
@@ -232,12 +234,12 @@ def _is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _nested(values: Any) -> Any:
+def _nested(values: object) -> Any:
     plain = np.asarray(values, np.float64).tolist()
     return _tuples(plain)
 
 
-def _tuples(values: Any) -> Any:
+def _tuples(values: object) -> Any:
     return tuple(_tuples(item) for item in values) if isinstance(values, list) else values
 
 

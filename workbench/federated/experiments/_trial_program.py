@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Setting
 from workbench.plan import jit
-from workbench.primitives import broadcast, map_fn, program
+from workbench.primitives import PyTree, broadcast, map_fn, program
 
 
 class Problem(NamedTuple):
@@ -26,7 +27,7 @@ class Problem(NamedTuple):
     evaluate: Callable[..., Any] | None
 
 
-def is_maker(given: Any) -> bool:
+def is_maker(given: object) -> bool:
     """Whether this is a function that makes parameters or data; an Equinox module can be called too."""
     return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
 
@@ -50,7 +51,7 @@ def _positional(fn: Callable[..., Any]) -> int:
     return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
-def make_algorithm(problem: Problem, setting: Setting, seed: Any) -> Any:
+def make_algorithm(problem: Problem, setting: Setting, seed: object) -> Any:
     """The algorithm of a setting; `make` gets the seed too if it has a parameter `seed` that no hyperparameter is."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
@@ -73,7 +74,7 @@ class _Rounds(NamedTuple):
     round: Callable[..., Any]
 
     @staticmethod
-    def params_of(state: Any) -> Any:
+    def params_of(state: PyTree[Array]) -> Any:
         return getattr(state, "params", state)
 
 
@@ -91,12 +92,14 @@ def _strong(leaf: Any) -> jax.Array:
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else jax.lax.convert_element_type(leaf, leaf.dtype)
 
 
-def rounds_of(problem: Problem, setting: Setting, seed: Any, state: Any, data: Any, numbers: jax.Array) -> Any:
+def rounds_of(
+    problem: Problem, setting: Setting, seed: Any, state: PyTree[Array], data: Any, numbers: jax.Array
+) -> Any:
     """Some rounds of one trial: the state after them, and their metrics `[rounds, ...]`."""
     algorithm = make_algorithm(problem, setting, seed)
     form = jax.tree.map(lambda leaf: leaf.dtype, state)
 
-    def body(state: Any, item: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def body(state: PyTree[Array], item: Any) -> tuple[Any, dict[str, jax.Array]]:
         number, batch = item
         if is_maker(problem.data):
             batch = call_with(problem.data, jax.random.fold_in(keys_of(seed)[1], number), setting)
@@ -170,7 +173,7 @@ class GroupProgram:
         """First states `[trials, ...]`."""
 
         @program(placements={"trials": len(seeds)})
-        def first(values: Any, seeds: Any) -> Any:
+        def first(values: PyTree[Array], seeds: Any) -> Any:
             return map_fn(lambda v, s: first_state(self.problem, self._setting(v), s), (tuple(values), seeds))
 
         began = time.perf_counter()
@@ -184,7 +187,7 @@ class GroupProgram:
             per_trial = self.problem.batches is not None
 
             @program(placements={"trials": size})
-            def segment(states: Any, values: Any, seeds: Any, numbers: Any, data: Any) -> Any:
+            def segment(states: PyTree[Array], values: object, seeds: object, numbers: Any, data: Any) -> Any:
                 def one(state: Any, v: Any, seed: Any, numbers: Any, data: Any) -> Any:
                     return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
@@ -200,7 +203,9 @@ class GroupProgram:
             self._compiled[size] = made
         return self._compiled[size]
 
-    def run(self, states: Any, values: Any, seeds: np.ndarray, first: int, data: Any) -> tuple[Any, dict[str, Any]]:
+    def run(
+        self, states: Any, values: PyTree[Array], seeds: np.ndarray, first: int, data: Any
+    ) -> tuple[Any, dict[str, Any]]:
         """The next rounds of all trials; everything on the host afterwards."""
         numbers = np.arange(first, first + self.length, dtype=np.int32)
         arguments = (states, tuple(values), seeds, numbers, data)

@@ -125,7 +125,7 @@ def _load_plain(path: str | Path, reader: str) -> Any:
         raise DataError(message) from error
 
 
-def _entries(found: Any, names: Sequence[str], path: str | Path) -> list[Mapping[str, Any]]:
+def _entries(found: object, names: Sequence[str], path: str | Path) -> list[Mapping[str, Any]]:
     rows = list(found.values()) if isinstance(found, dict) else []
     if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
         message = (

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax import Array
 from jaxtyping import Integer
 
 from workbench.errors import ProgramError
 from workbench.federated.algorithms import Algorithm
 from workbench.federated.population._simulate import Simulation
 from workbench.plan import jit
+from workbench.primitives import PyTree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 def train(
     simulation: Simulation,
     algorithm: Algorithm,
-    params: Any,
+    params: PyTree[Array],
     data_of: Callable[[Integer[np.ndarray, " sampled"], int], Any],
     *,
     evaluate: Callable[[Any], Mapping[str, float]] | None = None,

@@ -1,13 +1,12 @@
 """What one client computes and exchanges in a round, read from the program itself."""
 
 import operator
-from typing import Any
 
 from workbench.errors import ProgramError
 from workbench.records import PlanRecord, StageRecord, ValueRecord, WorkRecord
 
 
-def work_of(program: Any, *, spread: float = 0.0) -> WorkRecord:
+def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:
     """The FLOPs, bytes and memory of one client of a program's round, from its plan. Nothing runs.
 
     Args:

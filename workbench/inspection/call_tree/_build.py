@@ -45,7 +45,7 @@ _Known: TypeAlias = dict[tuple[_Node, tuple[Scope, ...], CallPass, int], _Node]
 
 
 def build_tree(
-    items: Iterable[Item], *, name: str, made_from: Any, notes: tuple[str, ...] = (), file: str | None = None
+    items: Iterable[Item], *, name: str, made_from: object, notes: tuple[str, ...] = (), file: str | None = None
 ) -> CallTreeRecord:
     """The tree of a program.
 

@@ -3,6 +3,8 @@
 import math
 from typing import Any, NamedTuple
 
+from jax.extend.core import JaxprEqn
+
 from workbench import _jax_compat
 from workbench.inspection.call_tree._build import build_tree
 from workbench.inspection.call_tree._frames import Frame, split_stack, trim
@@ -34,7 +36,7 @@ class _Site(NamedTuple):
     sizes: dict[str, int]  # of the mesh axes of the `shard_map`s around it
 
 
-def read_jaxpr_tree(jaxpr: Any, *, name: str) -> CallTreeRecord:
+def read_jaxpr_tree(jaxpr: object, *, name: str) -> CallTreeRecord:
     """The call tree of a traced program.
 
     Args:
@@ -69,7 +71,7 @@ def read_jaxpr_tree(jaxpr: Any, *, name: str) -> CallTreeRecord:
     return build_tree([i for i in items if i.amounts.any], name=name, made_from="jaxpr", notes=tuple(notes))
 
 
-def _entered(outer: _Site, equation: Any, name: str) -> _Site:
+def _entered(outer: _Site, equation: JaxprEqn, name: str) -> _Site:
     """The site inside an equation that holds a jaxpr."""
     stack = trim((*outer.stack, *_frames(equation)), name)
     primitive = str(equation.primitive.name)
@@ -143,17 +145,17 @@ def _constants(jaxpr: Any, site: Any, name: str) -> list[Item]:
     return found
 
 
-def _length(equation: Any) -> float | None:
+def _length(equation: JaxprEqn) -> float | None:
     length = equation.params.get("length")
     return None if length is None else float(length)
 
 
-def _named(equation: Any) -> tuple[Scope, ...]:
+def _named(equation: JaxprEqn) -> tuple[Scope, ...]:
     stack = str(equation.source_info.name_stack)
     return tuple(Scope(n, "scope") for n in read_op_name(f"{stack}/x").scopes if n not in _LOOPS) if stack else ()
 
 
-def _frames(equation: Any) -> tuple[Frame, ...]:
+def _frames(equation: JaxprEqn) -> tuple[Frame, ...]:
     """The user's frames of an equation, outermost first."""
     return tuple(
         Frame(file, function, line, column)

@@ -33,7 +33,7 @@ _PLATFORMS = (
 
 
 def inspect_module(
-    compiled: Any,
+    compiled: object,
     *,
     mesh: MeshRecord | None = None,
     platform: str | None = None,
@@ -192,7 +192,7 @@ class _Inspection:
         stats: Any | None,
         available_bytes: int | None,
         plan: PlanRecord | None,
-        compiled: Any,
+        compiled: object,
         peak_bytes: int | None,
     ) -> ModuleRecord:
         """The module as a record."""

@@ -17,7 +17,7 @@ from workbench.records import LeafShardingRecord, MeshRecord, ShardingKind, Shar
 SHARDS_LISTED = 20_000
 
 
-def inspect_sharding(tree: Any, *, shards_at_most: int = SHARDS_LISTED) -> ShardingRecord:
+def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> ShardingRecord:
     """Reads how every array of a pytree is cut and which device holds which slice; moves and computes nothing.
 
     Concrete arrays of any sharding, PRNG keys, `ShapeDtypeStruct`s (present or abstract mesh), NumPy arrays, Python
@@ -89,7 +89,7 @@ class _Layouts:
         self._meshes: collections.Counter[Any] = collections.Counter()
         self._ids: dict[Any, tuple[int, ...]] = {}
 
-    def __call__(self, sharding: Any, shape: tuple[int, ...]) -> _Layout:
+    def __call__(self, sharding: object, shape: tuple[int, ...]) -> _Layout:
         key = (sharding, shape)
         if key not in self._known:
             self._known[key] = self._read(sharding, shape)
@@ -98,7 +98,7 @@ class _Layouts:
             self._meshes[layout.mesh] += 1
         return layout
 
-    def _read(self, sharding: Any, shape: tuple[int, ...]) -> _Layout:
+    def _read(self, sharding: object, shape: tuple[int, ...]) -> _Layout:
         if isinstance(sharding, NamedSharding):
             if sharding.mesh not in self._ids:
                 self._ids[sharding.mesh] = _device_ids(sharding.mesh)
@@ -116,7 +116,7 @@ class _Layouts:
         return len(self._meshes)
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
 
 
@@ -131,7 +131,7 @@ def _strange_message(strange: list[tuple[str, Any]]) -> str:
     )
 
 
-def _leaf(path: str, leaf: Any, layouts: _Layouts) -> tuple[LeafShardingRecord, _Layout]:
+def _leaf(path: str, leaf: object, layouts: _Layouts) -> tuple[LeafShardingRecord, _Layout]:
     shape, dtype, item_bytes, notes = _array_facts(leaf)
     deleted = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
     if deleted:
@@ -169,7 +169,7 @@ def _array_facts(leaf: Any) -> tuple[tuple[int, ...], str, int, list[str]]:
     return tuple(int(size) for size in leaf.shape), name, int(dtype.itemsize), notes
 
 
-def _sharding_of(leaf: Any) -> tuple[Any, ShardingKind, tuple[str, ...]]:
+def _sharding_of(leaf: object) -> tuple[Any, ShardingKind, tuple[str, ...]]:
     """The sharding object if one is known, else the kind to report and why."""
     if isinstance(leaf, Tracer):
         sharding = getattr(jax.typeof(leaf), "sharding", None)

@@ -198,7 +198,7 @@ def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
     return mesh.replace(clients=kept + tuple(held))
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     text = repr(value)
     return f"a `{type(value).__name__}`: {text if len(text) <= 80 else text[:77] + '...'}"
 

@@ -21,7 +21,9 @@ _STAGE = re.compile(r"wb:([0-9.]+):\w+")
 _LIBRARIES = ("jax", "jaxlib", "workbench")
 
 
-def propagate_shardings(program: Any, *, engine: Literal["auto", "in-process", "dump"] = "auto") -> PropagationRecord:
+def propagate_shardings(
+    program: object, *, engine: Literal["auto", "in-process", "dump"] = "auto"
+) -> PropagationRecord:
     """Runs Shardy's propagation on a lowered program and reads every decision; nothing is executed.
 
     In-process it needs one CPU device however large the mesh, abstract ones too, and milliseconds. Where jaxlib's
@@ -78,7 +80,7 @@ def _in_process(text: str) -> PropagationRecord:
     return _record(why, planned, "in-process", notes)
 
 
-def _from_dump(program: Any, notes: list[str]) -> PropagationRecord:
+def _from_dump(program: object, notes: list[str]) -> PropagationRecord:
     with tempfile.TemporaryDirectory(prefix="workbench-shardy-") as directory:
         _shardy.compile_with_dump(program, Path(directory))
         found = sorted(Path(directory).rglob("*after_propagation*.mlir"))

@@ -91,7 +91,7 @@ class Leaves:
         ]
 
 
-def as_spec(given: Any, rank: int) -> Spec:
+def as_spec(given: object, rank: int) -> Spec:
     """Mesh axes per dimension, of a `PartitionSpec` or of a sequence of None, names and tuples of names."""
     if isinstance(given, str) or not isinstance(given, PartitionSpec | Sequence):
         message = f"a spec is a `PartitionSpec` or a sequence of mesh axes per dimension, not {given!r}"
@@ -133,7 +133,7 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
     return [plain[number] if number < len(plain) else f"args[{number}]" for number in range(count)]
 
 
-def _shape(leaf: Any, mesh: Mesh | AbstractMesh) -> Any:
+def _shape(leaf: object, mesh: Mesh | AbstractMesh) -> Any:
     """A leaf as a shape; a named sharding over another mesh is moved to this one, where its axes exist there too."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf

@@ -179,7 +179,7 @@ class Program:
             for name, held in wanted.items()
         }
 
-        def here(x: Any) -> Any:
+        def here(x: object) -> Any:
             if isinstance(x, Stack):
                 return np.stack([here(y) for y in x])
             return brought[x.name] if isinstance(x, Held) else x

@@ -96,7 +96,7 @@ def as_typed(x: Any, aval: Any, what: str) -> np.ndarray:
     return array
 
 
-def as_plain(x: Any) -> np.ndarray:
+def as_plain(x: object) -> np.ndarray:
     """An array as Flower can send it: one of a dtype that numpy's files do not know as unsigned integers."""
     array = np.asarray(x)
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
