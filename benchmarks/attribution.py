@@ -26,8 +26,8 @@ FIGURES = {
 _PACKAGES = ("jax", "flax", "optax", "equinox", "dm-haiku", "keras", "numpyro", "blackjax")
 _HEAD = """# Attribution of figures to source lines
 
-Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to a line of your own code, and to a function or
-module. This table gives, for programs of published libraries, the share of each figure that has such a place;
+Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to a line of your own code, and to a function
+or module. This table gives, for programs of published libraries, the share of each figure that has such a place;
 `python -m benchmarks.attribution --write docs/attribution.md` makes it again. The first number is the share on a line
 of the user's code, the second the share in a function or module, and in brackets stands how much of the first was
 inferred. "–": the program has none of it.
