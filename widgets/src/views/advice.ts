@@ -100,7 +100,7 @@ class Advice {
       h(
         "span",
         { class: "wb-findingtext" },
-        h("b", {}, finding.title),
+        h("b", {}, codeWords(finding.title)),
         h("span", { class: "wb-row" }, gain, places(finding)),
       ),
     );
@@ -154,7 +154,7 @@ class Advice {
     blocks.push({ form: "facts", title: "", rows: figures.filter(([, text]) => text) });
     if (finding.compared.length) blocks.push(comparison(finding.compared));
     return [
-      h("header", {}, h("h3", {}, finding.title)),
+      h("header", {}, h("h3", {}, codeWords(finding.title))),
       finding.gain ? h("p", {}, gainChip(finding.gain)) : null,
       h("h4", {}, "Why"),
       h("p", {}, codeWords(finding.why)),
@@ -207,6 +207,7 @@ class Advice {
 }
 
 function gainChip(gain: Gain): HTMLElement {
+  if (!gain.verified && gain.before === gain.after) return h("span", { class: "wb-note" }, gain.how);
   const look = gain.verified ? "good" : "plain";
   const text = `${gain.quantity} ${gain.before} → ${gain.after}, ${gain.verified ? "verified" : "estimated"}`;
   return h("span", { class: `wb-figure wb-look-${look}`, "data-tip": gain.how }, text);

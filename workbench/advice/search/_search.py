@@ -564,14 +564,18 @@ def _share(priced: Priced, program: SearchProgram) -> float:
 
 
 def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
-    """Positions of the choices that no other one beats in both seconds and peak; compiled ones where there are any."""
+    """Positions of the choices that no other one beats in both seconds and peak, the first of equal ones.
+
+    Compiled ones only, where there are any.
+    """
     compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
     points = {
         at: (each.seconds, each.peak_bytes)
         for at, each in enumerate(choices)
         if (not compiled or at in compiled) and each.seconds is not None and each.peak_bytes is not None
     }
-    return {at for at, point in points.items() if not any(_beats(other, point) for other in points.values())}
+    first = {point: at for at, point in reversed(points.items())}
+    return {at for point, at in first.items() if not any(_beats(other, point) for other in first)}
 
 
 def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
