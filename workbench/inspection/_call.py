@@ -21,7 +21,18 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from workbench import _jax_compat
 from workbench.errors import InspectionError
 from workbench.mesh import check_axis_names, planned
-from workbench.plan import ChunkSize, Jitted, Plan, RebaseError, Spread, evaluate, holds_clients, plan_jaxpr, retarget
+from workbench.plan import (
+    ChunkSize,
+    Jitted,
+    Plan,
+    RebaseError,
+    Spread,
+    evaluate,
+    holds_clients,
+    mesh_of_program,
+    plan_jaxpr,
+    retarget,
+)
 
 AnyMesh = Mesh | AbstractMesh
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic in types that JAX does not export
@@ -111,16 +122,33 @@ class Call:
             return Version(self, self.closed, mesh, None if self._is_rewritten else self.stage)
         there = _abstract(mesh)
         if there == _abstract(self.mesh) and there.axis_types == _abstract(self.mesh).axis_types:
-            return Version(self, self.closed, mesh, None)  # the same mesh over other devices, or none
+            if not isinstance(mesh, AbstractMesh) or mesh_of_program(self.closed) is None:
+                return Version(self, self.closed, mesh, None)  # the same mesh over other devices, or none
         try:
             return Version(self, retarget(self.closed, there), mesh, None)
         except RebaseError as error:
             if self._again is None:
                 raise InspectionError(self._other_mesh(error)) from error
-            with on_mesh(mesh):
-                other = self._again(*self._given)
+            try:
+                with on_mesh(mesh):
+                    other = self._again(*self._given)
+            except ValueError as refused:
+                own = mesh_of_program(self.closed)
+                if own is None:
+                    raise
+                raise InspectionError(self._own_mesh(own, there)) from refused
             note = f"the function was traced a second time, inside the other mesh: {error}"
             return Version(other, other.closed, mesh, other.stage, notes=(note,))
+
+    def _own_mesh(self, own: AnyMesh, there: AbstractMesh) -> str:
+        kinds = own.shape == there.shape  # the same axes, and yet another mesh
+        fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
+        types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
+        return (
+            f"`{self.name}` was to be looked at on the mesh {_shape(there)}{types[0]}, and it enters a `jax.shard_map` "
+            f"over the mesh {_shape(own)}{types[1]}. A mesh that is given to `shard_map` fixes {fixed}. "
+            f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it takes the mesh of `jax.set_mesh`."
+        )
 
     def _other_mesh(self, error: Exception) -> str:
         return (
@@ -251,8 +279,20 @@ def trace_call(
         fn: Any callable.
         args: Arrays, `jax.ShapeDtypeStruct`s, pytrees of them; what else is in them is held fixed.
         kwargs: The same by name.
-        mesh: Mesh to trace it under; by default the current one.
+        mesh: Mesh to trace it under; by default the current one. A function that enters a `shard_map` over a mesh of
+            its own is traced without it, and rewritten for the mesh where it is looked at.
     """
+    try:
+        return _trace_on(fn, args, kwargs, mesh)
+    except ValueError as refused:
+        if mesh is None or "should match the mesh passed to shard_map" not in str(refused):
+            raise
+        return _trace_on(fn, args, kwargs, None)
+
+
+def _trace_on(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: AnyMesh | None
+) -> Call | LoweredCall:
     if mesh is not None:  # an array of another mesh cannot enter a trace under this one; what is known of it can
         args, kwargs = jax.tree.map(lambda x: _moved(x, mesh), (args, dict(kwargs)))
     with on_mesh(mesh):

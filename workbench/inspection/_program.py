@@ -34,6 +34,7 @@ from workbench.plan import (
     describe_plan,
     find_phases,
     loop_bodies,
+    mesh_of_program,
     plan_jaxpr,
     resolve_chunk_size,
 )
@@ -285,6 +286,7 @@ class Inspection:
         machine = parse_target(target, force=force)
         call = self.call
         current = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
+        current = current or mesh_of_program(call.closed)
         placements = call.under(call.mesh).plan.placements
         axes = {placements[0].name if placements else "devices": 1} if current is None else dict(current.shape)
         if math.prod(axes.values()) != machine.devices:

@@ -54,7 +54,11 @@ from workbench.plan._plan import (
     source_line as source_line,
 )
 from workbench.plan._reductions import REDUCTION_OF as REDUCTION_OF
-from workbench.plan._retarget import RebaseError as RebaseError, retarget as retarget
+from workbench.plan._retarget import (
+    RebaseError as RebaseError,
+    mesh_of_program as mesh_of_program,
+    retarget as retarget,
+)
 from workbench.plan._spread import Spread as Spread
 from workbench.plan._tune import TunedJitted as TunedJitted
 from workbench.plan._windows import valid_positions as valid_positions

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
+from workbench import _jax_compat
 from workbench.mesh import Place, find_layout
 
 
@@ -19,16 +20,55 @@ def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
         RebaseError: if only tracing it again can tell: it enters a `shard_map`, constrains values over axes that the
             mesh has not, or the types of its values depend on a mesh of other Explicit axes.
     """
+    own = mesh_of_program(closed)
+    if own is not None and own.shape == mesh.shape:
+        closed = _OverOtherDevices(mesh).closed(closed)
     return _Elsewhere(mesh).closed(closed)
 
 
-class _Elsewhere(Place):
-    """Rewrites a program for another mesh, by the names of its axes."""
+def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
+    """The mesh of the first `shard_map` that a program enters; None where it enters none."""
+    found: list[Mesh | AbstractMesh] = []
 
+    def search(jaxpr: Jaxpr) -> None:
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "shard_map":
+                found.append(equation.params["mesh"])
+            if not found:
+                for inner in _jax_compat.inner_jaxprs(equation):
+                    search(getattr(inner, "jaxpr", inner))
+
+    search(closed.jaxpr)
+    return found[0] if found else None
+
+
+class _Rewriting(Place):
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         return ClosedJaxpr(self.jaxpr(closed.jaxpr), self.consts(closed))
 
+
+class _OverOtherDevices(_Rewriting):
+    """Rewrites a program for the same axes over other devices, or none: what its meshes say of devices changes."""
+
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
+        params = super().params(equation)
+        return {**params, "mesh": self.changed(params["mesh"])} if equation.primitive.name == "shard_map" else params
+
+    def sharding(self, sharding: NamedSharding) -> NamedSharding:
+        return NamedSharding(self.changed(sharding.mesh), sharding.spec)
+
+    def changed(self, mesh: Mesh | AbstractMesh) -> AbstractMesh:
+        if mesh.shape != self.mesh.shape:
+            return mesh.abstract_mesh
+        return self.mesh.update_axis_types(dict(zip(mesh.axis_names, mesh.axis_types, strict=True)))
+
+
+class _Elsewhere(_Rewriting):
+    """Rewrites a program for another mesh, by the names of its axes."""
+
+    def params(self, equation: JaxprEqn) -> dict[str, Any]:
+        if equation.primitive.name == "shard_map" and equation.params["mesh"].shape == self.mesh.shape:
+            return {**equation.params, "mesh": self.mesh}  # the same axes over other devices; its function stays
         if equation.primitive.name in ("shard_map", "xla_pmap"):
             message = f"it enters a `{equation.primitive.name}` over a mesh of its own."
             raise RebaseError(message)
