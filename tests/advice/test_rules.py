@@ -462,6 +462,16 @@ def test_gather_of_which_each_device_keeps_another_slice_is_found(mesh):
     assert found.axes == ("data",)
 
 
+def test_transform_that_every_device_computes_whole_is_found_and_one_in_a_shard_map_is_not(mesh):
+    """https://github.com/jax-ml/jax/issues/20683"""
+    signals = jax.ShapeDtypeStruct((16, 1024), "complex64", sharding=NamedSharding(mesh, P("data")))
+    of_rows = jax.shard_map(jnp.fft.fft, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    found = wb.advise(jax.vmap(jnp.fft.fft))(signals).findings[0]
+    assert found.rule == "operation that is not split"
+    assert "shard_map" in found.change
+    assert "operation that is not split" not in rules(wb.advise(of_rows)(signals))
+
+
 def test_exchange_by_all_to_all_is_no_finding(mesh):
     fn = shard_mapped(lambda x: jax.lax.all_to_all(x, "data", 1, 0, tiled=True), mesh, P("data"), P(None, "data"))
     assert "all-gather and slice" not in rules(wb.advise(fn, verify=False)(jnp.ones((64, 64))))

@@ -10,6 +10,7 @@ from workbench.advice._collectives import (
     gathered_for_one_use,
     loop_invariant_gather,
     reduced_then_sliced,
+    unsplit_operation,
     wide_collective,
 )
 from workbench.advice._evidence import with_evidence
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     wide_collective,
     reduced_then_sliced,
     gather_and_slice,
+    unsplit_operation,
     gathered_for_one_use,
     missing_donation,
     one_buffer_peak,

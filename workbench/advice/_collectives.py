@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from workbench.advice._module import Compiled, dtype_of, sent
 from workbench.advice._sharding import spec_text
 from workbench.advice.search import promoted_sums
+from workbench.inspection import explain_program
 from workbench.records import CollectiveRecord, FindingRecord, GainRecord, InstructionRecord
 from workbench.render import bytes_text
 
@@ -169,6 +170,29 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             sources=each.sources,
             gain=GainRecord(
                 quantity="bytes sent", before=before, after=after, verified=False, how="ring formulas of both"
+            ),
+        )
+
+
+def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
+    """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
+    unsplit = [each for each in explain_program(program.record).collectives if each.reason == "unsplit operation"]
+    for why in unsplit:
+        gathers = [c for c in program.module.collectives if (c.kind, c.axes) == (why.kind, why.axes)]
+        each = next((c for c in gathers if c.payload_bytes == why.payload_bytes), None)
+        if each is None:
+            continue
+        yield FindingRecord(
+            rule="operation that is not split",
+            what=f"Every device gathers the operand of `{why.operation}` and computes all of it.",
+            why=why.sentence,
+            change=why.advice,
+            evidence=_evidence(each),
+            weight=_weight(program, sent(each)),
+            instructions=(each.name,),
+            sources=each.sources or (() if why.source is None else (why.source,)),
+            gain=GainRecord(
+                quantity="bytes sent", before=sent(each), after=0.0, verified=False, how="without this exchange"
             ),
         )
 

@@ -21,7 +21,7 @@ def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
         times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
         yield FindingRecord(
             rule="host inside a loop",
-            what=f"The host is asked {times} times in one call, in a loop.",
+            what=f"The host is called {times} times in one call, in a loop.",
             why="A callback (`jax.debug.print`, `pure_callback`, `io_callback`) makes the devices wait for Python.",
             change="Return the values from the loop (the `ys` of a scan) and look at them after it.",
             evidence=(f"{each.name}: {each.opcode}",),

@@ -9,6 +9,8 @@ from workbench.render import bytes_text
 
 _SMALL = 0.05  # of the peak: less is not worth a finding
 
+_WORTH_BYTES = 1 << 20  # a smaller buffer is nobody's problem
+
 
 def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     """Arguments with the shape, dtype and sharding of results, whose memory the results could take."""
@@ -57,7 +59,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
     if not memory.peak_bytes or not temporaries:
         return
     largest = max(temporaries, key=lambda buffer: buffer.size_bytes)
-    if largest.size_bytes < 0.4 * memory.peak_bytes:
+    if largest.size_bytes < max(0.4 * memory.peak_bytes, _WORTH_BYTES):
         return
     yield FindingRecord(
         rule="one buffer makes the peak",
