@@ -30,10 +30,18 @@ def test_second_inspection_of_a_function_compiles_nothing(compilations: list[str
         return jnp.tanh(x @ x.T).sum()
 
     x = jnp.ones((17, 5))
-    first = wb.inspect(step)(x)
-    second = wb.inspect(step)(x)
+    first, second = (wb.inspect(step)(x) for _ in range(2))  # as a cell that runs again
     assert len(compilations) == 1
     assert first.module == second.module
+
+
+def test_library_function_is_found_at_the_line_that_inspects_it() -> None:
+    x = jnp.ones((29, 3))
+    first = wb.inspect(jax.lax.tanh)(x)
+    second = wb.inspect(jax.lax.tanh)(x)
+    lines = [{i.source.line for i in r.module.instructions if i.source is not None} for r in (first, second)]
+    assert lines[0]
+    assert lines[1] == {line + 1 for line in lines[0]}
 
 
 def test_what_a_function_closes_over_is_read_again(compilations: list[str]) -> None:

@@ -1,8 +1,6 @@
 """What was compiled of the latest programs, so that looking at one again does not compile it again."""
 
 import collections
-import itertools
-import sys
 import threading
 
 from jax.stages import Compiled, Lowered
@@ -19,8 +17,9 @@ _LOCK = threading.Lock()
 def compile_once(lowered: Lowered, text: str) -> Compiled:
     """Compiles a lowered program, or finds what an equal one was compiled to in this process.
 
-    A function is traced again whenever it is inspected, since what it closes over may have changed; equal StableHLO,
-    source lines included, on equal devices compiles to the same.
+    A function is traced again whenever it is inspected, since what it closes over may have changed; equal StableHLO on
+    equal devices compiles to the same. The source lines are part of it, those of the call that inspects too: a library
+    function has no other line, and a program that is found may not show those of another cell.
 
     Args:
         lowered: The program.
@@ -32,7 +31,6 @@ def compile_once(lowered: Lowered, text: str) -> Compiled:
     key = _jax_compat.compilation_key(lowered)
     if key is None or len(text) > _MOST_CHARACTERS:
         return lowered.compile()
-    text = _without_callers(text)
     with _LOCK:
         found = _LATEST.get((text, key))
         if found is not None:
@@ -44,15 +42,3 @@ def compile_once(lowered: Lowered, text: str) -> Compiled:
         while len(_LATEST) > _MOST_PROGRAMS or sum(len(text) for text, _ in _LATEST) > _MOST_CHARACTERS:
             _LATEST.popitem(last=False)
     return compiled
-
-
-def _without_callers(text: str) -> str:
-    """The text without the places of the calls that are in progress: the cell that inspects is no part of a program."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-        line, end_line, column, end_column = position
-        end = f":{end_column}" if line == end_line else f"{end_line}:{end_column}"
-        text = text.replace(f'"{frame.f_code.co_filename}":{line}:{column} to {end}', '"caller"')
-        frame = frame.f_back
-    return text
