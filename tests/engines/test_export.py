@@ -1,6 +1,7 @@
 import hashlib
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import jax.export
 import jax.ffi
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 from engine_contract import client_data, fedavg, rounds, start
+from fuzz.targets import CORPUS, sign_body
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.engines import pack, read_header
+from workbench.engines import BodyReader, pack, read_header, unpack_apart
 from workbench.engines._artifact import MAGIC, unpack
 from workbench.errors import InspectionError
 
@@ -130,6 +133,33 @@ def test_body_that_jax_cannot_read_is_refused(exported: Any):
     header = read_header(exported)
     with pytest.raises(InspectionError, match=r"could not read the exported program `rounds`.*made by JAX"):
         wb.load(_signed({**header, "body_bytes": 10}, b"0123456789"))
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[BodyReader]:
+    with BodyReader() as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "slow"])
+def test_body_that_ends_its_reader_is_refused(reader: BodyReader, name: str):
+    forged = sign_body((CORPUS / "artifact_body" / f"{name}.body").read_bytes())
+    with pytest.raises(InspectionError, match="could not read the exported program"):
+        unpack_apart(forged, reader)
+    whole = sign_body((CORPUS / "artifact_body" / "export.body").read_bytes() + b" ")  # its digest is new
+    assert unpack_apart(whole, reader)[0]["name"] == "f"
+
+
+def test_program_of_another_process_is_read_in_a_child_that_ends():
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    loaded = wb.load(sign_body((CORPUS / "artifact_body" / "export.body").read_bytes()))
+    assert loaded(1.0, jnp.ones(2)) is not None
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+
+
+def test_own_program_is_not_read_by_a_child(exported: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(BodyReader, "read", lambda *_: pytest.fail("it was read by a child"))
+    assert wb.load(exported).header["name"] == "rounds"
 
 
 @pytest.mark.parametrize("header", [[], None, "text", 5, {}, "[" * 100_000, b"\xff", b""], ids=str)

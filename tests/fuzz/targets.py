@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import struct
 import tempfile
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from workbench.aot import parse_target
 from workbench.aot._locations import drop_callers
-from workbench.engines import read_header, unpack
+from workbench.engines import BodyReader, read_header, unpack_apart
 from workbench.engines._artifact import MAGIC
 from workbench.errors import MissingDependencyError, WorkbenchError
 from workbench.federated.data import load_leaf, load_npz, load_tff_hdf5
@@ -59,6 +60,22 @@ def _signed(data: bytes) -> None:
     read_header(MAGIC + hashlib.sha256(content).digest() + content)
 
 
+_bodies = BodyReader()
+
+
+def _body(data: bytes) -> None:
+    """The body of an artifact, behind a header and a digest that fit it."""
+    unpack_apart(sign_body(data), _bodies)
+
+
+def sign_body(body: bytes) -> bytes:
+    """An artifact with this body: the header is that of a well-formed one."""
+    header = read_header((CORPUS / "artifact" / "export.wb").read_bytes())
+    text = json.dumps({**header, "body_bytes": len(body)}).encode()
+    content = struct.pack("<I", len(text)) + text + body
+    return MAGIC + hashlib.sha256(content).digest() + content
+
+
 def _history(data: bytes) -> None:
     History.from_json(data.decode("utf-8", "replace"))
 
@@ -102,7 +119,8 @@ TARGETS = {
     target.name: target
     for target in (
         Target("hlo", _hlo),
-        Target("artifact", unpack),
+        Target("artifact", unpack_apart),
+        Target("artifact_body", _body),
         Target("artifact_header", _signed),
         Target("history", _history),
         Target("record", _record),

@@ -24,6 +24,7 @@ BOUNDED = {
     "workbench/engines/beam/_child.py: _working": "the pipeline in progress",
     "workbench/engines/flower/_app/stages.py: _LOADED": "at most _MOST_STAGES",
     "workbench/engines/_remote.py: _LOADED": "at most _MOST_STAGES",
+    "workbench/engines/_artifact.py: _read_before": "at most _MOST_READ",
     "workbench/plan/_listen.py: _LISTENERS": "removed when their block ends",
     "workbench/inspection/_compile_once.py: _LATEST": "at most _MOST_PROGRAMS",
     "workbench/api/_lab.py: _monitors": "one",

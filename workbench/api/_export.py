@@ -8,7 +8,7 @@ from typing import Any
 import jax.export
 
 from workbench._jax_compat.exported import without_folders
-from workbench.engines import pack, read_header, unpack
+from workbench.engines import pack, read_header, unpack_apart
 from workbench.errors import InspectionError
 from workbench.inspection import Call, current_mesh
 from workbench.plan import ChunkSize
@@ -96,6 +96,9 @@ class LoadedProgram:
 def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
     """A program that `export` wrote, ready to be called.
 
+    A program that another process wrote is read in a process of its own first, which takes about two seconds: a
+    module that was damaged on purpose ends the process that reads it.
+
     Args:
         data: The bytes, or the path of a file that holds them.
 
@@ -110,7 +113,7 @@ def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
     Example:
         See `export`.
     """
-    return LoadedProgram(*unpack(bytes(data) if isinstance(data, bytes | bytearray) else _read(data)))
+    return LoadedProgram(*unpack_apart(bytes(data) if isinstance(data, bytes | bytearray) else _read(data)))
 
 
 def _read(path: object) -> bytes:

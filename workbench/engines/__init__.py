@@ -1,6 +1,12 @@
 """Runs a plan somewhere and returns what happened: client by client here, on executors, Beam, Spark, or the mesh."""
 
-from workbench.engines._artifact import pack as pack, read_header as read_header, unpack as unpack
+from workbench.engines._artifact import (
+    pack as pack,
+    read_header as read_header,
+    unpack as unpack,
+    unpack_apart as unpack_apart,
+)
+from workbench.engines._artifact_check import BodyReader as BodyReader
 from workbench.engines._client_files import ArrayReader as ArrayReader, ParquetReader as ParquetReader
 from workbench.engines._clients import ClientReader as ClientReader
 from workbench.engines._debug import Observed as Observed

@@ -1,14 +1,16 @@
 """Exported programs as bytes that say what they are: a header that is checked before anything is read or run."""
 
+import contextlib
 import hashlib
 import json
 import struct
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.export
 
 from workbench._jax_compat.exported import unknown_custom_calls
+from workbench.engines._artifact_check import BodyReader
 from workbench.errors import InspectionError
 
 MAGIC = b"WBSTHLO1"
@@ -23,6 +25,8 @@ _FIELDS = {
     "body_bytes": int,
 }
 _PREFIX = len(MAGIC) + 32 + 4  # magic, SHA-256 of all that follows it, length of the header
+_MOST_READ = 10_000
+_read_before: dict[bytes, None] = {}  # digests of what this process wrote, or had read without harm; newest last
 
 
 def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes:
@@ -41,7 +45,9 @@ def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes
     }
     text = json.dumps(header, sort_keys=True).encode()
     rest = struct.pack("<I", len(text)) + text + body
-    return MAGIC + hashlib.sha256(rest).digest() + rest
+    digest = hashlib.sha256(rest).digest()
+    _remember(digest)
+    return MAGIC + digest + rest
 
 
 def read_header(data: bytes) -> dict[str, Any]:
@@ -85,8 +91,34 @@ def read_header(data: bytes) -> dict[str, Any]:
     return header
 
 
+def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[str, Any], jax.export.Exported]:
+    """As `unpack`, for bytes from anywhere: their body is read in a process of its own first.
+
+    A module that was damaged on purpose ends the process that reads it. What this process wrote itself, or has read
+    before, is not read twice.
+
+    Args:
+        data: The artifact.
+        reader: Who reads it; None: one that is started for it and ended again (about two seconds).
+
+    Raises:
+        InspectionError: as `unpack`, or if the other process died of it.
+    """
+    header = read_header(data)
+    _check_version(header)
+    digest = data[len(MAGIC) : len(MAGIC) + 32]
+    if digest not in _read_before:
+        with contextlib.ExitStack() as ends:
+            found = (reader or ends.enter_context(BodyReader())).read(_body(header, data))
+        if "error" in found:
+            raise InspectionError(_unreadable(header, str(found["error"])))
+        _check_calls(header, list(map(str, cast(list[object], found["unknown"]))))
+        _remember(digest)
+    return unpack(data)
+
+
 def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
-    """The header and the module.
+    """The header and the module, read in this process: for what the workbench itself has written.
 
     Raises:
         InspectionError: as `read_header`; if this JAX cannot run the module, or if it calls what JAX does not keep
@@ -94,17 +126,34 @@ def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
     """
     header = read_header(data)
     _check_version(header)
-    body = data[len(data) - header["body_bytes"] :]
     try:
-        module = jax.export.deserialize(bytearray(body))
+        module = jax.export.deserialize(bytearray(_body(header, data)))
         unknown = unknown_custom_calls(module)
     except Exception as error:
-        message = (
-            f"`load` could not read the exported program `{header['name']}`: JAX {jax.__version__} raised "
-            f"{type(error).__name__}: {error}. It was made by JAX {header['jax']}: use that version, or export it "
-            "again."
-        )
+        message = _unreadable(header, f"JAX {jax.__version__} raised {type(error).__name__}: {error}")
         raise InspectionError(message) from error
+    _check_calls(header, unknown)
+    return header, module
+
+
+def _remember(digest: bytes) -> None:
+    _read_before[digest] = None
+    while len(_read_before) > _MOST_READ:
+        _read_before.pop(next(iter(_read_before)), None)
+
+
+def _body(header: dict[str, Any], data: bytes) -> bytes:
+    return data[len(data) - header["body_bytes"] :]
+
+
+def _unreadable(header: dict[str, Any], why: str) -> str:
+    return (
+        f"`load` could not read the exported program `{header['name']}`: {why}. It was made by JAX {header['jax']}: "
+        "use that version, or export it again."
+    )
+
+
+def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
     if unknown:
         message = (
             f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} outside of "
@@ -112,7 +161,6 @@ def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
             "wrote it and would end this one. It is not run: ask who made it for an export without callbacks."
         )
         raise InspectionError(message)
-    return header, module
 
 
 def _wrong_fields(header: object) -> str:
