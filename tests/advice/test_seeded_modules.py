@@ -62,6 +62,11 @@ class Nnx:
     def advice(self, fn, x):
         return wb.advise(fn, verify=False)(self.model, x).findings
 
+    def pure(self):
+        """The parameters as a pytree, and the block as a function of them."""
+        graph, state = self.nnx.split(self.model)
+        return state, lambda state, x: block(self.nnx.merge(graph, state), x)
+
 
 class Equinox:
     """The step as Equinox's documentation writes it."""
@@ -89,6 +94,11 @@ class Equinox:
 
     def advice(self, fn, x):
         return wb.advise(fn, verify=False)(x, self.model).findings
+
+    def pure(self):
+        """The parameters as a pytree, and the block as a function of them."""
+        parameters, rest = self.eqx.partition(self.model, self.eqx.is_array)
+        return parameters, lambda parameters, x: block(self.eqx.combine(parameters, rest), x)
 
 
 def prepared(kind, mesh, specs=SPECS, dtype="float32"):
@@ -136,3 +146,67 @@ def test_wide_sum_of_narrow_values_is_the_top_finding(mesh, kind):
     rule = "float32 collective of 16-bit values"
     assert rule not in {finding.rule for finding in narrow}
     assert wide[0].rule == rule
+
+
+STORED = {name: P("data", *spec[1:]) if spec[0] is None else P(spec[0], "data") for name, spec in SPECS.items()}
+# XLA's CPU compiler would move the gather out of the loop itself
+KEPT = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
+
+
+@KINDS
+@pytest.mark.parametrize("gathers_inside", [True, False])
+def test_gather_inside_of_a_loop_is_the_top_finding_and_before_the_loop_none(mesh, kind, gathers_inside):
+    made, x = prepared(kind, mesh, STORED)
+    parameters, apply = made.pure()
+    stored = jax.tree.map(lambda array: array.sharding, parameters)
+    uses = {name: NamedSharding(mesh, spec) for name, spec in SPECS.items()}
+    used = jax.tree.unflatten(jax.tree.structure(parameters), _in_order(parameters, uses))
+
+    def gathered(w):
+        return jax.tree.map(jax.lax.with_sharding_constraint, w, used)
+
+    def step(w, batches):
+        given = w if gathers_inside else gathered(w)
+
+        def add(total, x):
+            here = gathered(given) if gathers_inside else given
+            return jax.tree.map(jnp.add, total, jax.grad(lambda w: jnp.mean(apply(w, x) ** 2))(here)), None
+
+        gradient = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, w), batches)[0]
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, gradient)
+
+    batches = jax.device_put(jnp.zeros((4, *x.shape)), NamedSharding(mesh, P(None, "data")))
+    fn = jax.jit(step, out_shardings=stored, donate_argnums=0, compiler_options=KEPT)
+    found = [each.rule for each in wb.advise(fn, verify=False)(parameters, batches).findings]
+    assert found[:1] == (["loop-invariant collective"] if gathers_inside else [])
+
+
+def _in_order(parameters, values):
+    """A value per parameter, by the parameter's name in its module."""
+    first = [path[0] for path, _ in jax.tree_util.tree_flatten_with_path(parameters)[0]]
+    return [values[key.name if hasattr(key, "name") else key.key] for key in first]
+
+
+@KINDS
+@pytest.mark.parametrize("examples", [[1, 1, 1, 1, 1, 1, 1, BATCH], [BATCH] * 8])
+def test_unbalanced_clients_are_the_top_finding_and_equal_ones_none(mesh, kind, examples):
+    made, _ = prepared(kind, mesh)
+    parameters, apply = made.pure()
+
+    @wb.program(clients=8)
+    def fedavg(w, data):
+        def client(w, x):
+            gradient = jax.grad(lambda w: jnp.mean(apply(w, x) ** 2))(w)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, w, gradient)
+
+        return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(w), data)))
+
+    with jax.set_mesh(wb.make_mesh(clients=8)):
+        w = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), parameters)
+        data = jax.ShapeDtypeStruct((8, BATCH, LENGTH, WIDTH), "float32")
+        fn = wb.jit(fedavg, donate_argnums=0)
+        found = [each.rule for each in wb.advise(fn, verify=False, examples_per_client=examples)(w, data).findings]
+    if examples[0] == 1:
+        assert found[0] == "unbalanced clients"
+    else:
+        assert "unbalanced clients" not in found

@@ -10,7 +10,6 @@ from workbench.advice._collectives import (
     gathered_for_one_use,
     loop_invariant_gather,
     reduced_then_sliced,
-    unsplit_operation,
     wide_collective,
 )
 from workbench.advice._evidence import with_evidence
@@ -19,9 +18,16 @@ from workbench.advice._links import device_order, slow_axis
 from workbench.advice._loops import many_small_instructions, small_loop_body, unrolled_layers
 from workbench.advice._memory import missing_donation, one_buffer_peak, recomputation
 from workbench.advice._module import Compiled
+from workbench.advice._partitioning import (
+    axis_without_name,
+    exchanged_counters,
+    gather_outside_checkpoint,
+    runtime_shift,
+    unsplit_operation,
+)
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec
-from workbench.advice._verify import Recompile, count_traces, verified, wrapper_of
+from workbench.advice._verify import Recompile, count_traces, is_gradient, verified, wrapper_of
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
@@ -34,6 +40,10 @@ RULES: tuple[Rule, ...] = (
     reduced_then_sliced,
     gather_and_slice,
     unsplit_operation,
+    exchanged_counters,
+    runtime_shift,
+    axis_without_name,
+    gather_outside_checkpoint,
     gathered_for_one_use,
     missing_donation,
     one_buffer_peak,
@@ -107,6 +117,7 @@ def advise_record(
         chunk_size=chunk_size,
         recompile=recompile,
         wrapper=wrapper_of(fn),
+        is_gradient=is_gradient(fn),
     )
     began = time.monotonic()
 
@@ -116,7 +127,7 @@ def advise_record(
 
     report("reading the program")
     found = (with_evidence(each, program) for rule in RULES for each in rule(program))
-    findings = sorted(found, key=lambda each: -each.weight)[:at_most]
+    findings = sorted(_once(_without_effects(list(found))), key=lambda each: -each.weight)[:at_most]
     notes: list[str] = []
     if recompile is not None:
         for number, finding in enumerate(findings):
@@ -133,4 +144,44 @@ def advise_record(
         findings=tuple(kept),
         checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in RULES),
         notes=tuple(notes),
+    )
+
+
+def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
+    """Each cause once: a constraint in a loop is not costly by itself where its gather could leave the loop."""
+    loops = {(s.file, s.line) for each in found if each.rule == "loop-invariant collective" for s in each.sources}
+    return [
+        each
+        for each in found
+        if each.rule != "costly constraint" or not loops.intersection((s.file, s.line) for s in each.sources)
+    ]
+
+
+def _once(found: list[FindingRecord]) -> list[FindingRecord]:
+    """Findings of one rule at one line as a single one, with the gains added."""
+    groups: dict[object, list[FindingRecord]] = {}
+    for number, each in enumerate(found):
+        place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number
+        groups.setdefault(number if each.leaves or not each.instructions else place, []).append(each)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(group: list[FindingRecord]) -> FindingRecord:
+    first = max(group, key=lambda each: each.weight)
+    if len(group) == 1:
+        return first
+    gains = [each.gain for each in group if each.gain is not None]
+    gain = first.gain
+    if gain is not None and len(gains) == len(group):
+        gain = gain.replace(before=sum(g.before for g in gains), after=sum(g.after for g in gains))
+    sizes, seconds = [each.size_bytes for each in group], [each.seconds for each in group]
+    return first.replace(
+        what=f"{first.what} The same holds for {len(group) - 1} more at this line.",
+        evidence=tuple(dict.fromkeys(line for each in group for line in each.evidence)),
+        weight=min(1.0, sum(each.weight for each in group)),
+        instructions=tuple(dict.fromkeys(name for each in group for name in each.instructions)),
+        nodes=tuple(dict.fromkeys(node for each in group for node in each.nodes)),
+        size_bytes=None if None in sizes else sum(size or 0.0 for size in sizes),
+        seconds=None if None in seconds else sum(each or 0.0 for each in seconds),
+        gain=gain,
     )

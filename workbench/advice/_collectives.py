@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from workbench.advice._module import Compiled, dtype_of, sent
 from workbench.advice._sharding import spec_text
 from workbench.advice.search import promoted_sums
-from workbench.inspection import explain_program
 from workbench.records import CollectiveRecord, FindingRecord, GainRecord, InstructionRecord
 from workbench.render import bytes_text
 
 _HALVED = {"bf16", "f16"}
 _REARRANGED = {"bitcast", "copy", "reshape", "transpose"}
 _SMALL_BYTES = 1 << 12
+_RUNTIME_SHIFT = "_roll_dynamic"  # what JAX calls `jnp.roll` by a distance that is an array
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
@@ -49,8 +49,8 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             change=f"Keep it whole, as {spec_text(kept)}: no gather, for {more} "
             "more on each device. Or shard it over an axis that the other operand does not use.",
             code=f"# sharding of {leaf.path}\nNamedSharding(mesh, {spec_text(kept)})",
-            evidence=_evidence(each),
-            weight=0.5 * _weight(program, saved),  # memory is paid for it
+            evidence=evidence_of(each),
+            weight=0.5 * share(program, saved),  # memory is paid for it
             instructions=(each.name, users[0].name),
             leaves=(leaf.path,),
             sources=each.sources,
@@ -75,8 +75,8 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
             "it is used, in every iteration.",
             change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside of the "
             "scan. This keeps the gathered copy in memory while the loop runs.",
-            evidence=_evidence(each),
-            weight=_weight(program, before * (1 - 1 / times)),
+            evidence=evidence_of(each),
+            weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before what it makes
             instructions=(each.name,),
             sources=each.sources,
             gain=GainRecord(
@@ -111,8 +111,8 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
             why="The conversion to float32 happens before the exchange instead of after it.",
             change="Exchange 16-bit values where their precision is enough: convert with `.astype(jnp.float32)` after "
             "the collective. For products, leave `preferred_element_type=jnp.float32` out.",
-            evidence=_evidence(each),
-            weight=_weight(program, before / 2),
+            evidence=evidence_of(each),
+            weight=share(program, before / 2),
             instructions=(each.name, *(o.name for o in widened)),
             sources=each.sources,
             gain=GainRecord(
@@ -139,8 +139,8 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
             why="The result is wanted sharded, but the sum was made replicated first; a reduce-scatter sends half.",
             change="Ask for the sharded result where it is made: `jax.lax.with_sharding_constraint(result, spec)`. "
             "XLA's CPU compiler keeps the pair; those of TPUs and GPUs fuse it into a reduce-scatter.",
-            evidence=_evidence(each),
-            weight=_weight(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),
+            evidence=evidence_of(each),
+            weight=share(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),
             instructions=(each.name, *(u.name for u in sliced)),
             sources=each.sources,
             gain=GainRecord(
@@ -156,6 +156,8 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
         sliced = [u for u in users if u.opcode == "dynamic-slice" or "dynamic-slice" in u.name]
         if each.kind != "all-gather" or not users or len(sliced) != len(users):
             continue
+        if is_runtime_shift(program, each):  # sliced where an argument says: no all-to-all
+            continue
         before = sent(each)
         after = before / max(each.group_size, 1)
         yield FindingRecord(
@@ -164,8 +166,8 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             why="The array changes from one sharded dimension to another; an all-to-all sends only what changes place.",
             change="Write the exchange yourself: `jax.reshard(x, new_spec)` on Explicit axes, or "
             "`jax.lax.all_to_all` inside `jax.shard_map`.",
-            evidence=_evidence(each),
-            weight=_weight(program, before - after),
+            evidence=evidence_of(each),
+            weight=share(program, before - after),
             instructions=(each.name, *(u.name for u in sliced)),
             sources=each.sources,
             gain=GainRecord(
@@ -174,27 +176,10 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
         )
 
 
-def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
-    """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
-    unsplit = [each for each in explain_program(program.record).collectives if each.reason == "unsplit operation"]
-    for why in unsplit:
-        gathers = [c for c in program.module.collectives if (c.kind, c.axes) == (why.kind, why.axes)]
-        each = next((c for c in gathers if c.payload_bytes == why.payload_bytes), None)
-        if each is None:
-            continue
-        yield FindingRecord(
-            rule="operation that is not split",
-            what=f"Every device gathers the operand of `{why.operation}` and computes all of it.",
-            why=why.sentence,
-            change=why.advice,
-            evidence=_evidence(each),
-            weight=_weight(program, sent(each)),
-            instructions=(each.name,),
-            sources=each.sources or (() if why.source is None else (why.source,)),
-            gain=GainRecord(
-                quantity="bytes sent", before=sent(each), after=0.0, verified=False, how="without this exchange"
-            ),
-        )
+def is_runtime_shift(program: Compiled, each: CollectiveRecord) -> bool:
+    """Whether a collective serves a `jnp.roll` by an array: by its own name, or by that of what reads it."""
+    read_by = [program.lines.get(user.name, "") for user in program.real_users(each.name)]
+    return any(_RUNTIME_SHIFT in name for name in (*each.op_names, *read_by))
 
 
 def _converts_from_half(program: Compiled, name: str) -> bool:
@@ -244,7 +229,8 @@ def _name(each: CollectiveRecord) -> str:
     return f"The {each.kind} of {bytes_text(each.payload_bytes)} over {axes}"
 
 
-def _evidence(each: CollectiveRecord) -> tuple[str, ...]:
+def evidence_of(each: CollectiveRecord) -> tuple[str, ...]:
+    """A collective with its axes, executions and bytes, and the lines that it comes from."""
     lines = [f"{source.function} line {source.line}" for source in each.sources[:3]]
     times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
     return (
@@ -254,5 +240,6 @@ def _evidence(each: CollectiveRecord) -> tuple[str, ...]:
     )
 
 
-def _weight(program: Compiled, saved: float) -> float:
+def share(program: Compiled, saved: float) -> float:
+    """The share of all bytes sent, 0..1."""
     return min(1.0, saved / program.sent_bytes) if program.sent_bytes else 0.0

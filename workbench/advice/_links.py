@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.advice._module import Compiled, sent
 from workbench.inspection import link_distances, order_of_jax
-from workbench.records import FindingRecord
+from workbench.records import CollectiveRecord, FindingRecord, GainRecord, MeshRecord
 from workbench.render import bytes_text
 
 
@@ -61,21 +61,16 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
     other = None if mesh is None else order_of_jax(mesh)
     here = None if mesh is None else link_distances(mesh)
     there = None if other is None else link_distances(other)
-    if mesh is None or here is None or there is None:
+    if mesh is None or other is None or here is None or there is None:
         return
-    names, crossed = [axis.name for axis in mesh.axes], {}
-    for each in program.module.collectives:
-        if not each.axes or not set(each.axes) <= set(names):
-            continue
-        where = [names.index(name) for name in each.axes]
-        neighbours = each.kind == "collective-permute"
-        lengths = [_length(distances, mesh.shape, where, neighbours=neighbours) for distances in (here, there)]
-        now, then = crossed.get(each.axes, (0.0, 0.0))
-        crossed[each.axes] = now + sent(each) * lengths[0], then + sent(each) * lengths[1]
-    now, then = (sum(both[side] for both in crossed.values()) for side in (0, 1))
+    before, after = (crossed_links(each, program.module.collectives) for each in (mesh, other))
+    assert before is not None
+    assert after is not None
+    now, then = sum(before.values()), sum(after.values())
     if now <= _CLEARLY * then:
         return
-    axes = max(crossed, key=lambda axes: crossed[axes][0] - crossed[axes][1])
+    axes = max(before, key=lambda axes: before[axes] - after[axes])
+    names = [axis.name for axis in mesh.axes]
     where = [names.index(name) for name in axes]
     lengths = [_length(distances, mesh.shape, where, neighbours=False) for distances in (here, there)]
     shown = ", ".join(f"`{name}`" for name in axes)
@@ -98,7 +93,37 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
         weight=min(1.0, 1.0 - then / now),
         instructions=tuple(each.name for each in program.module.collectives if each.axes == axes)[:8],
         axes=axes,
+        gain=GainRecord(
+            quantity="bytes sent x links",
+            before=now,
+            after=then,
+            verified=False,
+            how="counted for the collectives as they are, not compiled for the other order",
+        ),
     )
+
+
+def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
+    """Bytes that one device sends times the links to the devices of its group, by mesh axes.
+
+    Args:
+        mesh: The mesh with the places of its devices.
+        collectives: Of a module that was compiled for it.
+
+    Returns:
+        Byte-links of one device in one call; None for devices whose places are not known.
+    """
+    distances = link_distances(mesh)
+    if distances is None:
+        return None
+    names, crossed = [axis.name for axis in mesh.axes], {}
+    for each in collectives:
+        if not each.axes or not set(each.axes) <= set(names):
+            continue
+        where = [names.index(name) for name in each.axes]
+        length = _length(distances, mesh.shape, where, neighbours=each.kind == "collective-permute")
+        crossed[each.axes] = crossed.get(each.axes, 0.0) + sent(each) * length
+    return crossed
 
 
 def _length(distances: np.ndarray, shape: Sequence[int], axes: Sequence[int], *, neighbours: bool) -> float:

@@ -9,6 +9,7 @@ from workbench.render import bytes_text
 
 _SMALL = 0.05  # of the peak: less is not worth a finding
 
+_SMALL_BYTES = 1 << 10  # arguments that together are smaller may stay
 _WORTH_BYTES = 1 << 20  # a smaller buffer is nobody's problem
 
 
@@ -16,6 +17,8 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     """Arguments with the shape, dtype and sharding of results, whose memory the results could take."""
     memory, inputs, outputs = program.module.memory, program.record.inputs, program.record.outputs
     if inputs is None or outputs is None or not memory.peak_bytes:
+        return
+    if program.is_gradient:  # its arguments are wanted afterwards: the update reads them
         return
     room = Counter((leaf.shape, leaf.dtype, leaf.shard_shape) for leaf in outputs.leaves)
     reusable, paths = 0, []
@@ -26,7 +29,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
             reusable += leaf.bytes_per_device
             paths.append(leaf.path)
     missing = reusable - (memory.alias_bytes or 0)
-    if missing < _SMALL * memory.peak_bytes:
+    if missing < max(_SMALL * memory.peak_bytes, _SMALL_BYTES):
         return
     positions = sorted(_argument_positions(inputs, paths))
     donated = tuple(positions) if len(positions) != 1 else positions[0]

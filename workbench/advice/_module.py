@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
+from workbench.inspection import explain_program
+from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord, WhyRecord
 
 if TYPE_CHECKING:
     from workbench.advice.search import SearchProgram
@@ -32,6 +33,7 @@ class Compiled:
     chunk_size: Any = "auto"  # as the user gave it; None for all clients of a device together
     recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
     wrapper: str = "jax.jit"  # what compiles the user's function: "jax.jit", "nnx.jit"
+    is_gradient: bool = False  # whether the function is a derivative itself, as `jax.grad` returns it
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:
@@ -46,6 +48,11 @@ class Compiled:
             for operand in each.operands:
                 found[operand].append(each)
         return found
+
+    @functools.cached_property
+    def why(self) -> WhyRecord:
+        """Why each collective is there."""
+        return explain_program(self.record)
 
     @functools.cached_property
     def lines(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from workbench.render import bytes_text
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective
 _LARGE_VALUES = 1 << 12  # entries of an array below which padding costs nothing
+_PADDED, _WAITED = 0.2, 0.3  # of the work of clients that is padding; longer than the mean
 _WASTE = 0.1  # of the entries
 
 
@@ -20,15 +21,23 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         return
     sizes = {axis.name: axis.size for axis in record.mesh.axes if axis.size > 1}
     total = sum(leaf.bytes_per_device for leaf in record.inputs.leaves)
+    memory = program.module.memory
+    is_tight = bool(memory.available_bytes) and (memory.peak_bytes or 0) > 0.5 * (memory.available_bytes or 0)
     for leaf in sorted(record.inputs.leaves, key=lambda each: -each.bytes_per_device)[:3]:
         choice = best_spec(leaf, sizes)
         if leaf.replication <= 1 or choice is None or leaf.bytes_per_device < max(_LARGE * total, _LARGE_BYTES):
             continue
+        is_whole = leaf.bytes_per_device >= leaf.size_bytes
+        if not is_whole and not is_tight:  # a batch over `data` belongs to every device of `model`, and so on
+            continue
         axis, spec = choice
+        held = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"
         yield FindingRecord(
             rule="large replicated array",
-            what=f"`{leaf.path}` ({bytes_text(leaf.size_bytes)}) is held by {leaf.replication} devices whole.",
-            why="No spec shards it, and nothing in the program asks for a shard of it.",
+            what=f"`{leaf.path}` ({bytes_text(leaf.size_bytes)}) is held by {leaf.replication} devices {held}.",
+            why="No spec shards it, and nothing in the program asks for a shard of it."
+            if is_whole
+            else f"Its spec leaves `{axis}` out, and the program needs more than half of the memory.",
             change=f"Shard it: `{leaf.path}` as {spec_text(spec)}, over `{axis}`.",
             evidence=(
                 f"{leaf.bytes_per_device / total:.0%} of the arguments of one device",
@@ -67,29 +76,40 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
-    """Devices or iterations that compute padding, or wait for the client with the most examples."""
+    """Clients of different sizes: devices compute padding, or wait for the client with the most examples."""
     cost = program.record.cost
-    if cost is None:
+    if cost is None or cost.lockstep_waste is None:  # nobody said how many examples each client has
         return
+    padding, waiting, apart = cost.padding_waste or 0.0, cost.lockstep_waste, cost.imbalance_waste or 0.0
+    if padding <= _PADDED and waiting <= _WAITED and apart <= _WAITED:
+        return
+    sizes = sorted(each.examples for each in cost.clients if each.examples is not None)
+    listed = f"from {sizes[0]:,} to {sizes[-1]:,} examples, {sizes[len(sizes) // 2]:,} in the middle" if sizes else ""
     count = next((stage.clients for stage in program.record.plan.walk() if stage.kind == "clients"), 0)
-    if cost.padding_waste and cost.padding_waste > 0.2:
-        yield FindingRecord(
-            rule="padding",
-            what=f"{cost.padding_waste:.0%} of the clients' work is padding.",
-            why="Every client computes as many steps as the largest one.",
-            change="Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size.",
-            evidence=(f"{count} clients",),
-            weight=cost.padding_waste,
-        )
-    if cost.lockstep_waste and cost.lockstep_waste > 0.3:
-        yield FindingRecord(
-            rule="unbalanced clients",
-            what=f"Clients that run together wait {cost.lockstep_waste:.0%} of the mean work for the largest of them.",
-            why="Clients of one device and chunk run in lockstep; their sizes differ.",
-            change="Order clients by size before placing them, so that those that run together are alike.",
-            evidence=(f"{count} clients",),
-            weight=min(1.0, cost.lockstep_waste / (1 + cost.lockstep_waste)),
-        )
+    shares = [padding, waiting / (1 + waiting), apart / (1 + apart)]
+    changes = [
+        "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
+        "padded to the size of the largest.",
+        "Order clients by size before placing them, so that those that run together are alike.",
+        "Deal clients out by size, the largest first and always to the device with the least work, so that devices "
+        "finish together.",
+    ]
+    yield FindingRecord(
+        rule="unbalanced clients",
+        what=f"{padding:.0%} of the clients' work is padding, since they differ in size"
+        + (f": {listed}." if listed else "."),
+        why="Arrays hold as many examples for every client as for the largest. Clients of one device and chunk run in "
+        "lockstep, and all devices wait for the slowest before they reduce.",
+        change=changes[shares.index(max(shares))],
+        evidence=(
+            f"{count} clients",
+            f"padding: {padding:.0%} of the computed examples",
+            f"clients that run together take {waiting:.0%} longer than their mean work",
+            f"the slowest device takes {apart:.0%} longer than the mean of all",
+        ),
+        weight=min(1.0, max(shares)),
+        axes=tuple(axis for each in program.record.plan.placements for axis in each.mesh_axes),
+    )
 
 
 def empty_slots(program: Compiled) -> Iterator[FindingRecord]:

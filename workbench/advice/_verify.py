@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
+from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
 from workbench.advice._sharding import best_spec
@@ -35,7 +36,8 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     """
     checks = {"missing donation": _donation, "large replicated array": _specs, "spec on another dimension": _moved}
     checks |= {"argument gathered for one use": _moved, "recomputation": _kept}
-    checks |= {"float32 collective of 16-bit values": _narrowed}
+    checks |= {"float32 collective of 16-bit values": _narrowed, "random numbers that are exchanged": _by_position}
+    checks |= {"order of devices": _ordered}
     check = checks.get(finding.rule)
     if check is None:
         return finding
@@ -98,6 +100,26 @@ def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -
     if sent is None:
         return finding
     return finding.replace(gain=sent.replace(how="compiled with the conversion moved"), compared=rows)
+
+
+def _by_position(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The generator whose bits depend on their position alone: the function is traced and compiled again."""
+    rows = compared(program, recompile(partitionable=True))
+    sent = next(row for row in rows if row.quantity == "bytes sent")
+    return finding.replace(gain=sent.replace(how="compiled with this generator"), compared=rows)
+
+
+def _ordered(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The devices in JAX's order: compiled for it, and the links of its groups counted again."""
+    after = recompile(ordered=True)
+    if finding.gain is None or after.module is None or after.mesh is None:
+        return finding
+    links = crossed_links(after.mesh, after.module.collectives)
+    if links is None:
+        return finding
+    now = sum(links.values())
+    gain = finding.gain.replace(after=now, verified=True, how="compiled for devices in this order, links counted again")
+    return finding.replace(gain=gain, compared=compared(program, after))
 
 
 _POLICIES = ("dots_saveable", "everything_saveable")  # of `jax.checkpoint_policies`: products kept, no checkpoint
@@ -207,6 +229,11 @@ def count_traces(fn: Callable | None) -> int | None:
     return jit_cache_size(getattr(fn, "jitted_fn", fn))
 
 
+def is_gradient(fn: Callable | None) -> bool:
+    """Whether a function is what `jax.grad` or `jax.value_and_grad` returns, compiled or not: JAX describes it so."""
+    return (getattr(fn, "__doc__", None) or "").startswith(("Gradient of ", "Value and gradient of "))
+
+
 def _donating(fn: Callable, positions: tuple[int, ...]) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
         wrapped: Any = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
@@ -236,8 +263,22 @@ def _as_written(specs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return made
 
 
+def _in_order_of_jax(traced: Any, options: dict[str, Any]) -> ProgramRecord:
+    """The call compiled for the same devices in the order of `jax.make_mesh`."""
+    if options.get("target") is not None:
+        return traced.inspect(**{**options, "order": "topology"})
+    mesh = options.get("mesh") or current_mesh() or traced._call.mesh
+    if not isinstance(mesh, jax.sharding.Mesh):
+        message = "the mesh has no devices to order"
+        raise TypeError(message)
+    other = jax.make_mesh(
+        mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=list(mesh.devices.flat)
+    )  # fmt: skip
+    return traced.inspect(**{**options, "mesh": other})
+
+
 def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
-    """Compiles variants of a traced call: donated arguments, other specs, another chunk, narrower collectives."""
+    """Compiles variants of a traced call: donated arguments, other specs, chunks, generators, orders of devices."""
 
     def recompile(
         *,
@@ -246,7 +287,14 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
         chunk_size: Any = _SAME,
         policy: Any = None,
         narrow: frozenset[tuple[str, int]] | None = None,
+        partitionable: bool = False,
+        ordered: bool = False,
     ) -> ProgramRecord:
+        if partitionable:
+            with jax.threefry_partitionable(True):
+                return type(traced)(traced.fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+        if ordered:
+            return _in_order_of_jax(traced, options)
         if narrow is not None:
             closed, count = narrowed(traced._call.closed, narrow)
             if not count:

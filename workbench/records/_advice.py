@@ -7,7 +7,14 @@ from workbench.records._base import Record
 from workbench.records._program import SourceLine
 
 Quantity = Literal[
-    "bytes sent", "peak bytes", "argument bytes", "seconds", "FLOPs", "elementwise FLOPs", "instructions started"
+    "bytes sent",
+    "bytes sent x links",
+    "peak bytes",
+    "argument bytes",
+    "seconds",
+    "FLOPs",
+    "elementwise FLOPs",
+    "instructions started",
 ]
 
 

@@ -22,6 +22,8 @@ def render_advice_text(advice: AdviceRecord) -> str:
         lines += ["", f"{number}. {finding.what}", f"   Why: {finding.why}", f"   Change: {finding.change}"]
         if finding.gain is not None:
             lines.append(f"   Gain: {gain_text(finding.gain)}")
+        else:
+            lines.append("   Gain: could not be verified, since the change cannot be applied from outside")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
     return "\n".join(lines)
 

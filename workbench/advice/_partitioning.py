@@ -1,0 +1,200 @@
+"""Rules about what the partitioner cannot do by itself: the program has to be written in another way."""
+
+import math
+from collections.abc import Iterator
+
+from workbench.advice._collectives import evidence_of, is_runtime_shift, share
+from workbench.advice._module import Compiled, sent
+from workbench.records import CollectiveRecord, FindingRecord, GainRecord, PlannedValueRecord, WhyCollectiveRecord
+from workbench.render import bytes_text
+
+_AGAIN = "rematted_computation"  # of the names of operations that a checkpoint computes again
+
+
+def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
+    """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
+    for why, each in _explained(program):
+        if why.reason != "unsplit operation":
+            continue
+        yield FindingRecord(
+            rule="operation that is not split",
+            what=f"Every device gathers the operand of `{why.operation}` and computes all of it.",
+            why=why.sentence,
+            change=why.advice,
+            evidence=evidence_of(each),
+            weight=share(program, sent(each)),
+            instructions=(each.name,),
+            sources=each.sources or (() if why.source is None else (why.source,)),
+            gain=GainRecord(
+                quantity="bytes sent", before=sent(each), after=0.0, verified=False, how="without this exchange"
+            ),
+        )
+
+
+def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
+    """Random numbers whose counters run over all rows, so that devices exchange parts of the list of counters."""
+    known = program.record.propagation
+    if known is None:
+        return
+    counters = {value.name for value in known.values if value.operation == "iota" and value.dtype == "ui32"}
+    cut = {why.source for why, _ in _explained(program) if {o.value for o in why.operands} & counters}
+    found = [
+        each
+        for why, each in _explained(program)
+        if why.source in cut and why.operation in ("iota", "slice", "while", "concatenate")
+    ]
+    if not found:
+        return
+    total = sum(map(sent, found))
+    kinds = ", ".join(dict.fromkeys(each.kind for each in found))
+    yield FindingRecord(
+        rule="random numbers that are exchanged",
+        what=f"Devices exchange {bytes_text(total)} to draw random numbers: {len(found)} collectives ({kinds}).",
+        why="JAX's older generator numbers all rows in one list, cuts this list in two halves and joins two results, "
+        "while the rows lie on different devices.",
+        change="Take the generator whose bits depend on their position alone. It is JAX's default since 0.5; it draws "
+        "other numbers from the same key.",
+        code='jax.config.update("jax_threefry_partitionable", True)',
+        evidence=tuple(evidence_of(each)[0] for each in found[:4]),
+        weight=share(program, total),
+        instructions=tuple(each.name for each in found),
+        sources=next((each.sources for each in found if each.sources), ()),
+        gain=GainRecord(quantity="bytes sent", before=total, after=0.0, verified=False, how="without these exchanges"),
+    )
+
+
+def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
+    """A roll by a distance that is known only when the program runs: every device has to receive everything."""
+    for each in program.module.collectives:
+        if not is_runtime_shift(program, each):
+            continue
+        yield FindingRecord(
+            rule="shift known only when it runs",
+            what=f"`jnp.roll` moves a sharded dimension by a distance that is an array: the {each.kind} of "
+            f"{bytes_text(each.payload_bytes)} gives every device all of it.",
+            why="The compiled program has to be ready for any distance. With a number that is known when it is "
+            "compiled, each device sends its neighbour only the rows that cross (a collective-permute).",
+            change="Make the shift static: a Python number, or an argument named in `static_argnums`, compiled again "
+            "for every new distance. For distances that change, write `jax.lax.ppermute` inside `jax.shard_map`.",
+            code="roll = jax.jit(jnp.roll, static_argnums=1)",
+            evidence=evidence_of(each),
+            weight=share(program, sent(each)),
+            instructions=(each.name,),
+            sources=each.sources,
+        )
+
+
+def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
+    """A `shard_map` under `vmap` that does not name the mesh axis of the mapped dimension: its values are gathered."""
+    known = program.record.propagation
+    manual = [value for value in (known.values if known else ()) if value.operation == "manual_computation"]
+    mapped = {value.source for value in manual if "vmap(" in value.op_name}
+    found = [
+        (why, each)
+        for why, each in _explained(program)
+        if why.operation == "manual_computation" and why.source in mapped
+    ]
+    if not found:
+        return
+    total = sum(sent(each) for _, each in found)
+    axes = tuple(dict.fromkeys(axis for why, _ in found for axis in why.axes))
+    shown = " and ".join(f"`{axis}`" for axis in axes)
+    name = f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"
+    yield FindingRecord(
+        rule="mapped axis that is not named",
+        what=f"A `shard_map` inside of `jax.vmap` says nothing of {shown}: what enters it is gathered along {shown}.",
+        why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
+        "values that are whole along it, on every device.",
+        change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "
+        "`shard_map` every mapped value as an argument: a value that its function captures cannot be named.",
+        code=f"jax.vmap(fn, spmd_axis_name={name})",
+        evidence=tuple(evidence_of(each)[0] for _, each in found[:4]),
+        weight=share(program, total),
+        instructions=tuple(each.name for _, each in found),
+        sources=next((each.sources for _, each in found if each.sources), ()),
+        axes=axes,
+        gain=GainRecord(
+            quantity="bytes sent", before=total, after=0.0, verified=False, how="the change is inside the program"
+        ),
+    )
+
+
+def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
+    """A gather that the compiler inserts before a checkpoint's barrier: the gathered copy is kept, not made again."""
+    known, memory = program.record.propagation, program.module.memory
+    if known is None or not memory.peak_bytes:
+        return
+    values = {value.name: value for value in known.values}
+    planned = [each.op_name for each in known.collectives if each.kind == "all-gather"]
+    wanted = [
+        value
+        for value in known.values
+        if value.operation == "sharding_constraint"
+        and _AGAIN in value.op_name
+        and any(_axes(given) - _axes(value) for given in _given(value, values))
+    ]
+    kept = []
+    for name in dict.fromkeys(value.op_name for value in wanted):
+        kept += [value for value in wanted if value.op_name == name][planned.count(name) :]
+    sizes = {each.shape: each.size_bytes for each in known.collectives if each.kind == "all-gather"}
+    total = sum(sizes.get(each.shape, 0) // _shards(each, program) for each in kept)
+    if not total:
+        return
+    example = kept[0]
+    yield FindingRecord(
+        rule="gather before the checkpoint",
+        what=f"{len(kept)} gathered {'copies' if len(kept) > 1 else 'copy'} of shape {list(example.shape)} "
+        f"({bytes_text(total)} together) {'are' if len(kept) > 1 else 'is'} kept for the backward pass, although "
+        "`jax.checkpoint` should gather again.",
+        why="The constraint asks for the gather, but the compiler inserts it, before the barrier that the checkpoint "
+        "puts around its recomputation: `jax.checkpoint` does not see it.",
+        change="Write the gather into the program: `jax.lax.all_gather` inside `jax.shard_map`, called in the "
+        "checkpointed function. Its policy then decides about it.",
+        code="jax.shard_map(lambda part: jax.lax.all_gather(part, axis, axis=dim, tiled=True), …)",
+        evidence=(
+            f"peak: {bytes_text(memory.peak_bytes)}",
+            f"{len(wanted)} constraints of the recomputation ask for a gather, and {len(wanted) - len(kept)} of these "
+            "gathers are planned there",
+        ),
+        weight=0.5 + 0.5 * min(1.0, total / memory.peak_bytes),
+        size_bytes=float(total),
+        sources=tuple(dict.fromkeys(each.source for each in kept if each.source is not None)),
+        gain=GainRecord(
+            quantity="peak bytes",
+            before=float(memory.peak_bytes),
+            after=float(max(memory.peak_bytes - total, 0)),
+            verified=False,
+            how="without these copies; the gathers are sent once more in the backward pass",
+        ),
+    )
+
+
+def _explained(program: Compiled) -> Iterator[tuple[WhyCollectiveRecord, CollectiveRecord]]:
+    """The collectives of the module, each with its reason."""
+    waiting = list(program.module.collectives)
+    for why in program.why.collectives:
+        alike = [c for c in waiting if (c.kind, c.payload_bytes, c.executions) == _figures(why)]
+        if alike:
+            each = next((c for c in alike if why.source in c.sources), alike[0])
+            waiting.remove(each)
+            yield why, each
+
+
+def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:
+    return why.kind, why.payload_bytes, why.executions
+
+
+def _given(value: PlannedValueRecord, values: dict[str, PlannedValueRecord]) -> list[PlannedValueRecord]:
+    """What a constraint is asked of, where the barrier of a checkpoint holds it."""
+    found = [values[name] for name in value.operands if name in values]
+    return [each for each in found if each.operation == "optimization_barrier"]
+
+
+def _axes(value: PlannedValueRecord) -> set[str]:
+    return {axis for axes in value.spec for axis in axes}
+
+
+def _shards(value: PlannedValueRecord, program: Compiled) -> int:
+    mesh = program.record.mesh
+    sizes = {} if mesh is None else {axis.name: axis.size for axis in mesh.axes}
+    return math.prod(sizes.get(axis, 1) for axis in _axes(value))
