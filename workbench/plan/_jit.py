@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from workbench import _jax_compat
 from workbench.mesh import planned
+from workbench.plan._callback_errors import CallbackErrors
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, Traced, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
@@ -28,7 +29,14 @@ def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any])
     return _trace(fn, args, kwargs, listening=True)
 
 
-def _trace(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any], *, listening: bool) -> Traced:
+def _trace(
+    fn: Callable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    listening: bool,
+    errors: CallbackErrors | None = None,
+) -> Traced:
     if isinstance(fn, Jitted):
         fn = fn.fn
     refuse_deleted("trace", (args, kwargs))
@@ -50,6 +58,8 @@ def _trace(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any], *, liste
         )
     if closed_over:
         closed = _jax_compat.close_over(closed, closed_over)
+    if errors is not None:
+        closed = errors.guarded(closed)
     names = tuple(_argument_name(fn, path) for path, _ in paths)
     emissions: tuple[Emission, ...] = ()
     if listening:
@@ -93,6 +103,7 @@ class Jitted:
         self.chunk_size: ChunkSize = chunk_size
         self.options: dict[str, Any] = dict(options)
         self._returns_static = False  # set while the function is traced
+        self._errors = CallbackErrors(getattr(fn, "__name__", type(fn).__name__))
 
         @functools.wraps(fn)
         def plain(*args: Any, **kwargs: Any) -> Any:
@@ -104,12 +115,12 @@ class Jitted:
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(*without_static(plain, args, kwargs), chunk_size, spread)
+            return call_staged(*without_static(plain, args, kwargs), chunk_size, spread, self._errors)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
             moving, args, kwargs = without_static(plain, args, kwargs)
-            traced = _trace(moving, args, kwargs, listening=True)
+            traced = _trace(moving, args, kwargs, listening=True, errors=self._errors)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=spread)
             count = traced.out_tree.num_leaves
             # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
@@ -121,15 +132,17 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
-            return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at
+            if self._errors.none:
+                return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at
+            return self._shown(self._errors.call(self._staged, args, kwargs))
         refuse_deleted("jit", (args, kwargs))
         args, kwargs = _hidden((args, kwargs))
         # Under another transformation the primitives must stay visible: whoever compiles in the end makes the plan.
         if not _jax_compat.at_top_level():
             return self._shown(self._plain(*args, **kwargs))
         if not listeners():
-            return self._shown(self._staged(*args, **kwargs))
-        results, emitted = self._heard(*args, **kwargs)
+            return self._shown(self._errors.call(self._staged, args, kwargs))
+        results, emitted = self._errors.call(self._heard, args, kwargs)
         deliver(getattr(self.fn, "__name__", "program"), emitted)
         return self._shown(results)
 
@@ -178,8 +191,15 @@ def without_static(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return of_moving, tuple(leaf for leaf, moving in zip(leaves, moves, strict=True) if moving), {}
 
 
-def call_staged(fn: Callable, args: Any, kwargs: Any, chunk_size: ChunkSize, spread: Spread = "auto") -> Any:
-    """Calls a program by its plan, inside whatever trace is in progress."""
-    traced = trace(fn, *args, **kwargs)
+def call_staged(
+    fn: Callable,
+    args: Any,
+    kwargs: Any,
+    chunk_size: ChunkSize,
+    spread: Spread = "auto",
+    errors: CallbackErrors | None = None,
+) -> Any:
+    """Calls a program by its plan, inside whatever trace is in progress; `errors` keeps what its callbacks raise."""
+    traced = _trace(fn, args, kwargs, listening=False, errors=errors)
     leaves, _ = flatten_call(args, kwargs)
     return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, spread=spread))

@@ -1,0 +1,78 @@
+"""A callback that raises on one of several devices is an error; XLA would wait for that device and end the process."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import workbench as wb
+from workbench.errors import EngineError
+
+
+def host(x: Any) -> Any:
+    if np.any(np.asarray(x) > 6.5):
+        message = "no client seven"
+        raise ValueError(message)
+    return np.asarray(x) * 2
+
+
+def program(call: Any, server: Any = lambda y: y) -> Any:
+    @wb.program(clients=8)
+    def total(x: Any) -> Any:
+        return server(wb.reduce_sum(wb.map_fn(call, x)))
+
+    return total
+
+
+def rows(count: int, start: float = 0.0) -> Any:
+    mesh = jax.make_mesh((count,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(jnp.arange(8.0) + start, NamedSharding(mesh, P("clients")))
+
+
+def pure(x: Any) -> Any:
+    return jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+
+
+def io(x: Any) -> Any:
+    return io_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def debug(x: Any) -> Any:
+    jax.debug.callback(host, x)
+    return x
+
+
+@pytest.mark.parametrize("call", [pure, io, debug])
+@pytest.mark.parametrize("chunk_size", [1, 2])
+def test_callback_of_a_client_that_raises_is_an_error(call: Any, chunk_size: int):
+    run = wb.jit(program(call), chunk_size=chunk_size)
+    with pytest.raises(EngineError, match="`total` failed: its host callback `host` raised ValueError: no"):
+        run(rows(4))
+    assert float(run(rows(4, start=-3))) == float(np.sum(np.arange(8) - 3)) * (1 if call is debug else 2)
+
+
+def test_callback_of_the_server_that_raises_is_an_error():
+    with pytest.raises(EngineError, match="no client seven") as raised:
+        wb.jit(program(lambda x: x, server=pure))(rows(4))
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_callback_in_a_loop_that_raises_is_an_error():
+    def looped(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda _, y: pure(y), x)
+
+    with pytest.raises(EngineError, match=r"no client seven.*more calls raised"):
+        wb.jit(program(looped))(rows(4))
+
+
+def test_callback_that_returns_another_shape_is_an_error():
+    def wrong(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return jax.pure_callback(lambda x: np.zeros(5, np.float32), shape, x, vmap_method="sequential")
+
+    with pytest.raises(EngineError, match=r"returned float32\[5\] instead of float32\[\]"):
+        wb.jit(program(wrong))(rows(4))

@@ -1,0 +1,134 @@
+"""Host callbacks that raise on a mesh: XLA would end the process, as the other devices wait in their collective."""
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from workbench import _jax_compat
+from workbench.errors import EngineError
+from workbench.plan._callbacks import CALLBACKS, calls_back
+
+
+class CallbackErrors:
+    """Keeps what the callbacks of one compiled program raise, until all devices have finished.
+
+    A callback that raises on one device stops that device, the others wait for it in their collective, and XLA ends the
+    process after 40 seconds. While a call made by `call` runs, such a callback gives NaN (0 for integers) instead, and
+    the exception is raised once the call is over, so that no one sees those values. Anywhere else it raises as in JAX.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.none = False  # nothing of the program calls back, as far as it was traced
+        self._found = False
+        self._running: list[None] = []
+        self._raised: list[tuple[str, BaseException]] = []
+        self._lock = threading.Lock()
+
+    def call(self, run: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `run(*args, **kwargs)` gives; waits for it where it calls back on one of several devices.
+
+        Raises:
+            EngineError: if a callback raised; the exception is its `__cause__`.
+        """
+        if jax.local_device_count() == 1:
+            return run(*args, **kwargs)
+        self._running.append(None)
+        try:
+            results = run(*args, **kwargs)
+            self.none = not self._found
+            if self._found:
+                jax.block_until_ready(results)
+                jax.effects_barrier()
+        finally:
+            self._running.pop()
+            with self._lock:
+                raised, self._raised = self._raised, []
+        if raised:
+            raise self._error(raised) from raised[0][1]
+        return results
+
+    def guarded(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """The same program, whose callbacks do not end the process; itself where it has none."""
+        if not calls_back(closed):
+            return closed
+        self._found, self.none = True, False
+        return ClosedJaxpr(self._jaxpr(closed.jaxpr, {}), closed.consts)
+
+    def _jaxpr(self, jaxpr: Jaxpr, made: dict[Any, Jaxpr]) -> Jaxpr:
+        if jaxpr not in made:
+            made[jaxpr] = jaxpr.replace(eqns=[self._equation(equation, made) for equation in jaxpr.eqns])
+        return made[jaxpr]
+
+    def _equation(self, equation: Any, made: dict[Any, Jaxpr]) -> Any:
+        name, params = equation.primitive.name, equation.params
+        if name in CALLBACKS and "callback" in params:
+            guarded = self._callback(params["callback"], params.get("result_avals", ()))
+            return _jax_compat.new_equation(equation, params={**params, "callback": guarded})
+        if not any(calls_back(ClosedJaxpr(inner, ())) for inner in _jax_compat.inner_jaxprs(equation)):
+            return equation
+        return _jax_compat.new_equation(equation, params={k: self._param(v, made) for k, v in params.items()})
+
+    def _param(self, value: Any, made: dict[Any, Jaxpr]) -> Any:
+        if isinstance(value, Jaxpr):
+            return self._jaxpr(value, made)
+        if isinstance(value, ClosedJaxpr):
+            return ClosedJaxpr(self._jaxpr(value.jaxpr, made), value.consts)
+        if isinstance(value, tuple | list):
+            return type(value)(self._param(item, made) for item in value)
+        return value
+
+    def _callback(self, callback: Callable, results: Sequence[Any]) -> Callable:
+        named = getattr(_written(callback), "__name__", type(callback).__name__)
+
+        def guarded(*values: Any) -> Any:
+            try:
+                answer = callback(*values)
+                return _checked(answer, results) if results else answer
+            except Exception as error:
+                if not self._running or any(jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) for x in results):
+                    raise
+                with self._lock:
+                    self._raised.append((named, error))
+                return tuple(np.full(x.shape, _filler(x.dtype), x.dtype) for x in results)
+
+        return guarded
+
+    def _error(self, raised: list[tuple[str, BaseException]]) -> EngineError:
+        name, error = raised[0]
+        several = f", and {len(raised) - 1} more calls raised too" if len(raised) > 1 else ""
+        message = (
+            f"`{self.name}` failed: its host callback `{name}` raised {type(error).__name__}: {str(error)[:500]}"
+            f"{several}. On several devices a callback that raises would leave the others waiting, so the results were "
+            "computed without it and thrown away. Mend the callback, or let it return a value that says what went "
+            "wrong; `engines.Sequential()` runs client by client and names the one that fails."
+        )
+        return EngineError(message, stage=self.name)
+
+
+def _checked(answer: Sequence[Any], results: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """What a callback returned, as JAX checks it: what that check raises would end the process too."""
+    arrays = tuple(np.asarray(value) for value in answer)
+    found, wanted = [[(x.shape, x.dtype) for x in each] for each in (arrays, results)]
+    if found != wanted:
+        texts = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in each) for each in (found, wanted)]
+        message = f"it returned {texts[0]} instead of {texts[1]}"
+        raise ValueError(message)
+    return arrays
+
+
+def _written(callback: Callable) -> object:
+    """The user's function in what JAX made of it."""
+    inner = getattr(callback, "callback_func", None)
+    if inner is not None:
+        return inner
+    return inspect.getclosurevars(callback).nonlocals.get("callback") if inspect.isfunction(callback) else callback
+
+
+def _filler(dtype: Any) -> Any:
+    return np.nan if jax.numpy.issubdtype(dtype, jax.numpy.inexact) else 0
