@@ -330,6 +330,18 @@ def test_8960_devices_are_recoloured_and_walked_by_keyboard(harness: Harness):
     assert made.selection == {"device": 16 * 28}
 
 
+def test_thousands_of_devices_that_hold_the_same_have_one_colour(harness: Harness):
+    made = workbench_widgets.MeshView(parts.mesh_record(clients=640, axes=(("x", 64), ("y", 10))))
+    view = harness.mount(made)
+    expect(view.locator(".wb-tools")).to_contain_text("the same on every device · clients held: 1")
+    colours = "n => new Set(Array.from(new Uint32Array(n.getContext('2d').getImageData(0, 0, n.width, n.height).data"
+    count = f"{colours}.buffer)).filter(Boolean)).size"
+    assert view.locator("canvas").evaluate(count) == 1
+    view.get_by_role("button", name="y", exact=True).click()
+    expect(view.locator(".wb-tools")).to_contain_text("64 groups")
+    assert view.locator("canvas").evaluate(count) > 1
+
+
 def test_explained_word_names_the_notebook_that_teaches_it(harness: Harness):
     view = harness.mount(workbench_widgets.ShardingView(parts.sharding_record()))
     word = view.locator(".wb-term", has_text="replication").first

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from workbench import errors
 from workbench._jax_compat import shardy as _jax_compat_shardy
 from workbench.inspection import explain_axis, propagate_shardings
+from workbench.records import PlannedValueRecord, PropagationEdge, PropagationRecord, SourceLine
 
 AXES = ("clients", "model")
 AUTO = (AxisType.Auto, AxisType.Auto)  # JAX 0.10 would take it for granted, 0.11 takes Explicit
@@ -317,3 +318,23 @@ def test_both_engines_decide_alike(name):
     same = [kind for kind in first if len(first[kind]) == len(second.get(kind, ()))]
     assert {kind: first[kind] for kind in same} == {kind: second[kind] for kind in same}
     assert sum(len(first[kind]) for kind in same) >= 5
+
+
+def test_a_reason_names_a_cell_as_its_author_does():
+    source = SourceLine(file="/tmp/ipykernel_7/921569917.py", line=12, function="step")
+    entry, result = (
+        PlannedValueRecord(
+            name=name,
+            operation="add",
+            shape=(8,),
+            dtype="f32",
+            spec=(("data",),),
+            origins={},
+            op_name="",
+            source=source,
+        )
+        for name in ("%0", "%1")
+    )
+    edge = PropagationEdge(step=1, axis="data", from_value="%0", to_value="%1")
+    record = PropagationRecord(values=(entry, result), edges=(edge,))
+    assert explain_axis(record, "%1", "data")[1] == "Step 1: add %1 took it from add %0 (f32[8], notebook cell:12)."

@@ -2,10 +2,10 @@
 
 import difflib
 import re
-from pathlib import Path
 
 from workbench.errors import InspectionError
 from workbench.records import AxisArrivalRecord, PlannedValueRecord, PropagationEdge, PropagationRecord
+from workbench.render._svg import source_text
 
 _MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
 
@@ -123,7 +123,7 @@ def _unknown_message(record: PropagationRecord, value: str) -> str:
 
 def _said(value: PlannedValueRecord, *, short: bool = False) -> str:
     kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    where = f", {Path(value.source.file).name}:{value.source.line}" if value.source else ""
+    where = f", {source_text(value.source.file, value.source.line)}" if value.source else ""
     if value.operation in ("input", "output"):
         return f"{value.operation} `{value.op_name or value.name}` ({value.name}, {kind})"
     operation = value.operation.replace("manual_computation", "shard_map")  # as one writes it in JAX

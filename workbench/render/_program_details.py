@@ -61,7 +61,7 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
     if stage.moved_bytes:
         rows.append(("moves", f"{bytes_text(stage.moved_bytes)} between server and clients"))
     each = " per client" if stage.kind == "clients" else ""
-    if stage.flops_per_client is not None:
+    if stage.flops_per_client:
         rows.append((f"FLOPs{each}", f"{flops_text(stage.flops_per_client)} (predicted)"))
         if stage.flops != stage.flops_per_client:
             rows.append(("FLOPs in all", f"{flops_text(stage.flops)} (predicted)"))
@@ -69,7 +69,7 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
         rows.append((f"elementwise{each}", f"{flops_text(stage.elementwise_flops_per_client)} (predicted)"))
         if stage.elementwise_flops != stage.elementwise_flops_per_client:
             rows.append(("elementwise in all", f"{flops_text(stage.elementwise_flops)} (predicted)"))
-    if stage.bytes_per_client is not None:
+    if stage.bytes_per_client:
         rows.append((f"memory traffic{each}", f"{bytes_text(stage.bytes_per_client)} (predicted)"))
     return rows
 

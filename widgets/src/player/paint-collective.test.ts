@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { layout } from "./paint-collective";
+import { labelPlace, layout } from "./paint-collective";
 
 const CARD_HEIGHT = 60;
 
@@ -22,4 +22,17 @@ test("devices in two rows go around clockwise", () => {
   expect(places[0][1]).toBeLessThan(places[7][1]);
   expect(places[0][0]).toBeCloseTo(places[7][0]);
   expect(places[3][0]).toBeCloseTo(places[4][0]);
+});
+
+test.each([
+  ["as wanted where no card is", { x: 200, y: 50 }, 30, { x: 200, y: 50 }],
+  ["between the cards where one covers the wanted place", { x: 60, y: 50 }, 30, { x: 216, y: 50 }],
+  ["nowhere if it is wider than the gap", { x: 60, y: 50 }, 150, null],
+])("the label of a link stands %s", (_where, wanted, half, expected) => {
+  const places: [number, number][] = [
+    [100, 50],
+    [300, 50],
+  ];
+  const found = labelPlace(half, { places, cardWidth: 90, width: 400 }, [places[0], places[1]], wanted);
+  expect(found).toEqual(expected);
 });

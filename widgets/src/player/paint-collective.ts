@@ -47,6 +47,31 @@ export function layout(count: number, { width, height }: Stage): Layout {
   return { places: rows, cardWidth: Math.min(CARD.width, apart - 12), rows: true };
 }
 
+interface Point {
+  x: number;
+  y: number;
+}
+
+/** Where no card covers the label of a link: where it is wanted if it can be; null where there is no such place. */
+export function labelPlace(
+  half: number,
+  cards: { places: readonly (readonly [number, number])[]; cardWidth: number; width: number },
+  [from, to]: readonly [readonly [number, number], readonly [number, number]],
+  wanted: Point,
+): Point | null {
+  const covered = ({ x, y }: Point) =>
+    x - half < 0 ||
+    x + half > cards.width ||
+    cards.places.some(
+      ([cx, cy]) => Math.abs(x - cx) < half + cards.cardWidth / 2 && Math.abs(y - cy) < 8 + CARD.height / 2,
+    );
+  const along = [0.58, 0.5, 0.66, 0.42].map((t) => ({
+    x: (1 - t) * from[0] + t * to[0],
+    y: (1 - t) * from[1] + t * to[1],
+  }));
+  return [wanted, ...along].find((place) => !covered(place)) ?? null;
+}
+
 export class CollectivePainter {
   private readonly places: [number, number][];
   private readonly cardWidth: number;
@@ -119,16 +144,18 @@ export class CollectivePainter {
       const inner = inRow
         ? { x: (from[0] + to[0]) / 2, y: y + Math.sign(middle - y) * (CARD.height / 2 + 10) }
         : { x: x + (this.size.width / 2 - x) * 0.16, y: y + (middle - y) * 0.16 };
-      this.text(
-        `${formatBytes(sent)} of ${formatBytes(whole)}`,
-        inner.x,
-        inner.y,
-        11,
-        sent ? ink.fg : ink.muted,
-        "center",
-        sent ? 600 : 400,
-      );
+      const label = `${formatBytes(sent)} of ${formatBytes(whole)}`;
+      const free = inRow ? inner : this.beside(label, from, to, inner);
+      if (!free) continue;
+      this.text(label, free.x, free.y, 11, sent ? ink.fg : ink.muted, "center", sent ? 600 : 400);
     }
+  }
+
+  private beside(label: string, from: [number, number], to: [number, number], wanted: Point): Point | null {
+    this.pen.font = `600 11px ${FONT}`;
+    const half = this.pen.measureText(label).width / 2 + 2;
+    const cards = { places: this.places, cardWidth: this.cardWidth, width: this.size.width };
+    return labelPlace(half, cards, [from, to], wanted);
   }
 
   private device([x, y]: [number, number], device: number, chunks: readonly ReadonlySet<number>[]): void {

@@ -297,7 +297,7 @@ class HeatMap {
   );
   private readonly ring = h("div", { class: "wb-heatring", hidden: true, "aria-hidden": "true" });
   private readonly key = h("div", { class: "wb-legendbox" });
-  private readonly foot = h("div", { class: "wb-foot", "aria-hidden": "true" });
+  private readonly foot = h("div", { class: "wb-heatfoot", "aria-hidden": "true" });
   private readonly tip = h("p", { class: "wb-note", role: "status" });
   private made: SentMap | null = null;
   private values: Float32Array = new Float32Array();

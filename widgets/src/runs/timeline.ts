@@ -137,8 +137,8 @@ class Timeline {
       this.selecting,
       h("label", {}, "Show ", levels),
       search,
-      this.found,
       save,
+      this.found,
     );
   }
 

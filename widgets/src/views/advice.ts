@@ -17,7 +17,9 @@ interface Job {
 
 const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
-const FROM_PROGRAM = "Advice needs the compiled program itself: open it with workbench.explore(fn)(*args).";
+const FROM_PROGRAM =
+  "Advice needs the compiled program itself: open it with workbench.explore(fn)(*args), where its devices are or for a " +
+  'target, such as target="v5e:4x4".';
 
 class Advice {
   private readonly main: HTMLElement;

@@ -81,7 +81,7 @@ export class ClientValues {
     const busy = h(
       "div",
       { class: "wb-progressline" },
-      h("span", { class: "wb-busy", "aria-hidden": "true" }),
+      h("span", { class: "wb-wheel", "aria-hidden": "true" }),
       said,
       button("Stop", () => this.close()),
     );

@@ -239,7 +239,8 @@ class ClientsPane {
             `, ${timesText(high / average)} the mean)`,
           ]
         : [`the same for all, ${formatAs(unit, low)}`];
-    replace(this.summary, what, figures, this.clients.sentence ? ` · ${this.clients.sentence}` : "");
+    const { sentence } = this.clients;
+    replace(this.summary, what, figures, sentence ? `. ${sentence[0].toUpperCase()}${sentence.slice(1)}.` : "");
   }
 
   private draw(): void {

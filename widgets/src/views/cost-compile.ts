@@ -127,7 +127,7 @@ class CompilePanel {
 /** Nothing where the view cannot compile. */
 export function compilePanel(context: ViewContext): HTMLElement | null {
   const chips = context.state<Chip[]>("elsewhere");
-  return chips?.length ? new CompilePanel(context, chips).node : null;
+  return chips?.length && context.hasKernel ? new CompilePanel(context, chips).node : null;
 }
 
 type Row = [string, (target: Target) => string];

@@ -32,6 +32,8 @@ export class Instructions {
   private stage = -1;
   private trivial = false;
   private words: string[] = [];
+  private readonly kept = new Map<number, number[]>();
+  private readonly sums = new Map<string, number>();
 
   constructor(
     private readonly context: ViewContext,
@@ -148,23 +150,27 @@ export class Instructions {
 
   private sum(node: number, value: (instruction: number) => number): number {
     const i = this.index(node);
-    const all = i >= 0 ? [i] : this.groups[node].members.filter((member) => this.passes(member));
-    return all.reduce((total, each) => total + (value(each) || 0), 0);
+    return (i >= 0 ? [i] : this.passing(node)).reduce((total, each) => total + (value(each) || 0), 0);
+  }
+
+  /** The instructions of a group that pass the filter, found once per filter. */
+  private passing(group: number): readonly number[] {
+    const known = this.kept.get(group);
+    if (known) return known;
+    const found = this.groups[group].members.filter((member) => this.passes(member));
+    this.kept.set(group, found);
+    return found;
   }
 
   private makeTable(parent: number[]): TreeTable {
     const { module } = this;
     const runs = (values: Float32Array) => (i: number) => values[i] * module.runs(i);
-    const sums = new Map<string, number>();
     const summed = (key: string, value: (i: number) => number) => (node: number) => {
       if (this.index(node) >= 0) return this.sum(node, value);
       const id = `${key}/${node}`;
-      if (!sums.has(id))
-        sums.set(
-          id,
-          this.groups[node].members.reduce((total, each) => total + (value(each) || 0), 0),
-        );
-      return sums.get(id) ?? 0;
+      const known = this.sums.get(id) ?? this.sum(node, value);
+      this.sums.set(id, known);
+      return known;
     };
     const total = (value: (i: number) => number) =>
       this.order.reduce((sum, i) => sum + (value(i) || 0), 0) || undefined;
@@ -186,7 +192,7 @@ export class Instructions {
       name: (node) =>
         this.index(node) >= 0
           ? module.names[this.index(node)]
-          : `${this.groups[node].title} (${formatCount(this.groups[node].members.length)})`,
+          : `${this.groups[node].title} (${formatCount(this.passing(node).length)})`,
       mark: (node) =>
         this.index(node) >= 0 ? badge(this.context, "instructions", module.names[this.index(node)]) : null,
       columns: [
@@ -239,6 +245,8 @@ export class Instructions {
 
   private filter(): void {
     const { module } = this;
+    this.kept.clear();
+    this.sums.clear();
     const kept: number[] = [];
     for (let i = 0; i < module.count; i++) if (this.passes(i)) kept.push(i);
     const passing = new Uint8Array(module.count);

@@ -70,7 +70,16 @@ class MeshPane {
     const few = choices.find(
       (choice) => choice.kind === "group" && varies(choice) && range(this.mesh.values(choice))[1] < SERIES,
     );
-    return choices.find((choice) => choice.kind === "number" && varies(choice)) ?? few ?? choices[0];
+    const number = choices.find((choice) => choice.kind === "number" && varies(choice));
+    // Stripes of thousands of places say nothing: where all hold the same, one colour and a sentence say so.
+    return number ?? (this.context.state<boolean>("few") ? (few ?? choices[0]) : undefined);
+  }
+
+  /** What every device holds, where none holds another amount. */
+  private sameForAll(): string {
+    const numbers = this.mesh.choices.filter(({ kind }) => kind === "number");
+    const amounts = numbers.map((each) => `${each.label}: ${formatAs(each.unit, this.mesh.values(each)[0])}`);
+    return `the same on every device${amounts.length ? ` · ${amounts.join(" · ")}` : ""}`;
   }
 
   private tools(): HTMLElement {
@@ -80,8 +89,9 @@ class MeshPane {
       this.layout = mesh.layouts.find((each) => each.key === key) ?? this.layout;
       this.arrange();
     });
-    const choices = mesh.choices.map((each, i): Option<number> => [i, each.label]);
-    const colour = menu("Colour devices by", choices, this.choice ? mesh.choices.indexOf(this.choice) : 0, (i) => {
+    const same: Option<number>[] = this.choice ? [] : [[-1, "what they hold: the same"]];
+    const choices = [...same, ...mesh.choices.map((each, i): Option<number> => [i, each.label])];
+    const colour = menu("Colour devices by", choices, this.choice ? mesh.choices.indexOf(this.choice) : -1, (i) => {
       this.choice = mesh.choices[i];
       this.paint();
     });
@@ -168,6 +178,7 @@ class MeshPane {
     const [low, high] = range(this.values);
     const series = Array.from({ length: SERIES }, (_, i) => rgbOf(seriesColour(this.place, i)));
     const axis = this.context.selection.axis;
+    if (!this.choice && !axis) return { fill: () => rgbOf(this.context.theme.colour("clients-soft")), grouped: false };
     if ((this.choice?.kind === "group" && high < SERIES) || axis)
       return { fill: (value) => series[value % SERIES], grouped: true };
     return { fill: (value) => ramp(position(value, low, high, false)), grouped: false };
@@ -186,7 +197,11 @@ class MeshPane {
     const [low, high] = range(this.values);
     const unit = this.choice?.unit ?? "count";
     const groups = `${formatCount(high + 1)} group${high ? "s" : ""}${high >= SERIES ? "; colours repeat" : ""}`;
-    replace(this.legendBox, grouped ? groups : legend("", formatAs(unit, low), formatAs(unit, high)));
+    const same = !this.choice && !grouped;
+    replace(
+      this.legendBox,
+      grouped ? groups : same ? this.sameForAll() : legend("", formatAs(unit, low), formatAs(unit, high)),
+    );
     this.cards.forEach((card, i) => {
       card.style.setProperty("--card", css(fill(this.values[i])));
       const number = card.querySelector(".wb-cardnumber");

@@ -300,7 +300,7 @@ export class Trial {
     return h(
       "div",
       { class: "wb-row" },
-      h("span", { class: "wb-busy", "aria-hidden": "true" }),
+      h("span", { class: "wb-wheel", "aria-hidden": "true" }),
       h("span", {}, `${state.phase} … ${formatSeconds(state.seconds ?? 0)}`),
       button("Stop", stop),
     );
