@@ -1,5 +1,6 @@
 """Temporary folders go with the process that made them, also when it is killed."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -47,21 +48,26 @@ USERS = """
     folder.mkdir()
     (folder.parent / "latest").symlink_to(folder)
     with (folder / "log").open("w") as log:
-        user, other = (
-            subprocess.Popen(["sleep", "600"], stdout=out, start_new_session=True) for out in (log, subprocess.DEVNULL)
+        node = subprocess.Popen(
+            ["sh", "-c", "sleep 600 & echo $!; wait", "sh", f"--session-dir={folder}"],
+            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         )
+        worker = subprocess.Popen(["ray::worker", "600"], executable="/bin/sleep", stdout=log, start_new_session=True)
+    reader = subprocess.Popen(["tail", "-f", str(folder / "log")], stdout=subprocess.DEVNULL, start_new_session=True)
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+    child = int(node.stdout.readline())
     end_users_with_this_process(folder)
-    print(user.pid, other.pid, flush=True)
+    print(node.pid, child, worker.pid, reader.pid, other.pid, flush=True)
     time.sleep(600)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the open files of processes")
-def test_processes_that_use_a_folder_are_ended_with_it_and_others_are_not(tmp_path: Path) -> None:
+def test_cluster_that_works_in_a_folder_is_ended_with_it_and_readers_of_its_logs_are_not(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(USERS), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        user, other = (psutil.Process(int(word)) for word in process.stdout.readline().split())
+        found = [psutil.Process(int(word)) for word in process.stdout.readline().split()]
         process.send_signal(signal.SIGKILL)
         process.wait(30)
         try:
@@ -69,10 +75,12 @@ def test_processes_that_use_a_folder_are_ended_with_it_and_others_are_not(tmp_pa
             while list(tmp_path.iterdir()) and time.monotonic() < until:
                 time.sleep(0.02)
             assert list(tmp_path.iterdir()) == []
-            assert not user.is_running() or user.status() == psutil.STATUS_ZOMBIE
-            assert other.is_running()
+            living = [each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in found]
+            assert living == [False, False, False, True, True]  # node, its child, worker; reader, another process
         finally:
-            other.kill()
+            for each in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
 
 
 def test_folder_lasts_as_long_as_its_block(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from workbench.launch import DaskEngine, RayEngine
 from workbench.launch.agents import run_agent
 from workbench.launch.deep_q import deep_q_agent
 
-OPTIONS = {"steps": 700, "batch": 64, "actors": 2, "samples_per_insert": 8.0, "evaluate_every": 100}
+OPTIONS = {"steps": 700, "batch": 64, "actors": 2, "samples_per_insert": 4.0, "evaluate_every": 100}
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def place(request):
 
 
 def found_the_way(run):
-    """Whether the curve begins at 0 and reaches 1; the greedy policy of a single later step may fail again."""
-    return (run.curve[0][1], max(value for _, value in run.curve)) == (0.0, 1.0)
+    """Whether the curve begins at 0, and the greedy policies of the last three points all find the way."""
+    return (run.curve[0][1], *(value for _, value in run.curve[-3:])) == (0.0, 1.0, 1.0, 1.0)
 
 
 PLACES = ["here", "threads", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes", "dask", "ray"))]
@@ -56,7 +56,8 @@ def test_agent_finds_the_way_over_the_lake(agent, place):
     run = run_agent(agent, place, **OPTIONS)
     assert [step for step, _ in run.curve] == list(range(0, 701, 100))
     assert found_the_way(run), run.curve
-    assert run.counts["sampled"] == 700 * 64 <= 8 * run.counts["inserted"]
+    ahead = 2 * 64 / 4 + 2 * 16  # two batches, and what two actors have begun
+    assert 0 <= run.counts["inserted"] - 700 * 64 / 4 <= ahead
 
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)
@@ -88,7 +89,7 @@ def test_runs_here_are_the_same_with_the_same_seed(agent):
 
 def test_actors_here_insert_no_more_than_the_learner_needs(agent):
     run = run_agent(agent, **{**OPTIONS, "steps": 20})
-    assert run.counts["inserted"] <= 20 * 64 / 8 + 100 + 16
+    assert run.counts["inserted"] <= 20 * 64 / 4 + 100 + 16
 
 
 def test_impossible_runs_are_refused(agent):

@@ -113,3 +113,12 @@ def test_a_waiting_sampler_ends_with_the_program():
             time.sleep(0.01)
     with pytest.raises(NodeError, match="gave up waiting for 1 items: the program stops"):
         waiting.result(30)
+
+
+def test_items_are_wanted_until_a_sample_is_ready_and_again_after_it():
+    table = Replay(8, min_size=2, samples_per_insert=2.0)
+    assert table.wanted(4)
+    assert table.insert_all(["a", "b"], [1.0, 1.0]) == [0, 1]
+    assert not table.wanted(4, timeout_seconds=0.01)
+    table.sample(4)
+    assert table.wanted(4)

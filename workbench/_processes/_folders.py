@@ -57,7 +57,7 @@ def remove_with_this_process(path: Path) -> None:
 
 
 def end_users_with_this_process(folder: Path) -> None:
-    """Has a folder removed when this process is killed, and whoever has files of it open ended first (on Linux)."""
+    """Has a Ray session's folder removed when this process is killed, and its cluster ended first (on Linux)."""
     _say("!", folder)
 
 

@@ -1,8 +1,10 @@
 """Removes folders and files when its own input ends, which is when the process that started it ended in whatever way.
 
 Started by its path, with Python's own modules alone. Each line of its input is `+` or `-` and a path: one to remove at
-the end, or one that is removed already. With `!` the processes that have files open below the path are ended first, and
-links to it are removed: what a cluster of another system leaves, which is no descendant of anybody who is alive.
+the end, or one that is removed already. With `!` the cluster that works in the path is ended first, and links to it are
+removed: Ray's processes are no descendants of anybody who is alive. They are those that have files of the path open and
+were started with an option that names it, or call themselves `ray::…`, and all of their descendants; who only reads a
+log, such as `tail -f`, is left alone.
 """
 
 import contextlib
@@ -52,12 +54,30 @@ def _remove(path: Path) -> bool:
 
 
 def _end_users(folder: Path) -> bool:
-    """Ends the processes that have a file of the folder open; whether there was one."""
-    found = [pid for pid in _others() if _uses(pid, f"{folder}{os.sep}")]
+    """Ends the cluster's processes; whether there was one."""
+    others = list(_others())
+    found = {pid for pid in others if _uses(pid, f"{folder}{os.sep}") and _belongs(pid, folder.name)}
+    parents = {pid: _parent(pid) for pid in others} if found else {}
+    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
+        found |= more
     for pid in found:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     return bool(found)
+
+
+def _belongs(pid: int, session: str) -> bool:
+    """Whether Ray started the process: by an option that names the session, or by the name that its workers take."""
+    with contextlib.suppress(OSError):
+        words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+        return words[0].startswith("ray::") or any(word.startswith("--") and session in word for word in words)
+    return False
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return 0
 
 
 def _others() -> Iterator[int]:

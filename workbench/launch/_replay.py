@@ -22,7 +22,8 @@ class Replay:
             "prioritized" (with replacement, chance ∝ priority ** `exponent`).
         min_size: `sample` waits until this many items were in the table at once.
         samples_per_insert: Rate limit: after `min_size` items, sampled items never exceed this many times the inserted
-            ones (`sample` waits); None for no limit. `insert` never waits.
+            ones (`sample` waits); None for no limit. `insert` never waits: ask `wanted` first, so as not to run
+            ahead of the sampler.
         exponent: How sharply priorities count; 0 is uniform.
         seed: Of the sampling.
 
@@ -86,6 +87,15 @@ class Replay:
             self._changed.notify_all()
             return key
 
+    def insert_all(self, items: Sequence[Any], priorities: Sequence[float]) -> list[int]:
+        """Adds several items, in one call; returns their keys."""
+        return [self.insert(item, priority) for item, priority in zip(items, priorities, strict=True)]
+
+    def wanted(self, count: int, timeout_seconds: float = 0.0) -> bool:
+        """Whether items must be inserted before `sample(count)` could return; waits for that up to a time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._allowed(count), timeout_seconds)
+
     def sample(self, count: int, timeout_seconds: float | None = None) -> dict[str, list[Any]]:
         """Draws `count` items, waiting until the table's size and rate allow it.
 
@@ -110,6 +120,7 @@ class Replay:
                     self._items[place], self._keys[place], self._weights[place] = None, -1, 0.0
                 self._oldest = (self._oldest + count) % self._max_size
                 self._size -= count
+            self._changed.notify_all()
             return found
 
     def update_priorities(self, keys: Sequence[int], priorities: Sequence[float]) -> int:

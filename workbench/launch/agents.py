@@ -13,6 +13,8 @@ from workbench.launch._nodes import PyClassNode, ServiceNode
 from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
 
+_WAIT_SECONDS = 0.2  # between two looks of an actor at whether the learner has finished
+
 
 class Acting(Protocol):
     """One actor with its environment."""
@@ -73,6 +75,7 @@ def run_agent(
     table_size: int = 10_000,
     min_size: int = 100,
     samples_per_insert: float = 8.0,
+    ahead: int = 2,
     sampling: Literal["uniform", "prioritized"] = "uniform",
     evaluate_every: int = 100,
     seed: int = 0,
@@ -81,8 +84,9 @@ def run_agent(
     """Runs an agent where `on` says; the agent and the meaning of all other arguments stay as they are.
 
     "here" alternates in one thread: the actors act in turn until the table allows a batch, then the learner takes a
-    step. Everywhere else actors act all the time and the learner learns as fast as `samples_per_insert` allows, so that
-    the table may hold more items than it would here; per step of the learner no item is used more often.
+    step. Everywhere else both work at the same time, held together from both sides: the learner waits until the table
+    allows a batch, and an actor until fewer than `ahead` further batches are ready, before it fetches parameters and
+    acts. So a step of the learner has seen as many items, by parameters about as old, wherever the agent runs.
 
     Args:
         agent: What to run.
@@ -92,7 +96,8 @@ def run_agent(
         batch: Items in a step.
         table_size: Items that the table keeps.
         min_size: Items before the first step.
-        samples_per_insert: How often an item is used at most, on average.
+        samples_per_insert: How often an item is used on average.
+        ahead: Steps of the learner for which actors may have acted before it is there; none "here".
         sampling: Of the table.
         evaluate_every: Steps between two points of the curve.
         seed: Of the actors and of the table.
@@ -106,16 +111,22 @@ def run_agent(
         NodeTimeoutError: if the run takes longer than `timeout_seconds`.
     """
     numbers = (steps, actors, batch, min_size, evaluate_every, samples_per_insert, timeout_seconds)
-    if min(numbers) <= 0 or table_size < max(min_size, batch):
+    if min(numbers) <= 0 or ahead < 0 or table_size < max(min_size, batch):
         message = (
             f"`run_agent` received steps={steps}, actors={actors}, batch={batch}, table_size={table_size}, "
-            f"min_size={min_size}, samples_per_insert={samples_per_insert}, evaluate_every={evaluate_every} and "
-            f"timeout_seconds={timeout_seconds}. The learner learns from what actors insert: pass positive numbers, "
-            "and a table that holds `min_size` and `batch` items."
+            f"min_size={min_size}, samples_per_insert={samples_per_insert}, ahead={ahead}, "
+            f"evaluate_every={evaluate_every} and timeout_seconds={timeout_seconds}. The learner learns from what "
+            "actors insert: pass positive numbers, an `ahead` of at least 0, and a table that holds `min_size` and "
+            "`batch` items."
         )
         raise ProgramError(message)
     table = {"sampling": sampling, "min_size": min_size, "samples_per_insert": samples_per_insert, "seed": seed}
-    learner = {"steps": steps, "batch": batch, "every": evaluate_every}
+    learner: dict[str, Any] = {
+        "steps": steps,
+        "batch": batch,
+        "every": evaluate_every,
+        "prioritized": sampling == "prioritized",
+    }
     if on == "here":
         return _alternate(agent, Replay(table_size, **table), actors, learner, seed)
     program = Program(agent.name)
@@ -125,7 +136,7 @@ def run_agent(
         node = program.add_node(ServiceNode(_Learner, replay, agent, **learner), concurrency=actors + 2)
     with program.group("actors"):
         for number in range(actors):
-            program.add_node(PyClassNode(_Actor, replay, node, agent.actor, seed + number))
+            program.add_node(PyClassNode(_Actor, replay, node, agent.actor, seed + number, batch * (1 + ahead)))
     start = time.monotonic()
     with launch(program, on) as launched:
         try:
@@ -140,15 +151,15 @@ def run_agent(
     return AgentRun(found["params"], tuple(found["curve"]), counts, time.monotonic() - start)
 
 
-def _alternate(agent: Agent, table: Replay, actors: int, options: dict[str, int], seed: int) -> AgentRun:
+def _alternate(agent: Agent, table: Replay, actors: int, options: dict[str, Any], seed: int) -> AgentRun:
     start = time.monotonic()
     learner = _Learner(table, agent, **options)
     acting = [agent.actor(seed + number) for number in range(actors)]
     turn = 0
     while not learner.finished:
         while not table.ready(options["batch"]):
-            for item, priority in acting[turn % actors].act(learner.params):
-                table.insert(item, priority)
+            found = acting[turn % actors].act(learner.params)
+            table.insert_all([item for item, _ in found], [priority for _, priority in found])
             turn += 1
         learner.step()
     return AgentRun(learner.params, tuple(learner.curve), table.counts(), time.monotonic() - start)
@@ -157,8 +168,9 @@ def _alternate(agent: Agent, table: Replay, actors: int, options: dict[str, int]
 class _Learner:
     """Learns from the table, and hands out the newest parameters meanwhile."""
 
-    def __init__(self, replay: Any, agent: Agent, *, steps: int, batch: int, every: int) -> None:
+    def __init__(self, replay: Any, agent: Agent, *, steps: int, batch: int, every: int, prioritized: bool) -> None:
         self._replay, self._agent, self._steps, self._batch, self._every = replay, agent, steps, batch, every
+        self._prioritized = prioritized
         self._state = agent.state
         self.params, self.taken = agent.params_of(agent.state), 0
         self.curve: list[tuple[int, float]] = [(0, float(agent.evaluate(self.params)))]
@@ -171,7 +183,7 @@ class _Learner:
         """One step, and a point of the curve where one is due."""
         drawn = self._replay.sample(self._batch)
         self._state, priorities = self._agent.learn(self._state, drawn["items"], drawn["probabilities"])
-        if priorities is not None:
+        if self._prioritized and priorities is not None:
             self._replay.update_priorities(drawn["keys"], [float(each) for each in priorities])
         params = self._agent.params_of(self._state)
         if (self.taken + 1) % self._every == 0 or self.taken + 1 == self._steps:
@@ -194,14 +206,19 @@ class _Learner:
 
 
 class _Actor:
-    """Acts with the learner's newest parameters until it has finished."""
+    """Acts with the learner's newest parameters, as often as the table wants items, until it has finished."""
 
-    def __init__(self, replay: Any, learner: Any, make: Callable[[int], Acting], seed: int) -> None:
-        self._replay, self._learner, self._acting = replay, learner, make(seed)
+    def __init__(self, replay: Any, learner: Any, make: Callable[[int], Acting], seed: int, count: int) -> None:
+        self._replay, self._learner, self._acting, self._count = replay, learner, make(seed), count
 
     def run(self) -> None:
         """Acts, and inserts what came of it."""
         context = current_node()
-        while not context.stop_requested and not (newest := self._learner.current())["finished"]:
-            for item, priority in self._acting.act(newest["params"]):
-                self._replay.insert(item, priority)
+        while not context.stop_requested:
+            wanted = self._replay.wanted(self._count, timeout_seconds=_WAIT_SECONDS)
+            newest = self._learner.current()
+            if newest["finished"]:
+                return
+            if wanted:
+                found = self._acting.act(newest["params"])
+                self._replay.insert_all([item for item, _ in found], [priority for _, priority in found])
