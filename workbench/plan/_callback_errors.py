@@ -91,7 +91,7 @@ class CallbackErrors:
                 answer = callback(*values)
                 return _checked(answer, results) if results else answer
             except Exception as error:
-                if not self._running or any(jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) for x in results):
+                if not self._running or any(jax.numpy.issubdtype(x.dtype, jax.dtypes.extended) for x in results):
                     raise
                 with self._lock:
                     self._raised.append((named, error))
