@@ -5,6 +5,8 @@ import { drawSaved, SAVED, type Saved } from "./saved";
 
 const WIDGET_VIEW = "application/vnd.jupyter.widget-view+json";
 const PATIENCE_MILLISECONDS = 1500;
+const NO_MANAGER =
+  "This JupyterLab lacks ipywidgets or anywidget, so the view cannot reach its kernel and shows what was saved. Install both into the environment that JupyterLab itself runs in (pip install ipywidgets anywidget), and restart it.";
 
 const mimeModel = (data: Record<string, unknown>): MimeModel => ({ data, metadata: {}, trusted: true, setData() {} });
 
@@ -81,7 +83,18 @@ export class Outputs {
       if (saved.dock === "right" && host.isAttached) this.dock(panel, this.cellOf(panel, host.node), saved, host.node);
       return;
     }
-    if (!host.isDisposed) await this.showSaved(host, live, saved, model);
+    if (host.isDisposed) return;
+    if (!live && panel.sessionContext.session?.kernel) this.sayWhatIsMissing(host);
+    await this.showSaved(host, live, saved, model);
+  }
+
+  /** The kernel runs, but nothing in this JupyterLab can talk to its widgets. */
+  private sayWhatIsMissing(host: Host): void {
+    const note = document.createElement("p");
+    note.className = "workbench-missing";
+    note.setAttribute("role", "note");
+    note.textContent = NO_MANAGER;
+    host.node.append(note);
   }
 
   private async showSaved(host: Host, live: Widget | null, saved: Saved, model: MimeModel): Promise<void> {
