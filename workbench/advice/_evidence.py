@@ -38,7 +38,13 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
                 (once or 0.0) * (each.executions or 0.0) for once, each in zip(times, collectives, strict=True)
             )
     finding = _with_users_names(finding, program.record)
-    return finding.replace(nodes=finding.nodes or _nodes(finding, program), size_bytes=size, axes=axes, seconds=seconds)
+    return finding.replace(
+        nodes=finding.nodes or _nodes(finding, program),
+        size_bytes=size,
+        axes=axes,
+        seconds=seconds,
+        code=_with_imports(finding.code),
+    )
 
 
 _PATH = re.compile(r"\[\d+\](?:\.\w+|\[(?:\d+|'[^']*')\])*")  # of an argument, as `ShardingRecord` calls it
@@ -61,6 +67,14 @@ def _with_users_names(finding: FindingRecord, record: ProgramRecord) -> FindingR
         code=named(finding.code),
         evidence=tuple(map(named, finding.evidence)),
     )
+
+
+def _with_imports(code: str) -> str:
+    """Code that a new cell can run: a sharding with its import and a name."""
+    if "NamedSharding(mesh" not in code or "import" in code:
+        return code
+    named = code.replace("\nNamedSharding(", "\nsharding = NamedSharding(")
+    return f"from jax.sharding import NamedSharding, PartitionSpec as P\n\n{named}"
 
 
 def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from workbench.records import MemoryRecord
-from workbench.render._svg import bytes_text, count_text
+from workbench.render._svg import bytes_text, count_text, line_text
 
 _PARTS = (
     ("argument_bytes", "arguments"),
@@ -102,7 +102,7 @@ def render_memory_text(memory: MemoryRecord) -> str:
     """Peak, parts and the largest buffers."""
     lines = [describe_memory(memory) + ".", *memory_parts(memory)]
     for buffer in memory.largest:
-        where = f" at {buffer.source}" if buffer.source else ""
+        where = f" at {line_text(buffer.source)}" if buffer.source else ""
         lines.append(f"  {bytes_text(buffer.size_bytes):>9} {buffer.name} {buffer.shape}{where}".rstrip())
     return "\n".join(lines)
 

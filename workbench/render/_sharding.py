@@ -20,6 +20,7 @@ from workbench.render._svg import (
     escape,
     group,
     join,
+    line_text,
     rect,
     shape_text,
     svg,
@@ -191,7 +192,7 @@ def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 
         lines.append(f"  … and {count_text(len(shown) - values_at_most)} more")
     for planned in record.collectives:
         axes = " × ".join(planned.axes) or "a group that is no mesh axis"
-        where = f" at {planned.source}" if planned.source else ""
+        where = f" at {line_text(planned.source)}" if planned.source else ""
         amount = planned.device_bytes if planned.device_bytes is not None else planned.size_bytes
         of_what = "per device" if planned.device_bytes is not None else "in all"
         lines.append(

@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Iterable
 
+from workbench.records import SourceLine
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link"})
 _EM_PER_CHARACTER = 0.58  # of a sans-serif face; the widest common fallback (DejaVu Sans) is near 0.6
@@ -250,6 +252,19 @@ def source_text(file: str, line: int) -> str:
     if "ipykernel_" in file or file.startswith("<ipython-input"):
         return f"{cell_name(file) or 'notebook cell'}:{line}"
     return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
+def line_text(line: SourceLine) -> str:
+    """A line for a terminal, where a path can be followed: the whole path, but a notebook's cell by its number.
+
+    Example:
+        >>> line_text(SourceLine(file="lab/fedavg.py", line=12))
+        'lab/fedavg.py:12'
+        >>> line_text(SourceLine(file="/tmp/ipykernel_7/1.py", line=3))
+        'notebook cell:3'
+    """
+    cell = line.file.startswith("<ipython-input") or "ipykernel_" in line.file
+    return source_text(line.file, line.line) if cell else str(line)
 
 
 def cell_name(file: str) -> str | None:

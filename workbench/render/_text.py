@@ -46,6 +46,7 @@ from workbench.render._svg import (
     bytes_text,
     count_text,
     flops_text,
+    line_text,
     seconds_text,
     work_text,
 )
@@ -97,7 +98,7 @@ def render_module_text(module: ModuleRecord) -> str:
     for instruction in costly:
         if instruction.flops or instruction.elementwise_flops:
             work = work_text(instruction.flops, instruction.elementwise_flops)
-            where = f" at {instruction.source}" if instruction.source else ""
+            where = f" at {line_text(instruction.source)}" if instruction.source else ""
             times = "? ×" if instruction.executions is None else f"{count_text(instruction.executions)} ×"
             lines.append(f"  {times} {instruction.name} ({instruction.opcode}): {work}{where}")
     lines.append(render_memory_text(module.memory.replace(largest=module.memory.largest[:5])))

@@ -3,7 +3,7 @@
 from workbench.records import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
 from workbench.render._program import axes_text
 from workbench.render._sharding import spec_text
-from workbench.render._svg import bytes_text, count_text
+from workbench.render._svg import bytes_text, count_text, line_text
 
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
@@ -36,7 +36,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
 
 def _headline(found: WhyCollectiveRecord) -> str:
     times = "" if found.executions is None else f"{count_text(found.executions)} × "
-    where = f" at {found.source}" if found.source else ""
+    where = f" at {line_text(found.source)}" if found.source else ""
     return f"{times}{found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device{where}"
 
 
