@@ -1,5 +1,6 @@
 """A callback that raises on one of several devices is an error; XLA would wait for that device and end the process."""
 
+import pickle
 from typing import Any
 
 import jax
@@ -76,3 +77,20 @@ def test_callback_that_returns_another_shape_is_an_error():
 
     with pytest.raises(EngineError, match=r"returned float32\[5\] instead of float32\[\]"):
         wb.jit(program(wrong))(rows(4))
+
+
+def vectorised(x: Any) -> Any:
+    return jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims")
+
+
+def test_vectorised_callback_gets_all_rows_and_its_exception_is_an_error():
+    run = wb.jit(program(vectorised), chunk_size=2)
+    assert float(run(rows(4, start=-3))) == 2 * float(np.sum(np.arange(8) - 3))
+    with pytest.raises(EngineError, match="no client seven"):
+        run(rows(4))
+
+
+def test_program_that_calls_back_can_be_pickled():
+    cloudpickle = pytest.importorskip("cloudpickle", reason="not among the core's packages")
+    copy = pickle.loads(cloudpickle.dumps(wb.jit(program(pure))))
+    assert float(copy(rows(4, start=-3))) == 2 * float(np.sum(np.arange(8) - 3))

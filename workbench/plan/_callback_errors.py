@@ -1,7 +1,6 @@
 """Host callbacks that raise on a mesh: XLA would end the process, as the other devices wait in their collective."""
 
 import inspect
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +27,6 @@ class CallbackErrors:
         self._found = False
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
-        self._lock = threading.Lock()
 
     def call(self, run: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `run(*args, **kwargs)` gives; waits for it where it calls back on one of several devices.
@@ -47,8 +45,7 @@ class CallbackErrors:
                 jax.effects_barrier()
         finally:
             self._running.pop()
-            with self._lock:
-                raised, self._raised = self._raised, []
+            raised, self._raised = self._raised, []
         if raised:
             raise self._error(raised) from raised[0][1]
         return results
@@ -68,7 +65,8 @@ class CallbackErrors:
     def _equation(self, equation: Any, made: dict[Any, Jaxpr]) -> Any:
         name, params = equation.primitive.name, equation.params
         if name in CALLBACKS and "callback" in params:
-            guarded = self._callback(params["callback"], params.get("result_avals", ()))
+            operands = [v.aval for v in equation.invars]
+            guarded = self._callback(params["callback"], params.get("result_avals", ()), operands)
             return _jax_compat.new_equation(equation, params={**params, "callback": guarded})
         if not any(calls_back(ClosedJaxpr(inner, ())) for inner in _jax_compat.inner_jaxprs(equation)):
             return equation
@@ -83,19 +81,21 @@ class CallbackErrors:
             return type(value)(self._param(item, made) for item in value)
         return value
 
-    def _callback(self, callback: Callable, results: Sequence[Any]) -> Callable:
+    def _callback(self, callback: Callable, results: Sequence[Any], operands: Sequence[Any]) -> Callable:
         named = getattr(_written(callback), "__name__", type(callback).__name__)
 
         def guarded(*values: Any) -> Any:
             try:
                 answer = callback(*values)
-                return _checked(answer, results) if results else answer
+                if not results or any(map(_is_key, results)):
+                    return answer
+                return _checked(answer, results, _batch(values, operands))
             except Exception as error:
-                if not self._running or any(jax.numpy.issubdtype(x.dtype, jax.dtypes.extended) for x in results):
+                if not self._running or any(map(_is_key, results)):
                     raise
-                with self._lock:
-                    self._raised.append((named, error))
-                return tuple(np.full(x.shape, _filler(x.dtype), x.dtype) for x in results)
+                self._raised.append((named, error))
+                batch = _batch(values, operands)
+                return tuple(np.full(batch + x.shape, _filler(x.dtype), x.dtype) for x in results)
 
         return guarded
 
@@ -111,10 +111,22 @@ class CallbackErrors:
         return EngineError(message, stage=self.name)
 
 
-def _checked(answer: Sequence[Any], results: Sequence[Any]) -> tuple[np.ndarray, ...]:
+def _batch(values: Sequence[Any], operands: Sequence[Any]) -> tuple[int, ...]:
+    """The axes that `vmap` has put before those of the traced operands: a vectorised callback gets all rows at once."""
+    pairs = zip(map(np.shape, values), operands, strict=True)
+    known = [(shape, x) for shape, x in pairs if not _is_key(x)]
+    return np.broadcast_shapes(*(shape[: len(shape) - len(x.shape)] for shape, x in known))
+
+
+def _is_key(aval: Any) -> bool:
+    """Whether it is of a type whose values have other shapes, such as random keys."""
+    return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
+
+
+def _checked(answer: Sequence[Any], results: Sequence[Any], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     """What a callback returned, as JAX checks it: what that check raises would end the process too."""
     arrays = tuple(np.asarray(value) for value in answer)
-    found, wanted = [[(x.shape, x.dtype) for x in each] for each in (arrays, results)]
+    found, wanted = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
     if found != wanted:
         texts = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in each) for each in (found, wanted)]
         message = f"it returned {texts[0]} instead of {texts[1]}"
