@@ -22,8 +22,8 @@ class CallbackErrors:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.none = False  # nothing of the program calls back, as far as it was traced
+        self.name: str = name
+        self.none: bool = False  # nothing of the program calls back, as far as it was traced
         self._found = False
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
