@@ -30,5 +30,5 @@ def test_failing_program_says_who_can_tell_more():
         total = wb.reduce_sum(x)
         return jax.pure_callback(refuse, jax.typeof(total), total)
 
-    with pytest.raises(EngineError, match=r"(?s)`failing` failed on the mesh.*Sequential\(\)"):
+    with pytest.raises(EngineError, match=r"(?s)`failing` failed: its host callback `refuse` raised.*Sequential\(\)"):
         MeshEngine().run(failing, np.ones(5, np.float32))

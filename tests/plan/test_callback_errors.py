@@ -56,6 +56,11 @@ def test_callback_of_a_client_that_raises_is_an_error(call: Any, chunk_size: int
     assert float(run(rows(4, start=-3))) == float(np.sum(np.arange(8) - 3)) * (1 if call is debug else 2)
 
 
+def test_callback_that_raises_on_the_mesh_engine_is_an_error():
+    with pytest.raises(EngineError, match="no client seven"):
+        wb.engines.MeshEngine().run(program(pure), rows(4))
+
+
 def test_callback_of_the_server_that_raises_is_an_error():
     with pytest.raises(EngineError, match="no client seven") as raised:
         wb.jit(program(lambda x: x, server=pure))(rows(4))

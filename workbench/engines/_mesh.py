@@ -1,6 +1,7 @@
 """The engine that is JAX itself: the whole program compiled for the devices of a mesh."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -110,7 +111,8 @@ class MeshEngine(Engine):
         if key not in self._programs:
             while len(self._programs) >= KEPT_PLANS:
                 self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = jit(fn, chunk_size=self.chunk_size).lower(*args).compile()
+            jitted = jit(fn, chunk_size=self.chunk_size)
+            self._programs[key] = functools.partial(jitted.run_compiled, jitted.lower(*args).compile())
         return self._programs[key]
 
     @contextlib.contextmanager

@@ -149,6 +149,10 @@ class Jitted:
     def _shown(self, results: object) -> Any:
         return show_static(results) if self._returns_static else results
 
+    def run_compiled(self, compiled: Callable, *args: Any) -> Any:
+        """Runs what `lower(...).compile()` gave; what its callbacks raise is an error, as in a call."""
+        return self._errors.call(compiled, args, {})
+
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """As `jax.jit(fn).lower`."""
         args, kwargs = _hidden((args, kwargs))
