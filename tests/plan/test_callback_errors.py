@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import EngineError
+from workbench.plan._callback_errors import CallbackErrors
 
 
 def host(x: Any) -> Any:
@@ -99,3 +101,17 @@ def test_program_that_calls_back_can_be_pickled():
     cloudpickle = pytest.importorskip("cloudpickle", reason="not among the core's packages")
     copy = pickle.loads(cloudpickle.dumps(wb.jit(program(pure))))
     assert float(copy(rows(4, start=-3))) == 2 * float(np.sum(np.arange(8) - 3))
+
+
+def test_calls_at_the_same_time_all_raise():
+    errors = CallbackErrors("total")
+
+    def outer() -> int:
+        with pytest.raises(EngineError, match="no client seven"):
+            errors.call(raising, (jnp.float32(7),), {})
+        return 1  # it ran while the other one raised
+
+    raising = jaxpr_as_fun(errors.guarded(jax.make_jaxpr(pure)(jnp.float32(0))))
+    with pytest.raises(EngineError, match="no client seven"):
+        errors.call(outer, (), {})
+    assert errors.call(lambda: 2, (), {}) == 2

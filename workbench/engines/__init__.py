@@ -3,7 +3,6 @@
 from workbench.engines._artifact import (
     pack as pack,
     read_header as read_header,
-    unpack as unpack,
     unpack_apart as unpack_apart,
 )
 from workbench.engines._artifact_check import BodyReader as BodyReader

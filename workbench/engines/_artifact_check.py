@@ -80,7 +80,8 @@ class BodyReader:
         if status is None or status >= 0:
             return f"the process that read it first ended with exit status {status}"
         name = signal.Signals(-status).name
-        why = f" (it may take {_READ_SECONDS + _SECONDS_PER_MIB} s per MiB)" if name == "SIGPROF" else ""
+        limit = f" (it may take {_READ_SECONDS} s of the processor, and {_SECONDS_PER_MIB} s more per MiB)"
+        why = limit if name == "SIGPROF" else ""
         return f"the process that read it first was ended by {name}{why}"
 
 

@@ -18,7 +18,7 @@ class CallbackErrors:
 
     A callback that raises on one device stops that device, the others wait for it in their collective, and XLA ends the
     process after 40 seconds. While a call made by `call` runs, such a callback gives NaN (0 for integers) instead, and
-    the exception is raised once the call is over, so that no one sees those values. Anywhere else it raises as in JAX.
+    the exception is raised once the call is over, so that no result holds those values. Elsewhere it raises as in JAX.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,9 @@ class CallbackErrors:
                 jax.effects_barrier()
         finally:
             self._running.pop()
-            raised, self._raised = self._raised, []
+            raised = list(self._raised)
+            if not self._running:  # whoever runs the program at the same time has computed without a callback too
+                self._raised.clear()
         if raised:
             raise self._error(raised) from raised[0][1]
         return results
