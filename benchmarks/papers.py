@@ -2,15 +2,15 @@
 
     python -m benchmarks.papers                   all, a few minutes on two cores; writes docs/gallery/
     python -m benchmarks.papers fedopt diloco     these two; the others' results are kept
-    python -m benchmarks.papers baselines         tuned baselines of five algorithms on two data sets, for exercises and projects
+    python -m benchmarks.papers baselines         tuned baselines of five algorithms on two data sets, for exercises
     python -m benchmarks.papers --pages           writes the pages again from the stored results, runs nothing
 
-They are reproductions of *claims* at the size of a laptop, not of tables. Learning rates are chosen on seeds of their own
-(`TUNING`), every method from a grid of equal size; what is reported comes from other seeds (`SEEDS`), with 95 % t-intervals.
-`docs/gallery/results.json` stores every number of every seed, the rates that were chosen, and the versions.
+They are reproductions of *claims* at the size of a laptop, not of tables. Learning rates are chosen on seeds of their
+own (`TUNING`), every method from a grid of equal size; what is reported comes from other seeds (`SEEDS`), with 95 %
+t-intervals. `docs/gallery/results.json` stores every number of every seed, the rates that were chosen, and the
+versions.
 """
 
-# ruff: noqa: E501  (the prose of the pages is written in one piece)
 import argparse
 import itertools
 import json
@@ -201,7 +201,10 @@ def fedavg() -> dict:
         "paper": "McMahan et al., AISTATS 2017, table 2",
         "link": "https://arxiv.org/abs/1602.05629",
         "claim": "More local epochs per round reach a target accuracy in fewer rounds.",
-        "settings": "8 × 8 digits, 16 clients, Dirichlet 10, all participate, logistic regression, batches of 16; target 90 % of the test digits; the best of four client rates for each.",
+        "settings": (
+            "8 × 8 digits, 16 clients, Dirichlet 10, all participate, logistic regression, batches of 16; target 90 "
+            "% of the test digits; the best of four client rates for each."
+        ),
         "result": {f"rounds with {name}": _text(values, 1) for name, values in needed.items()}
         | {"times fewer rounds": _text(saved, 2)},
         "verdict": verdict(saved, 1.0),
@@ -229,7 +232,10 @@ def scaffold() -> dict:
         "paper": "Karimireddy et al., ICML 2020, table 3",
         "link": "https://arxiv.org/abs/1910.06378",
         "claim": "With heterogeneous clients and partial participation SCAFFOLD needs fewer rounds than FedAvg.",
-        "settings": "8 × 8 digits, 10 clients, Dirichlet 0.1, 5 participate in a round, 10 epochs, 20 rounds, logistic regression; mean accuracy over all rounds; the best of five rates for each.",
+        "settings": (
+            "8 × 8 digits, 10 clients, Dirichlet 0.1, 5 participate in a round, 10 epochs, 20 rounds, logistic "
+            "regression; mean accuracy over all rounds; the best of five rates for each."
+        ),
         "result": {f"{name}, mean over rounds": _text(one["values"]) for name, one in found.items()}
         | {f"{name}, after the last round": _text(values) for name, values in last.items()}
         | {"SCAFFOLD ahead by (paired, mean over rounds)": _text(ahead)},
@@ -260,7 +266,11 @@ def fedopt() -> dict:
         "paper": "Reddi et al., ICLR 2021, table 1",
         "link": "https://arxiv.org/abs/2003.00295",
         "claim": "An adaptive optimiser at the server reaches a higher accuracy than FedAvg in the same rounds.",
-        "settings": "8 × 8 digits, 16 clients, Dirichlet 0.1, 8 participate, one epoch, 15 rounds, logistic regression; for each method the best of four client rates times three server rates; τ = 10⁻³. Test accuracy, mean of the last five rounds (the paper: of the last 100).",
+        "settings": (
+            "8 × 8 digits, 16 clients, Dirichlet 0.1, 8 participate, one epoch, 15 rounds, logistic regression; for "
+            "each method the best of four client rates times three server rates; τ = 10⁻³. Test accuracy, mean of "
+            "the last five rounds (the paper: of the last 100)."
+        ),
         "result": {name: _text(one["values"]) for name, one in found.items()}
         | {"FedAdam − FedAvg (paired)": _text(ahead), "FedAdam − FedAvgM (paired)": _text(momentum)},
         "verdict": verdict(ahead),
@@ -344,8 +354,14 @@ def diloco() -> dict:
     return {
         "paper": "Douillard et al., 2023, table 2",
         "link": "https://arxiv.org/abs/2311.08105",
-        "claim": "Communicating every H steps reaches nearly the quality of data parallelism with a factor H fewer messages.",
-        "settings": "8 × 8 digits, 4 workers, logistic regression, 240 steps of AdamW on batches of 16, H = 30, outer Nesterov 0.7 / 0.9; the best of four rates for each. *Nearly* means: less than two points lost, and more than a worker alone reaches.",
+        "claim": (
+            "Communicating every H steps reaches nearly the quality of data parallelism with a factor H fewer messages."
+        ),
+        "settings": (
+            "8 × 8 digits, 4 workers, logistic regression, 240 steps of AdamW on batches of 16, H = 30, outer "
+            "Nesterov 0.7 / 0.9; the best of four rates for each. *Nearly* means: less than two points lost, and "
+            "more than a worker alone reaches."
+        ),
         "result": {name: _text(one["values"]) for name, one in found.items()}
         | {"lost against data parallel (paired)": _text(lost), "gained over one alone (paired)": _text(gained)},
         "verdict": "holds"
@@ -374,8 +390,14 @@ def coded() -> dict:
     return {
         "paper": "Lee et al., IEEE Trans. Inf. Theory 2018, section III",
         "link": "https://arxiv.org/abs/1512.02673",
-        "claim": "With the best code a distributed product is faster by a factor that grows like log n; the slope tends to 1 / 3.146 for μ = 1.",
-        "settings": "Times (1 + Exp(1)) / k, 2,000 simulated jobs for each seed and n; the verdict asks for a slope within 10 % of the limit.",
+        "claim": (
+            "With the best code a distributed product is faster by a factor that grows like log n; the slope tends "
+            "to 1 / 3.146 for μ = 1."
+        ),
+        "settings": (
+            "Times (1 + Exp(1)) / k, 2,000 simulated jobs for each seed and n; the verdict asks for a slope within "
+            "10 % of the limit."
+        ),
         "result": {f"gain, n = {n}": _text(values, 2) for n, values in gains.items()}
         | {"slope over log n": f"{_text(slopes)} (1 / 3.146 = {1 / 3.146:.3f})"},
         "verdict": verdict(0.1 - np.abs(np.array(slopes) * 3.146 - 1)),
@@ -450,7 +472,12 @@ def baselines() -> dict:
         "paper": "",
         "link": "",
         "claim": "",
-        "settings": "Softmax regression from zero; half of the clients participate in each of 20 rounds; 5 epochs in batches of 32 (digits), 2 epochs in batches of 15 (glyphs). Test accuracy, mean of the last five rounds. Sixteen configurations for every algorithm: four client rates times four server rates, for FedProx four values of μ (0 is FedAvg), for SCAFFOLD sixteen rates.",
+        "settings": (
+            "Softmax regression from zero; half of the clients participate in each of 20 rounds; 5 epochs in batches "
+            "of 32 (digits), 2 epochs in batches of 15 (glyphs). Test accuracy, mean of the last five rounds. "
+            "Sixteen configurations for every algorithm: four client rates times four server rates, for FedProx four "
+            "values of μ (0 is FedAvg), for SCAFFOLD sixteen rates."
+        ),
         "result": {name: _text(one["values"]) for name, one in runs.items()},
         "verdict": "",
         "runs": runs,
@@ -480,11 +507,13 @@ LONG = {
 
 
 def _rates_table(found: dict) -> str:
-    rows = [
-        f"| {name} | {', '.join(f'{rate:g}' for rate in one['rates'])}{' (border of the grid)' if one['on the border of the grid'] else ''} | {len(one['grid'])} | {', '.join(f'{abs(value):.3f}' for value in one['values'])} |"
-        for name, one in found.items()
-        if "rates" in one
-    ]
+    rows = []
+    for name, one in found.items():
+        if "rates" in one:
+            rates = ", ".join(f"{rate:g}" for rate in one["rates"])
+            border = " (border of the grid)" if one["on the border of the grid"] else ""
+            values = ", ".join(f"{abs(value):.3f}" for value in one["values"])
+            rows.append(f"| {name} | {rates}{border} | {len(one['grid'])} | {values} |")
     if not rows:
         return ""
     return "\n\n| run | rates chosen | of | value of each seed |\n|---|---|---|---|\n" + "\n".join(rows)
@@ -493,9 +522,10 @@ def _rates_table(found: dict) -> str:
 def write(results: dict[str, dict]) -> None:
     """Writes the pages of the gallery from the results."""
     head = (
-        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop: settings, our result over five seeds (mean ± half of a "
-        "95 % t-interval),\nand a verdict that follows from the interval. Learning rates are chosen on other seeds, from grids of equal size. "
-        "Written by\n`python -m benchmarks.papers`; `results.json` next to these pages has every value of every seed.\n\n"
+        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop: settings, our result "
+        "over five seeds (mean ± half of a 95 % t-interval),\nand a verdict that follows from the interval. "
+        "Learning rates are chosen on other seeds, from grids of equal size. Written by\n"
+        "`python -m benchmarks.papers`; `results.json` next to these pages has every value of every seed.\n\n"
         "| paper | claim | verdict |\n|---|---|---|\n"
     )
     rows = [
@@ -504,7 +534,8 @@ def write(results: dict[str, dict]) -> None:
         if r["verdict"]
     ]
     more = (
-        "\n\n[Tuned baselines](baselines.md) of five algorithms on two data sets are there to be compared with, in projects."
+        "\n\n[Tuned baselines](baselines.md) of five algorithms on two data sets are there to be compared with, "
+        "in projects."
         if "baselines" in results
         else ""
     )
@@ -516,11 +547,14 @@ def write(results: dict[str, dict]) -> None:
         if r["paper"]:
             text += f"[{r['paper']}]({r['link']})\n\n**Claim.** {r['claim']}\n\n"
         else:
-            text += "What a new idea should be compared with: five algorithms, each with its best configuration of sixteen.\n\n"
-        text += f"**Settings.** {r['settings']}\n\n| quantity | mean ± half of the 95 % interval |\n|---|---|\n{table}{_rates_table(r['runs'])}\n\n"
+            text += "What a new idea should be compared with: five algorithms, each with its best configuration of "
+            text += "sixteen.\n\n"
+        text += f"**Settings.** {r['settings']}\n\n| quantity | mean ± half of the 95 % interval |\n|---|---|\n{table}"
+        text += f"{_rates_table(r['runs'])}\n\n"
         if r["verdict"]:
             text += f"**Verdict.** {LONG[r['verdict']]}\n\n**Differs from the paper.** {r['deviation']}\n\n"
-        text += f"The code is `{name}` in `benchmarks/papers.py`; it ran for {r['seconds']:.0f} s on two shared cores, with JAX {r['jax']}.\n"
+        text += f"The code is `{name}` in `benchmarks/papers.py`; it ran for {r['seconds']:.0f} s on two shared cores, "
+        text += f"with JAX {r['jax']}.\n"
         (GALLERY / f"{name}.md").write_text(text, encoding="utf-8")
 
 

@@ -17,7 +17,17 @@ from workbench.engines._remote_rows import materialize
 from workbench.engines._run_recorder import Progress, RunRecorder
 from workbench.engines._stage import is_key
 from workbench.errors import EngineError, ProgramError
-from workbench.plan import Emitted, Jitted, Plan, Traced, check_call, deliver, listeners, plan_jaxpr, trace_listening
+from workbench.plan import (
+    Emitted,
+    Jitted,
+    Plan,
+    PlannedCall,
+    check_call,
+    deliver,
+    listeners,
+    plan_jaxpr,
+    trace_listening,
+)
 from workbench.primitives import show_static
 from workbench.records import RunRecord
 
@@ -30,7 +40,7 @@ class Engine(abc.ABC):
     name: str = ""
 
     @functools.cached_property
-    def _known(self) -> dict[Any, tuple[Traced, PlanInterpreter]]:
+    def _known(self) -> dict[Any, tuple[PlannedCall, PlanInterpreter]]:
         """Plans with what is compiled for them, by program and shapes, the newest last."""
         return {}
 
@@ -98,7 +108,7 @@ class Engine(abc.ABC):
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
         return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
 
-    def _planned(self, fn: Callable, shapes: tuple[Any, ...], heard: bool) -> tuple[Traced, PlanInterpreter]:
+    def _planned(self, fn: Callable, shapes: tuple[Any, ...], heard: bool) -> tuple[PlannedCall, PlanInterpreter]:
         traced = trace_listening(fn, shapes, {})
         plan = traced.plan
         if traced.emissions and not heard:

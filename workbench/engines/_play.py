@@ -9,7 +9,7 @@ from jax.extend.core import Literal, Var
 
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
-from workbench.plan import Plan, Step, Traced, bind_here, describe_plan, trace_listening
+from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, trace_listening
 from workbench.records import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord, StageRecord
 
 MOST_PICTURED = 64  # clients whose values are in the pictures
@@ -81,7 +81,7 @@ def _read(atom: Any, values: dict[Var, Any]) -> Any:
     return np.asarray(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else values[atom]
 
 
-def _record(traced: Traced, values: dict[Var, Any]) -> PlayRecord:
+def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
     plan = traced.plan
     described = describe_plan(plan, names=traced.in_names)
     outputs = [_read(atom, values) for atom in plan.closed.jaxpr.outvars]

@@ -17,7 +17,7 @@ from workbench.engines._expressions import is_opaque, named_values
 from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
-from workbench.plan import Traced, source_line, trace
+from workbench.plan import PlannedCall, source_line, trace
 from workbench.records import TappedValueRecord, TapRecord
 
 _TOGETHER = 256  # clients beside the tapped one that are computed at once
@@ -108,7 +108,7 @@ class _Tap(Engine):
         self._place: tuple[Any, ...] = ()
         self._here: dict[str, np.ndarray] = {}
 
-    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[Traced, PlanInterpreter]:
+    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[PlannedCall, PlanInterpreter]:
         """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
         from workbench.engines._run_recorder import RunRecorder
 

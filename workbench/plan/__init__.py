@@ -14,7 +14,7 @@ from workbench.plan._count import (
 from workbench.plan._describe import describe_plan as describe_plan
 from workbench.plan._evaluate import (
     ChunkSize as ChunkSize,
-    Traced as Traced,
+    PlannedCall as PlannedCall,
     evaluate as evaluate,
     resolve_chunk_size as resolve_chunk_size,
 )

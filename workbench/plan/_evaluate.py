@@ -120,7 +120,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class PlannedCall:
     """A traced call: its plan, the flat inputs' tree and the tree of the results."""
 
     plan: Plan

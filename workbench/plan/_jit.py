@@ -12,19 +12,19 @@ from workbench import _jax_compat
 from workbench.mesh import planned
 from workbench.plan._callback_errors import CallbackErrors
 from workbench.plan._emissions import Emission, with_emissions
-from workbench.plan._evaluate import ChunkSize, Traced, evaluate
+from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
 from workbench.plan._spread import Spread
 from workbench.primitives import PyTree, hide_static, is_array, refuse_deleted, show_static
 
 
-def trace(fn: Callable, *args: Any, **kwargs: Any) -> Traced:
+def trace(fn: Callable, *args: Any, **kwargs: Any) -> PlannedCall:
     """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan."""
     return _trace(fn, args, kwargs, listening=False)
 
 
-def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedCall:
     """As `trace`, with everything that the program emits as further outputs."""
     return _trace(fn, args, kwargs, listening=True)
 
@@ -36,7 +36,7 @@ def _trace(
     *,
     listening: bool,
     errors: CallbackErrors | None = None,
-) -> Traced:
+) -> PlannedCall:
     if isinstance(fn, Jitted):
         fn = fn.fn
     refuse_deleted("trace", (args, kwargs))
@@ -64,7 +64,7 @@ def _trace(
     emissions: tuple[Emission, ...] = ()
     if listening:
         closed, emissions = with_emissions(closed, name)
-    return Traced(plan_jaxpr(closed, name), in_tree, out_tree[-1], names, emissions)
+    return PlannedCall(plan_jaxpr(closed, name), in_tree, out_tree[-1], names, emissions)
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:

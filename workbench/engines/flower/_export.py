@@ -21,7 +21,7 @@ from workbench.engines.flower import _app as _flower_app
 from workbench.engines.flower._program import Block, Stages, describe
 from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import Jitted, Traced, trace_listening
+from workbench.plan import Jitted, PlannedCall, trace_listening
 
 PACKAGE = "workbench_app"
 _LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
@@ -80,13 +80,13 @@ def export_app(fn: Callable[..., Any], folder: str | Path, *args: Any, platforms
     return folder
 
 
-def _traced(fn: Callable, args: tuple[Any, ...]) -> tuple[Traced, PlanInterpreter]:
+def _traced(fn: Callable, args: tuple[Any, ...]) -> tuple[PlannedCall, PlanInterpreter]:
     traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
     plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
     return traced, PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "flower", None, None)))
 
 
-def _results(traced: Traced) -> list[Any]:
+def _results(traced: PlannedCall) -> list[Any]:
     return jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves)))[
         0
     ]
@@ -104,7 +104,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 
 
 def _inputs(
-    traced: Traced, walk: PlanInterpreter, block: Block, args: tuple[Any, ...]
+    traced: PlannedCall, walk: PlanInterpreter, block: Block, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """What each argument is: the clients' own, or the server's with its value."""
     variables = walk.plan.closed.jaxpr.invars
