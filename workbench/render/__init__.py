@@ -80,6 +80,7 @@ from workbench.render._mesh import (
     render_mesh_svg as render_mesh_svg,
     render_mesh_text as render_mesh_text,
 )
+from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._overlay import (
     describe_overlay as describe_overlay,
     render_overlay_svg as render_overlay_svg,

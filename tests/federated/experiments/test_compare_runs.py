@@ -94,7 +94,8 @@ def test_something_else_than_runs_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["curves", "finals", "profile", "fairness"])
 def test_figures_are_vector_files_whose_text_is_text(kind: str, tmp_path: Path) -> None:
     runs = {name: [run((4.0, 5.0), (x, x + 1)) for x in (1.0, 2.0)] for name in ("FedAvg", "FedAdam")}
-    plot_comparison(compare_runs(runs, metric="loss"), kind, tmp_path / "figure.svg")
+    figure = plot_comparison(compare_runs(runs, metric="loss"), kind, tmp_path / "figure.svg")
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook that never imported pyplot shows it
     text = (tmp_path / "figure.svg").read_text()
     assert "FedAdam" in text
     plot_comparison(compare_runs(runs, metric="loss"), kind, tmp_path / "figure.pdf")

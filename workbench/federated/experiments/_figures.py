@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.errors import DataError, needs_library
+from workbench.render import notebook_figure
 
 if TYPE_CHECKING:
     from workbench.federated.experiments._compare_runs import RunComparison
@@ -56,7 +57,7 @@ def plot_comparison(
         metric: Of fairness, see `RunComparison.fairness`.
 
     Returns:
-        A matplotlib figure.
+        A matplotlib figure, which shows itself in a notebook.
 
     Raises:
         DataError: an unknown kind.
@@ -66,10 +67,9 @@ def plot_comparison(
         raise DataError(message)
     with needs_library("matplotlib", needed_for="`RunComparison.figure`"):
         import matplotlib
-        from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+        figure = notebook_figure(width_inches, height_inches)
         axes: Any = figure.subplots()
         table = comparison.profile(target) if kind == "profile" else None
         table = comparison.fairness(metric) if kind == "fairness" else table
