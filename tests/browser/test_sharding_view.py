@@ -199,7 +199,7 @@ def test_propagation_is_stepped_through_and_asked_why(harness: Harness):
     view.locator('[data-value="%2"]').click()
     reasons = view.locator(".wb-why").first.locator("li")
     expect(reasons).to_have_count(3)
-    expect(reasons.last).to_contain_text("The program says so itself")
+    expect(reasons.last).to_contain_text("Given in the program")
     assert made.selection == {"stage": "1", "line": "fedavg.py:4"}
 
 

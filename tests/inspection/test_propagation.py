@@ -111,7 +111,7 @@ def test_explanation_leads_back_through_the_loop_to_the_input():
     assert chain[0].startswith("output `result` (%result0, f32[8,16]) is sharded")
     assert "took it from while" in chain[1]
     assert "input `x`" in chain[-2]
-    assert chain[-1] == "The program says so itself."
+    assert chain[-1] == "Given in the program."
 
 
 def test_explanation_names_the_constraint():

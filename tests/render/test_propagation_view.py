@@ -53,7 +53,7 @@ def test_following_arrivals_leads_back_in_time_to_what_the_program_says(record):
             arrival = known[arrival.from_value, arrival.axis]
         assert steps == sorted(steps, reverse=True)
         assert arrival.step is None
-        assert "The program says so itself" in arrival.sentence
+        assert "Given in the program" in arrival.sentence
 
 
 def test_arrivals_tell_the_same_chain_as_explain_axis(record):

@@ -188,7 +188,7 @@ def _where(stage: StageRecord) -> str:
 
 
 def _clients(held: ClientRange) -> str:
-    seats = f", {held.padding} empty seats" if held.padding else ""
+    seats = f", {held.padding} empty slots" if held.padding else ""
     return f"from {held.start} to {held.stop - 1}{seats}"
 
 

@@ -73,7 +73,7 @@ def four_shards_twice(answer: object) -> str:
 def new_collectives(answer: Any) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
         wrong("look at every collective over `model` whose source line is the first product: there are two kinds.")
-    return "partial products are summed, and the hidden units are gathered or cut again."
+    return "partial products are summed, and the hidden units are gathered or resharded."
 
 
 @exercise("05.2", "the all-reduces over `clients` for two reductions")

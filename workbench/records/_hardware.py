@@ -33,7 +33,7 @@ class DeviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRange(Record):
-    """Clients `start` to `stop` (exclusive) of a placement, held by device `device_id`; `padding` are empty seats."""
+    """Clients `start` to `stop` (exclusive) of a placement, held by device `device_id`; `padding` are empty slots."""
 
     placement: str
     device_id: int

@@ -29,7 +29,7 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
         ...     name="%arg0", operation="input", shape=(8,), dtype="f32", spec=(("clients",),), origins={}, op_name="x"
         ... )
         >>> explain_axis(PropagationRecord(values=(given,)), "x", "clients")
-        ('input `x` (%arg0, f32[8]) is sharded by "clients" on dimension 0.', 'The program says so itself.')
+        ('input `x` (%arg0, f32[8]) is sharded by "clients" on dimension 0.', 'Given in the program.')
     """
     known = {entry.name: entry for entry in record.values}
     named = [entry for entry in record.values if value in (entry.name, entry.op_name)]
@@ -144,11 +144,11 @@ def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord
     if kind == "input":
         label = next((v.op_name for v in record.values if v.name == f"%arg{number}"), "") if number else ""
         named = f" (input {number}, `{label}`)" if label and value.name != f"%arg{number}" else ""
-        return f"The program says so itself{named}."
+        return f"Given in the program{named}."
     if value.operation == "input":
-        return "The program says so itself."
+        return "Given in the program."
     if part := _MANUAL.match(origin):  # the edge of a `shard_map`, whose inputs and outputs Shardy counts by itself
         return f"A `shard_map` in the program asks for it on its {part['what']} {part['number']}."
     if not record.edges:
         return f"This record holds no reasons (engine {record.engine!r})."
-    return f"The program says so itself at this {value.operation}."
+    return f"Given in the program, at this {value.operation}."

@@ -99,7 +99,7 @@ def render_mesh_text(mesh: MeshRecord) -> str:
         total = max(held.stop for held in ranges)
         lines.append(
             f"  {count_text(total)} {name}: up to {most} per device"
-            + (f"; {empty} of {len(ranges)} devices have empty seats" if empty else "")
+            + (f"; {empty} of {len(ranges)} devices have empty slots" if empty else "")
         )
         lines += [
             f"    device {held.device_id}: {_range_text(held.start, held.stop)}"

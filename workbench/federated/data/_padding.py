@@ -21,7 +21,7 @@ class Padded:
     Attributes:
         arrays: Per field `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
         mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
-        counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty seat.
+        counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
         clients: The clients' ids; an empty seat has the id "".
     """
 
