@@ -6,6 +6,7 @@ WorkbenchError
 ├── ProgramError (TypeError)         the user's function and what it returns
 ├── InspectionError (ValueError)     arguments from which no record can be made
 ├── EngineError (RuntimeError)       a run that failed: carries `.stage`, `.client`
+│   ├── CompilerDiedError            the process that holds a compiler died; this one is unharmed
 │   ├── RoundError                   a round that failed: carries `.round` and `.run`, with the state before it
 │   └── NodeError                    a node of a launched program failed or cannot be reached
 │       └── NodeTimeoutError (TimeoutError)  a node did not answer in time
@@ -85,6 +86,10 @@ class EngineError(WorkbenchError, RuntimeError):
         self.stage = stage
         self.client = client
         self.run = run
+
+
+class CompilerDiedError(EngineError):
+    """The worker process that holds a compiler died; `stage` says what it was doing. This process is unharmed."""
 
 
 class NodeError(EngineError):

@@ -12,8 +12,8 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.errors import EngineError
-from workbench.plan._callback_errors import CallbackErrors
+from workbench.errors import EngineError, RoundError
+from workbench.primitives import CallbackErrors
 
 
 def host(x: Any) -> Any:
@@ -61,6 +61,36 @@ def test_callback_of_a_client_that_raises_is_an_error(call: Any, chunk_size: int
 def test_callback_that_raises_on_the_mesh_engine_is_an_error():
     with pytest.raises(EngineError, match="no client seven"):
         wb.engines.MeshEngine().run(program(pure), rows(4))
+
+
+def test_callback_that_raises_where_the_mesh_engine_streams_is_an_error():
+    placed = rows(4)
+    with jax.set_mesh(placed.sharding.mesh), pytest.raises(EngineError, match="no client seven"):
+        wb.engines.MeshEngine(clients_per_batch=4).run(program(pure), wb.engines.ArrayReader(np.asarray(placed)))
+
+
+@pytest.mark.parametrize("call", [pure, io, debug])
+def test_callback_that_raises_outside_of_jit_is_an_error(call: Any):
+    with pytest.raises(EngineError, match=f"`{call.__name__}` failed: its host callback `host` raised ValueError: no"):
+        program(call)(rows(4))
+    assert float(program(call)(rows(4, start=-3))) == (4 if call is debug else 8)
+
+
+def test_round_that_is_not_compiled_and_whose_callback_raises_is_an_error():
+    run, placed = program(pure), rows(4)
+    with pytest.raises(RoundError, match="no client seven"):
+        wb.run_rounds(lambda state, _: (state, {"total": run(placed)}), 0.0, 2, progress=False)
+
+
+def plain(x: Any) -> Any:
+    return jnp.sum(jax.vmap(pure)(x))
+
+
+@pytest.mark.parametrize("fn", [program(pure), plain])
+def test_measure_of_a_callback_that_raises_is_an_error(fn: Any):
+    with pytest.raises(EngineError, match=f"`{fn.__name__}` failed: its host callback `host` raised ValueError: no"):
+        wb.measure(fn, rounds=1)(rows(4))
+    assert float(wb.measure(fn, rounds=1)(rows(4, start=-3)).results) == 8
 
 
 def test_callback_of_the_server_that_raises_is_an_error():

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from workbench._processes import ChildProcess
 from workbench.aot._frames import FrameError, read_frame, write_frame
-from workbench.errors import EngineError, MeshError
+from workbench.errors import CompilerDiedError, EngineError, MeshError
 
 Progress = Callable[[str, float], None]
 
@@ -170,7 +170,7 @@ class Worker:
             "unharmed, and the next request starts a new worker. Take a topology from `list_targets()`, a "
             "smaller program, or other options."
         )
-        raise EngineError(message, stage=watch.phase)
+        raise CompilerDiedError(message, stage=watch.phase)
 
 
 class _IdleEndError(Exception):

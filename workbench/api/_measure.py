@@ -7,9 +7,10 @@ from jax.sharding import Mesh
 
 from workbench.cost import known_chip, largest_dtype
 from workbench.errors import InspectionError
-from workbench.inspection import Call, Inspection, LoweredCall, inspect_module
+from workbench.inspection import Call, Inspection, LoweredCall, compile_now, inspect_module
 from workbench.measurement import MeasureOptions, measure_compiled
 from workbench.plan import ChunkSize
+from workbench.primitives import CallbackErrors
 from workbench.records import PlanRecord, RunRecord
 
 
@@ -35,7 +36,8 @@ def measure_program(
     _refuse_shapes(call.name, call.leaves)
     probe = clients == "probe"
     with_clients: ChunkSize = 1 if probe else call.chunk_size
-    made = Inspection(call, with_clients).compile(mesh)
+    errors = CallbackErrors(call.name)
+    made = Inspection(_guarded(call, errors), with_clients).compile(mesh)
     assert made.module is not None
     options = MeasureOptions(
         mesh=made.mesh,
@@ -46,7 +48,12 @@ def measure_program(
         dtype=largest_dtype(made.plan, known),
     )
     run = measure_compiled(
-        _Bound(made.compiled, made.kwargs), made.args, made.module, rounds=rounds, warmup=warmup, options=options
+        _Bound(made.compiled, made.kwargs, errors),
+        made.args,
+        made.module,
+        rounds=rounds,
+        warmup=warmup,
+        options=options,
     )
     return run.replace(name=made.plan.name, results=call.finish(run.results))
 
@@ -59,10 +66,12 @@ def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str |
         )
         raise InspectionError(message)
     _refuse_shapes(call.name, jax.tree.leaves((call.args, call.kwargs)))
-    compiled = call.program.compile() if isinstance(call.program, jax.stages.Lowered) else call.program
+    program = call.program
+    if isinstance(program, jax.stages.Lowered):
+        program = compile_now(program, program.as_text(), call.name)
     options = MeasureOptions(chip=known_chip(chip) if chip else None)
-    module = inspect_module(compiled)
-    bound = _Bound(compiled, call.kwargs)
+    module = inspect_module(program)
+    bound = _Bound(program, call.kwargs, CallbackErrors(call.name))
     return measure_compiled(bound, call.args, module, rounds=rounds, warmup=warmup, options=options).replace(
         name=call.name
     )
@@ -83,14 +92,20 @@ def client_paths(plan: PlanRecord) -> tuple[str, ...]:
     return tuple(stage.path for stage in plan.walk(into=("loop", "branch")) if stage.kind == "clients")
 
 
-class _Bound:
-    """A compiled program with its keyword arguments in place."""
+def _guarded(call: Call, errors: CallbackErrors) -> Call:
+    """The call whose callbacks do not end the process; itself where it has none."""
+    closed = errors.guarded(call.closed)
+    return call if closed is call.closed else call.rewritten(closed)
 
-    def __init__(self, compiled: Any, kwargs: dict[str, Any]) -> None:
-        self._compiled, self._kwargs = compiled, kwargs
+
+class _Bound:
+    """A compiled program with its keyword arguments in place, and what keeps the exceptions of its callbacks."""
+
+    def __init__(self, compiled: Any, kwargs: dict[str, Any], errors: CallbackErrors) -> None:
+        self._compiled, self._kwargs, self._errors = compiled, kwargs, errors
 
     def __call__(self, *args: Any) -> Any:
-        return self._compiled(*args, **self._kwargs)
+        return self._errors.call(self._compiled, args, self._kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._compiled, name)

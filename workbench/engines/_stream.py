@@ -6,6 +6,7 @@ import functools
 import math
 import queue
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,7 +21,7 @@ from workbench.engines._clients import Batch
 from workbench.engines._stage import BatchFunction, dtype_of, from_edge, to_edge
 from workbench.mesh import Layout, find_layout
 from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, resolve_chunk_size
-from workbench.primitives import PyTree
+from workbench.primitives import CallbackErrors, PyTree
 
 _BATCH_BYTES = 16 << 20  # of rows that are on their way at a time
 _AHEAD = 2  # batches that are read while one is computed
@@ -44,7 +45,8 @@ class StreamedPass(ClientLoop):
         self._starts = [functools.partial(REDUCTION_OF[equation.primitive].start, equation) for equation in equations]
         rows, everywhere = self.shardings
         self._compiled: Any = None
-        self._run = jax.jit(self._batch, in_shardings=(None, everywhere, rows, everywhere))
+        self._errors = CallbackErrors(batch_of_one.name, batch_of_one.stage)
+        self._run = jax.jit(self._errors.guarding(self._batch), in_shardings=(None, everywhere, rows, everywhere))
 
     @property
     def shardings(self) -> tuple[Any, Any]:
@@ -86,8 +88,12 @@ class StreamedPass(ClientLoop):
     def compiled(self, totals: list[Any], rows: list[Any], shared: list[Any]) -> Any:
         """The function of a batch; all batches have the shapes of the first one."""
         if self._compiled is None:
-            self._compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
+            compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
+            self._compiled = functools.partial(self._call, compiled)
         return self._compiled
+
+    def _call(self, compiled: Callable, *operands: Any) -> tuple[list[Any], list[Any]]:
+        return self._errors.call(compiled, operands, {})
 
     def _batch(self, number: object, totals: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list, list]:
         typed = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.rows, rows, strict=True)]

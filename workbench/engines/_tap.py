@@ -122,7 +122,10 @@ class _Tap(Engine):
         compiled, chosen = work.compiled(size), self.client[0]
         self._sizes[work.phase.placement.name] = work.clients
         for batch in work.batches(size):
-            outputs = jax.block_until_ready(compiled(*work.operands(batch)))
+            try:
+                outputs = jax.block_until_ready(compiled(*work.operands(batch)))
+            except Exception as error:
+                raise work.failed(batch, error, "this process") from error
             first = batch.index * size
             if first <= chosen < first + len(batch.clients):
                 self._trace(work, batch, chosen - first)

@@ -6,6 +6,7 @@ import threading
 from jax.stages import Compiled, Lowered
 
 from workbench import _jax_compat
+from workbench.inspection._compile_apart import check_survivable
 
 _MOST_PROGRAMS = 8
 _MOST_CHARACTERS = 16 << 20  # of StableHLO, all programs together; an executable is of the same order
@@ -14,7 +15,7 @@ _LATEST: collections.OrderedDict[tuple[str, str], Compiled] = collections.Ordere
 _LOCK = threading.Lock()
 
 
-def compile_once(lowered: Lowered, text: str) -> Compiled:
+def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
     """Compiles a lowered program, or finds what an equal one was compiled to in this process.
 
     A function is traced again whenever it is inspected, since what it closes over may have changed; equal StableHLO on
@@ -24,21 +25,31 @@ def compile_once(lowered: Lowered, text: str) -> Compiled:
     Args:
         lowered: The program.
         text: Its StableHLO with locations, `lowered.as_text(debug_info=True)`.
+        name: What its user calls it, for errors.
 
     Returns:
         The compiled program. Programs with callbacks are compiled each time: their text names no function.
+
+    Raises:
+        InspectionError: if XLA's compiler does not survive it.
     """
     key = _jax_compat.compilation_key(lowered)
     if key is None or len(text) > _MOST_CHARACTERS:
-        return lowered.compile()
+        return compile_now(lowered, text, name)
     with _LOCK:
         found = _LATEST.get((text, key))
         if found is not None:
             _LATEST.move_to_end((text, key))
             return found
-    compiled = lowered.compile()
+    compiled = compile_now(lowered, text, name)
     with _LOCK:
         _LATEST[text, key] = compiled
         while len(_LATEST) > _MOST_PROGRAMS or sum(len(text) for text, _ in _LATEST) > _MOST_CHARACTERS:
             _LATEST.popitem(last=False)
     return compiled
+
+
+def compile_now(lowered: Lowered, text: str, name: str) -> Compiled:
+    """Compiles a lowered program, unless XLA's compiler does not survive it; arguments and errors as `compile_once`."""
+    check_survivable(text, name)
+    return lowered.compile()

@@ -22,7 +22,7 @@ from workbench.inspection._call import (
     on_mesh,
     trace_call,
 )
-from workbench.inspection._compile_once import compile_once
+from workbench.inspection._compile_once import compile_now, compile_once
 from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
 from workbench.inspection.hlo import inspect_module, with_padding, without_collections
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
@@ -115,7 +115,7 @@ def inspect_lowered(
         raise InspectionError(message)
     notes = [_NO_JAXPR]
     lowered = call.program if isinstance(call.program, jax.stages.Lowered) else None
-    compiled: Any = call.program if lowered is None else lowered.compile()
+    compiled: Any = call.program if lowered is None else compile_now(lowered, lowered.as_text(), call.name)
     known = jax.tree.leaves(_compiled_shardings(compiled))
     current = mesh or current_mesh() or mesh_of_values(known) or _old_mesh()
     record = None if current is None else inspect_mesh(current)
@@ -228,7 +228,7 @@ class Inspection:
         with on_mesh(current):
             lowered, platform, args, kwargs = self.lower(version)
             text = lowered.as_text(debug_info=True)
-            compiled = None if isinstance(current, AbstractMesh) else compile_once(lowered, text)
+            compiled = None if isinstance(current, AbstractMesh) else compile_once(lowered, text, call.name)
         named = current
         if named is None:
             seen = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]

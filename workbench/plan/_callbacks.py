@@ -10,18 +10,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan._interpreter import ControlFlow, Interpreter
-
-CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
-
-
-@_jax_compat.once_per_jaxpr
-def _calls_back(jaxpr: Any) -> bool:
-    return any(e.primitive.name in CALLBACKS or any(map(_calls_back, _jax_compat.inner_jaxprs(e))) for e in jaxpr.eqns)
-
-
-def calls_back(closed: ClosedJaxpr) -> bool:
-    """Whether a jaxpr calls Python anywhere inside."""
-    return _calls_back(closed.jaxpr)
+from workbench.primitives import CALLBACKS, calls_back
 
 
 def call_present(closed: ClosedJaxpr, present: object, operands: Sequence[Any]) -> list[Any]:
@@ -34,7 +23,7 @@ class _Present(Interpreter[Any]):
         self.present = present
 
     def enters(self, equation: JaxprEqn) -> bool:
-        return any(map(_calls_back, _jax_compat.inner_jaxprs(equation)))
+        return any(map(calls_back, _jax_compat.inner_jaxprs(equation)))
 
     def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
         return self.run(closed, operands)

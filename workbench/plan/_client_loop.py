@@ -14,13 +14,13 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
 from workbench.mesh import Layout, bind_here, chunk_shard, rebase, sharding_here
-from workbench.plan._callbacks import call_present, calls_back
+from workbench.plan._callbacks import call_present
 from workbench.plan._inline import uses_primitives
 from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._spread import Spread, choose_spread, manual_axes
-from workbench.primitives import PyTree
+from workbench.primitives import PyTree, calls_back
 
 
 class ClientLoop:

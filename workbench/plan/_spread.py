@@ -11,8 +11,8 @@ from jax.sharding import AxisType
 
 from workbench import _jax_compat
 from workbench.mesh import Layout
-from workbench.plan._callbacks import CALLBACKS
 from workbench.plan._phases import Phase
+from workbench.primitives import CALLBACKS
 
 Spread: TypeAlias = Literal["auto", "shard_map", "vmap"]
 

@@ -7,6 +7,11 @@ from workbench.primitives._by_key import (
     reduce_by_key as reduce_by_key,
     sum_by_key as sum_by_key,
 )
+from workbench.primitives._callback_errors import (
+    CALLBACKS as CALLBACKS,
+    CallbackErrors as CallbackErrors,
+    calls_back as calls_back,
+)
 from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
 from workbench.primitives._emit import emit as emit, emit_p as emit_p
 from workbench.primitives._extreme import (

@@ -26,6 +26,7 @@ from workbench.mesh import (
     reveal,
     spread,
 )
+from workbench.primitives._callback_errors import CallbackErrors, calls_back
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._static import hide_static, is_array, show_static
@@ -74,12 +75,16 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     check_clients("map_fn", "args", structure.hidden(operands), placement)
     layout = find_layout(placement, mesh)
     call = _ClientCall(fn, structure, isinstance(args, tuple), placement)
-    if layout is None and _jax_compat.at_top_level():
+    if layout is None and _jax_compat.at_top_level() and not any(map(_is_on_several_devices, operands)):
         results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     else:
         bound = bind_map(call, operands, placement, layout, name=call.name, source=fn, arguments=call.arguments)
         results = [reveal(y, layout) for y in bound]
     return show_static(jax.tree.unflatten(call.result_structure, results))
+
+
+def _is_on_several_devices(x: object) -> bool:
+    return isinstance(x, Array) and not isinstance(x, Tracer) and len(x.sharding.device_set) > 1
 
 
 def _tuple(args: PyTree[Array]) -> tuple:
@@ -236,6 +241,10 @@ def _shard_maps(jaxpr: Any) -> Iterator[Any]:
 
 @map_p.def_impl
 def _evaluate_now(*operands: Any, **params: Any) -> list[Any]:
+    if calls_back(params["jaxpr"]):
+        errors = CallbackErrors(params["name"])
+        run = jax.jit(functools.partial(_evaluate, **{**params, "jaxpr": errors.guarded(params["jaxpr"])}))
+        return errors.call(run, operands, {})
     if params["layout"] is not None and any(_shard_maps(params["jaxpr"])):
         # JAX 0.10 compares the specs of an eager shard_map before the clients' axis is added to them.
         return jax.jit(functools.partial(_evaluate, **params))(*operands)

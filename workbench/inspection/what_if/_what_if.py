@@ -20,6 +20,7 @@ from workbench.aot import (
 )
 from workbench.errors import EngineError, InspectionError, MeshError, WorkbenchError
 from workbench.inspection._call import Call, current_mesh, mesh_of_values, on_mesh
+from workbench.inspection._compile_once import compile_now
 from workbench.inspection._program import mesh_record, plan_call
 from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import inspect_sharding, propagate_shardings
@@ -204,7 +205,7 @@ class WhatIf:
             hlo, memory = compile_for_cpu(text, self._mesh.size, what=what, **waiting)
             module = inspect_module(hlo, mesh=mesh, platform="cpu")
         else:  # its devices are this process's own; no other one could compile for them
-            return inspect_module(version.lowered.compile(), mesh=mesh)
+            return inspect_module(compile_now(version.lowered, text, version.record.name), mesh=mesh)
         told = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
         return module.replace(memory=module.memory.replace(**told), devices=self._mesh.size)
 

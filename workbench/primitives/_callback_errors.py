@@ -1,16 +1,28 @@
 """Host callbacks that raise on a mesh: XLA would end the process, as the other devices wait in their collective."""
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from workbench import _jax_compat
 from workbench.errors import EngineError
-from workbench.plan._callbacks import CALLBACKS, calls_back
+
+CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
+
+
+@_jax_compat.once_per_jaxpr
+def _calls_back(jaxpr: Any) -> bool:
+    return any(e.primitive.name in CALLBACKS or any(map(_calls_back, _jax_compat.inner_jaxprs(e))) for e in jaxpr.eqns)
+
+
+def calls_back(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
+    """Whether a jaxpr calls Python anywhere inside."""
+    return _calls_back(jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr)
 
 
 class CallbackErrors:
@@ -21,8 +33,8 @@ class CallbackErrors:
     the exception is raised once the call is over, so that no result holds those values. Elsewhere it raises as in JAX.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name: str = name
+    def __init__(self, name: str, stage: str | None = None) -> None:
+        self.name, self.stage = name, name if stage is None else stage
         self.none: bool = False  # nothing of the program calls back, as far as it was traced
         self._found = False
         self._running: list[None] = []
@@ -59,6 +71,17 @@ class CallbackErrors:
         self._found, self.none = True, False
         return ClosedJaxpr(self._jaxpr(closed.jaxpr, {}), closed.consts)
 
+    def guarding(self, fn: Callable) -> Callable:
+        """A function to be compiled instead of `fn`, whose callbacks do not end the process."""
+
+        @functools.wraps(fn)
+        def guarded(*args: Any) -> Any:
+            closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+            results = jaxpr_as_fun(self.guarded(closed))(*jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+        return guarded
+
     def _jaxpr(self, jaxpr: Jaxpr, made: dict[Any, Jaxpr]) -> Jaxpr:
         if jaxpr not in made:
             made[jaxpr] = jaxpr.replace(eqns=[self._equation(equation, made) for equation in jaxpr.eqns])
@@ -70,7 +93,7 @@ class CallbackErrors:
             operands = [v.aval for v in equation.invars]
             guarded = self._callback(params["callback"], params.get("result_avals", ()), operands)
             return _jax_compat.new_equation(equation, params={**params, "callback": guarded})
-        if not any(calls_back(ClosedJaxpr(inner, ())) for inner in _jax_compat.inner_jaxprs(equation)):
+        if not any(map(_calls_back, _jax_compat.inner_jaxprs(equation))):
             return equation
         return _jax_compat.new_equation(equation, params={k: self._param(v, made) for k, v in params.items()})
 
@@ -110,7 +133,7 @@ class CallbackErrors:
             "computed without it and thrown away. Mend the callback, or let it return a value that says what went "
             "wrong; `engines.Sequential()` runs client by client and names the one that fails."
         )
-        return EngineError(message, stage=self.name)
+        return EngineError(message, stage=self.stage)
 
 
 def _batch(values: Sequence[Any], operands: Sequence[Any]) -> tuple[int, ...]:
