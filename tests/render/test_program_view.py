@@ -120,7 +120,7 @@ def test_bytes_of_a_loop_count_every_turn():
 
 def test_text_says_what_the_picture_says():
     text = render_program_text(examples.rounds_record())
-    assert re.search(r"^  0\. loop scan; 10 turns", text, re.MULTILINE)
+    assert re.search(r"^  0\. loop scan; 10 iterations", text, re.MULTILINE)
     assert re.search(r"^    0\.2\. reduce reduce_mean; 64 clients; moves 162 KiB", text, re.MULTILINE)
     assert "all-reduce over clients: 2.54 KiB per device, stage 0.2, 0.3" in text
 

@@ -170,7 +170,7 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
         if stage.placement:
             what.append(f"{count_text(stage.clients)} {stage.placement}")
         if stage.trip_count is not None:
-            what.append(f"{count_text(stage.trip_count)} turns")
+            what.append(f"{count_text(stage.trip_count)} iterations")
         if stage.moved_bytes:
             what.append(f"moves {bytes_text(stage.moved_bytes)}")
         if stage.flops_per_client is not None:

@@ -57,7 +57,7 @@ def _facts(stage: StageRecord) -> list[tuple[str, str]]:
     if stage.placement:
         rows.append(("clients", count_text(stage.clients)))
     if stage.trip_count is not None:
-        rows.append(("turns", count_text(stage.trip_count)))
+        rows.append(("iterations", count_text(stage.trip_count)))
     if stage.moved_bytes:
         rows.append(("moves", f"{bytes_text(stage.moved_bytes)} between server and clients"))
     each = " per client" if stage.kind == "clients" else ""
