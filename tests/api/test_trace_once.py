@@ -201,3 +201,8 @@ def test_clients_inside_a_loop_of_the_server_keep_their_placement(mesh):
     assert len(record.mesh.clients) == 4
     run = wb.measure(train, clients="probe", rounds=1)(jnp.ones((64, 64)), jnp.ones((8, 64, 64)))
     assert sorted({client.client for client in run.clients}) == list(range(8))
+
+
+def test_random_keys_become_shapes_as_other_arrays_do():
+    drawn = wb.trace(lambda key: jax.random.normal(key, (3,)))(jax.random.key(0)).with_shapes()
+    assert drawn.inspect().plan.inputs[0].shape == ()

@@ -74,7 +74,7 @@ def test_2_who_straggles_and_why(page: Page, visitor: Visitor):
     visitor.click(shown.get_by_role("tabpanel").get_by_role("button", name="client 11"))
     said = shown.get_by_role("tabpanel").locator(".wb-panel")
     expect(said).to_contain_text("The slowest of 32")
-    expect(said).to_contain_text("100% of its excess over the mean is computing")
+    expect(said).to_contain_text("100 % of its excess over the mean is computing")
 
 
 def test_3_twice_the_model_on_sixteen_chips(page: Page, visitor: Visitor):

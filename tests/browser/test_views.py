@@ -54,6 +54,12 @@ def test_every_view_fits_a_narrow_page(harness: Harness, make):
     assert view.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
 
 
+def test_figure_of_the_headline_opens_its_view(harness: Harness):
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
+    view.get_by_role("group", name="In short").get_by_role("button").first.click()
+    expect(view.get_by_role("tab", name="Source and HLO")).to_have_attribute("aria-selected", "true")
+
+
 def test_clients_are_sorted_filtered_and_pinned(harness: Harness):
     made = workbench_widgets.ClientsView(examples.fedavg_record(4096), measured(4096))
     view = harness.mount(made)

@@ -77,6 +77,16 @@ def test_what_came_in_is_there_too(tapped):
     assert any(value.shape == (2, 2) and np.array_equal(value.value, X[4]) for value in inputs)
 
 
+def test_arguments_keep_their_names_under_a_mesh():
+    @wb.program(clients=8)
+    def scaled(weights, rows):
+        return wb.reduce_mean(wb.map_fn(lambda w, row: w["scale"] * row, (wb.broadcast(weights), rows)))
+
+    with jax.set_mesh(wb.make_mesh(clients=8)):
+        record = wb.tap(scaled, client=2)({"scale": jnp.ones(3)}, jnp.ones((8, 3)))
+    assert [value.name for value in record.values[:2]] == ["w['scale']", "row"]
+
+
 def test_values_know_their_stage_and_line(tapped):
     (value,) = tapped.find("error", steps=(0,))
     assert tapped.stages[value.stage] == "train"

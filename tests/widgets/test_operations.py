@@ -42,6 +42,14 @@ def test_library_frames_are_folded_and_a_call_is_one_row_with_its_function():
     assert state["instructions"] == {"2": ["dot.1"]}
 
 
+def test_operation_in_a_library_is_from_the_line_that_calls_it():
+    made = tree()
+    library = made.nodes[3].replace(file="lax.py", line=70)
+    inside = made.nodes[4].replace(file="lax.py", line=71)
+    state, _ = operations_state(made.replace(nodes=(*made.nodes[:3], library, inside)))
+    assert state["keys"] == ["", "f.py:5", "f.py:5"]
+
+
 def test_only_figures_that_are_counted_are_columns():
     state, arrays = operations_state(tree())
     assert [column["key"] for column in state["columns"]] == ["flops", "matmul", "sent/model"]

@@ -62,7 +62,7 @@ def test_parts_of_a_device_sum_to_its_span():
 def test_record_opens_as_a_widget_with_the_tabs_that_it_has_something_for(chips):
     view = workbench_widgets.show_record(chips)
     assert [each["key"] for each in view.data["views"]] == ["operations", "measured", "split", "timeline"]
-    assert "24%" in view.data["headline"][0]["text"]
+    assert "24 %" in view.data["headline"][0]["text"]
     view.close()
 
 

@@ -76,7 +76,9 @@ function chosenBar(context: ViewContext): HTMLElement {
 
 export function explorer(shell: Shell, shared: Shared, requests: Requests): void {
   const context = createContext(shell.body, "", shared, requests);
-  const tabs = context.state<Tab[]>("views");
+  // A page without a kernel cannot ask for advice: there the tab is for advice that was found before.
+  const asks = context.hasKernel || Boolean(context.liveOf("advice", "report"));
+  const tabs = context.state<Tab[]>("views").filter(({ key }) => key !== "advice" || asks);
   const build = (key: string, pane: HTMLElement) => {
     try {
       VIEWS[key](pane, createContext(pane, key, shared, requests));

@@ -1,6 +1,7 @@
 """What the views know about clients: columns of numbers, the devices that hold them, each one's share of the data."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,8 +49,23 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "shares": _shares(stage),
         "stage": stage.path if stage is not None else None,
         "sentence": _waste(record),
+        "measuring": "" if outer else _measuring(record),
     }
     return state, arrays
+
+
+def _measuring(record: ProgramRecord) -> str:
+    """The cell that measures every client of the program and explores it again; empty where it cannot be written."""
+    arguments = dict.fromkeys(re.split(r"\W", value.name)[0] for value in record.plan.inputs)
+    if record.mesh is None or record.mesh.abstract or not all(map(str.isidentifier, (record.name, *arguments))):
+        return ""
+    given = ", ".join(arguments)
+    return (
+        "with jax.set_mesh(mesh):\n"
+        f'    measured = wb.measure({record.name}, clients="probe")({given})\n'
+        f"    explorer = wb.explore({record.name}, run=measured)({given})\n"
+        "explorer"
+    )
 
 
 def client_stage(record: ProgramRecord) -> StageRecord | None:
@@ -195,7 +211,11 @@ def _shares(stage: StageRecord | None) -> list[list[str]]:
     if stage is None:
         return []
     return [
-        [value.name, shape_text(value.dtype, value.shape[1:]), bytes_text(value.size_bytes // max(stage.clients, 1))]
+        [
+            value.argument or value.name,
+            shape_text(value.dtype, value.shape[1:]),
+            bytes_text(value.size_bytes // max(stage.clients, 1)),
+        ]
         for value in stage.inputs
         if value.shape and value.shape[0] == stage.clients
     ]
@@ -217,7 +237,7 @@ def _waste(record: ProgramRecord) -> str:
 
 def _share(value: float) -> str:
     """A share in percent: 100 % only where it is all."""
-    return f"{min(value, 0.999):.1%}" if 0.99 < value < 1 else f"{value:.0%}"
+    return f"{100 * min(value, 0.999):.1f} %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 
 def _times(more: float) -> str:

@@ -91,7 +91,13 @@ def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
     number = {node.id: at for at, node in enumerate(kept)}
     parents = [_visible_parent(tree, node, number) for node in kept]
-    return kept, parents, [called_at.get(node.id, node) for node in kept]
+    places: list[CallNodeRecord] = []
+    for node, parent in zip(kept, parents, strict=True):
+        # What a library does is shown below the line that calls it, and is from there.
+        around = tree.nodes[node.parent] if node.parent is not None else node
+        folded = node.kind == "operation" and around.hidden and around.file == node.file and parent >= 0
+        places.append(places[parent] if folded else called_at.get(node.id, node))
+    return kept, parents, places
 
 
 def _cells(files: Iterable[str]) -> dict[str, str]:

@@ -151,7 +151,7 @@ def _headline(profile: ProfileRecord) -> list[dict[str, Any]]:
         where = "" if top.source is None else f", {source_text(top.source.file, top.source.line)}"
         made.append(
             figure(
-                f"{top.name}: {top.seconds / profile.seconds:.0%} of the time{where}",
+                f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the time{where}",
                 "The operation that took most seconds on all devices together.",
                 "measured",
                 "strong",
@@ -160,11 +160,13 @@ def _headline(profile: ProfileRecord) -> list[dict[str, Any]]:
         )
     idle = [device.idle_share for device in profile.devices if device.span_seconds]
     if idle:
-        made.append(figure(f"{np.mean(idle):.0%} idle", "Share of the recorded time in which nothing ran.", "split"))
+        made.append(
+            figure(f"{100 * np.mean(idle):.0f} % idle", "Share of the recorded time in which nothing ran.", "split")
+        )
     good = "good" if profile.joined_seconds > 0.9 else "plain"
     made.append(
         figure(
-            f"{profile.joined_seconds:.0%} joined to HLO",
+            f"{100 * profile.joined_seconds:.0f} % joined to HLO",
             "Share of the seconds whose instruction is known.",
             "split",
             good,

@@ -73,7 +73,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     rows = [("target", record.target), ("stages", str(len(stages)))]
     rows += [(f"placement {p.name}", f"{p.size:,}{_over(p.mesh_axes)}") for p in record.plan.placements]
     if record.mesh is not None:
-        axes = " × ".join(f"{axis.name} {axis.size}" for axis in record.mesh.axes)
+        axes = " × ".join(f"{axis.name} {axis.size:,}" for axis in record.mesh.axes)
         rows.append(("mesh", f"{axes}{' (no devices behind it)' if record.mesh.abstract else ''}"))
     if record.plan.chunk_size is not None:
         rows.append(("clients at once", f"{record.plan.chunk_size:,} per device"))

@@ -279,7 +279,7 @@ def _assumptions(
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"
         yield (
-            f"the fullest device counts, {devices} in all; a reduction is one all-reduce of values that are "
+            f"the fullest device counts, {devices:,} in all; a reduction is one all-reduce of values that are "
             "replicated over the other mesh axes"
         )
     else:

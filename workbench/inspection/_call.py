@@ -325,7 +325,7 @@ def _moved(x: Any, mesh: AnyMesh) -> Any:
         return x
     axes = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
     known = NamedSharding(mesh, sharding.spec) if axes <= set(mesh.axis_names) else None
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=known, weak_type=x.weak_type)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=known, weak_type=_is_weak(x))
 
 
 def call_of_traced(traced: Stage) -> Call:
@@ -585,8 +585,12 @@ def is_value(x: object) -> bool:
 def as_shape(x: object) -> Any:
     """An array as a shape with its sharding; other leaves as they are."""
     if isinstance(x, jax.Array):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=x.weak_type)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=_is_weak(x))
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
+
+
+def _is_weak(x: Any) -> bool:
+    return getattr(x, "weak_type", False)  # arrays of random keys have no such attribute
 
 
 def function_name(fn: Any) -> str:

@@ -136,7 +136,7 @@ def _keyed_stages(plan: PlanRecord) -> dict[str, str]:
     seen: collections.Counter[str] = collections.Counter()
     table = {}
     for stage in plan.walk():
-        label = f"{stage.kind} {stage.name}".strip()
+        label = stage.kind if stage.kind == stage.name else f"{stage.kind} {stage.name}".strip()
         seen[label] += 1
         table[label if seen[label] == 1 else f"{label} ({seen[label]})"] = _stage_text(stage)
     return table

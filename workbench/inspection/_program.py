@@ -56,7 +56,7 @@ from workbench.records import (
 
 def planned_target(devices: int) -> str:
     """What a record calls the target of a program that was planned and not compiled."""
-    return f"{devices} device{'s' * (devices != 1)}"
+    return f"{devices:,} device{'s' * (devices != 1)}"
 
 
 def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:

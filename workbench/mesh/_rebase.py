@@ -95,6 +95,7 @@ class Place:
             outvars=atoms(jaxpr.outvars),
             eqns=equations,
             effects=_jax_compat.renamed_effects(jaxpr.effects, variables),
+            debug_info=jaxpr.debug_info,  # or `replace` forgets what the arguments are called
         )
 
     def consts(self, closed: ClosedJaxpr) -> list[Any]:

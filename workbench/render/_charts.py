@@ -208,9 +208,8 @@ def _point(
     stage: StageCostRecord,
     taken: list[tuple[float, float]],
 ) -> Markup:
-    spoken = (
-        f"{stage.kind} stage {stage.stage} {stage.name}: {number(intensity)} FLOPs per byte, bound by {stage.bound}"
-    )
+    named = "" if stage.name == stage.kind else f" {stage.name}"
+    spoken = f"{stage.kind} stage {stage.stage}{named}: {number(intensity)} FLOPs per byte, bound by {stage.bound}"
     x, true_y = place
     y = true_y
     while any(abs(x - other) < 90 and abs(y - level) < 17 for other, level in taken):

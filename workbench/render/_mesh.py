@@ -68,7 +68,7 @@ def describe_mesh(mesh: MeshRecord) -> str:
         >>> describe_mesh(MeshRecord(axes=(AxisRecord(name="clients", size=1, type="auto"),), devices=()))
         'Mesh clients=1 (auto): 0 devices'
     """
-    axes = " × ".join(f"{axis.name}={axis.size} ({axis.type})" for axis in mesh.axes) or "without axes"
+    axes = " × ".join(f"{axis.name}={axis.size:,} ({axis.type})" for axis in mesh.axes) or "without axes"
     kinds = {device.kind for device in mesh.devices if device.kind}
     hosts = {device.host for device in mesh.devices}
     slices = {device.slice_index for device in mesh.devices if device.slice_index is not None}

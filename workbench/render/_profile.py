@@ -36,7 +36,7 @@ def render_profile_text(profile: ProfileRecord) -> str:
         told = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in parts.items() if seconds)
         lines.append(
             f"  {device.where} {device.kind}: {count_text(device.events)} events in "
-            f"{seconds_text(device.span_seconds)}: {told or 'nothing'}; idle {device.idle_share:.0%}"
+            f"{seconds_text(device.span_seconds)}: {told or 'nothing'}; idle {100 * device.idle_share:.0f} %"
         )
     for program in profile.programs[:_OPERATIONS]:
         runs = f", {count_text(program.runs)} runs" if program.runs else ""

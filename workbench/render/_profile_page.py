@@ -94,7 +94,7 @@ def _devices(profile: ProfileRecord) -> Markup:
                     device.wait_seconds,
                 )
             ),
-            f"{device.idle_share:.0%}",
+            f"{100 * device.idle_share:.0f} %",
         )
         for device in profile.devices
     ]

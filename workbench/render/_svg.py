@@ -192,11 +192,13 @@ def work_text(flops: float | None, elementwise: float | None) -> str:
     """FLOPs of matrix products with those of elementwise operations, which are counted apart.
 
     Example:
-        >>> work_text(2e6, 1500.0), work_text(2e6, 0.0), work_text(None, None)
-        ('2 MFLOP and 1.5 kFLOP elementwise', '2 MFLOP', 'unknown')
+        >>> work_text(2e6, 1500.0), work_text(2e6, 0.0), work_text(0.0, 1500.0), work_text(None, None)
+        ('2 MFLOP and 1.5 kFLOP elementwise', '2 MFLOP', '1.5 kFLOP elementwise', 'unknown')
     """
     if not elementwise and (elementwise is not None or flops is None):
         return flops_text(flops)
+    if flops == 0:
+        return f"{flops_text(elementwise)} elementwise"
     return f"{flops_text(flops)} and {flops_text(elementwise)} elementwise"
 
 
@@ -224,7 +226,7 @@ def seconds_text(value: float | None) -> str:
     if value == 0:
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(value) >= scale:
+        if abs(value) >= 0.9995 * scale:  # else 999.6 µs would be written as 1000 µs
             return f"{_three_digits(value / scale)} {unit}"
     return f"{_three_digits(value / 1e-9)} ns"
 
@@ -298,7 +300,7 @@ def _scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
     if value is None:
         return "unknown"
     power = 0
-    while abs(value) >= base and power < len(units) - 1:
+    while abs(value) >= base - 0.5 and power < len(units) - 1:  # else 999.6 would be written as 1000
         value /= base
         power += 1
     return f"{_three_digits(value)} {units[power]}"

@@ -2,10 +2,12 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import workbench as wb
+from workbench.cost import collective_seconds, known_chip
 
 
 def train(x, w):
@@ -32,6 +34,21 @@ def test_predicted_seconds_add_up():
     tree = traced().inspect(chip="v5e").call_tree
     parts = sum(node.own.predicted_seconds or 0.0 for node in tree.nodes)
     assert tree.root.total.predicted_seconds == pytest.approx(parts)
+
+
+def test_a_collective_takes_its_seconds_once():
+    @wb.program(clients=8)
+    def mean(rows):
+        return wb.reduce_mean(wb.map_fn(jnp.sin, rows))
+
+    with jax.set_mesh(wb.make_mesh(clients=8)):
+        record = wb.inspect(mean, chip="v5e")(jnp.ones((8, 4096)))
+    (collective,) = record.module.collectives
+    nodes = [node for node in record.call_tree.nodes if collective.name in node.instructions]
+    assert [node.name for node in nodes] == ["all-reduce"]
+    assert nodes[0].own.peak_bytes  # what it holds is where its work is
+    once = collective_seconds("all-reduce", collective.payload_bytes, 8, known_chip("v5e"))
+    assert nodes[0].own.predicted_seconds == pytest.approx(once, rel=0.01)
 
 
 def test_a_run_lays_its_seconds_on_the_tree():

@@ -38,7 +38,7 @@ const facts = (id: number) => labels.words({ id, rest: 0 } as Box).facts;
 it("boxes state elementwise work next to matrix products", () => {
   expect([1, 2, 3].map(facts)).toEqual([
     "f32[8] · 2 kFLOP and 20 FLOP elementwise",
-    "f32[8] · 0 FLOP and 8 FLOP elementwise",
+    "f32[8] · 8 FLOP elementwise",
     "tuple",
   ]);
   expect(facts(0)).toBe("2 instructions · 2 kFLOP and 28 FLOP elementwise");

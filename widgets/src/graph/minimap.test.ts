@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { inView, MOST, mapScale } from "./minimap";
+import { inView, MOST, mapScale, quietCorner } from "./minimap";
 
 const layout = (width: number, height: number) => ({ places: new Map(), routes: [], width, height });
 
@@ -20,4 +20,10 @@ it("what is in view is given in the layout's own pixels", () => {
 
 it("what is in view ends where the graph does", () => {
   expect(inView(layout(100, 100), 1, [50, 0], [400, 300])).toEqual({ x: 0, y: 0, width: 100, height: 100 });
+});
+
+it("a map lies where it covers no box, and stays where it is while nothing is better", () => {
+  const box = { x: 300, y: 200, width: 90, height: 90 };
+  expect(quietCorner([box], [100, 80], [400, 300], "right bottom")).toBe("left bottom");
+  expect(quietCorner([box], [100, 80], [400, 300], "left top")).toBe("left top");
 });

@@ -8,6 +8,7 @@ import type { Layout, Place } from "./routes";
 
 export const MOST = [170, 120] as const; // pixels
 const SMALLER = 1.3; // a graph that is larger than its place by less needs no map
+const MARGIN = 8; // pixels between the map and the edges, as in graph.css
 const LEAST = 12; // pixels of a side: a map of a very long graph still can be hit
 
 export interface Window {
@@ -43,12 +44,36 @@ export function inView(
   return { x, y, width: right - x, height: bottom - y };
 }
 
+const CORNERS = ["right bottom", "left bottom", "right top", "left top"] as const;
+export type Corner = (typeof CORNERS)[number];
+
+/** The corner of the view in which a map of this size covers least of the boxes; where it is now, if that is as good. */
+export function quietCorner(
+  boxes: readonly Window[],
+  map: readonly [number, number],
+  room: readonly [number, number],
+  present: Corner,
+): Corner {
+  const covered = (corner: Corner): number => {
+    const left = corner.startsWith("right") ? room[0] - map[0] - MARGIN : MARGIN;
+    const top = corner.endsWith("bottom") ? room[1] - map[1] - MARGIN : MARGIN;
+    const overlap = (from: number, size: number, start: number, length: number) =>
+      Math.max(0, Math.min(from + size, start + length) - Math.max(from, start));
+    return boxes.reduce(
+      (sum, { x, y, width, height }) => sum + overlap(x, width, left, map[0]) * overlap(y, height, top, map[1]),
+      0,
+    );
+  };
+  return [present, ...CORNERS].reduce((best, corner) => (covered(corner) < covered(best) ? corner : best));
+}
+
 export class Minimap {
   readonly node = h("canvas", { class: "wb-minimap", "aria-hidden": "true", hidden: true });
   private layout: Layout = { places: new Map(), routes: [], width: 1, height: 1 };
   private boxes: readonly Box[] = [];
   private window: Window = { x: 0, y: 0, width: 0, height: 0 };
   private scale = 1;
+  private corner: Corner = "right bottom";
   private readonly draw: () => void;
 
   /** `move` gets the point of the layout that shall be in the middle of the view. */
@@ -79,8 +104,18 @@ export class Minimap {
     if (map === null) return;
     this.scale = map;
     this.window = inView(this.layout, scale, offset, room);
-    this.node.style.width = `${Math.max(LEAST, this.layout.width * map)}px`;
-    this.node.style.height = `${Math.max(LEAST, this.layout.height * map)}px`;
+    const size = [Math.max(LEAST, this.layout.width * map), Math.max(LEAST, this.layout.height * map)] as const;
+    this.node.style.width = `${size[0]}px`;
+    this.node.style.height = `${size[1]}px`;
+    const closed = this.boxes.filter(({ open }) => !open);
+    const shown = closed.map(({ place: { x, y, width, height } }) => ({
+      x: x * scale + offset[0],
+      y: y * scale + offset[1],
+      width: width * scale,
+      height: height * scale,
+    }));
+    this.corner = quietCorner(shown, size, room, this.corner);
+    this.node.dataset.corner = this.corner;
     this.draw();
   }
 

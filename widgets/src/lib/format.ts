@@ -38,7 +38,8 @@ function scaled(value: Amount, base: number, units: readonly string[]): string {
   if (!known(value)) return UNKNOWN;
   let rest = value;
   let power = 0;
-  while (Math.abs(rest) >= base && power < units.length - 1) {
+  // Half a unit less, else 999.6 would be written as 1000.
+  while (Math.abs(rest) >= base - 0.5 && power < units.length - 1) {
     rest /= base;
     power += 1;
   }
@@ -50,13 +51,17 @@ export const formatBytes = (value: Amount): string => scaled(value, 1024, BYTES)
 export const formatBandwidth = (value: Amount): string => scaled(value, 1000, BANDWIDTHS);
 export const formatFlops = (value: Amount): string => scaled(value, 1000, FLOPS);
 /** FLOPs of matrix products with those of elementwise operations, which are counted apart. */
-export const formatWork = (flops: Amount, elementwise: Amount): string =>
-  elementwise ? `${formatFlops(flops)} and ${formatFlops(elementwise)} elementwise` : formatFlops(flops);
+export function formatWork(flops: Amount, elementwise: Amount): string {
+  if (!elementwise) return formatFlops(flops);
+  const rest = `${formatFlops(elementwise)} elementwise`;
+  return flops === 0 ? rest : `${formatFlops(flops)} and ${rest}`;
+}
 
 export function formatSeconds(value: Amount): string {
   if (!known(value) || !Number.isFinite(value)) return UNKNOWN;
   if (value === 0) return "0 s";
-  for (const [scale, unit] of SECONDS) if (Math.abs(value) >= scale) return `${threeDigits(value / scale)} ${unit}`;
+  for (const [scale, unit] of SECONDS)
+    if (Math.abs(value) >= 0.9995 * scale) return `${threeDigits(value / scale)} ${unit}`;
   return `${threeDigits(value / 1e-9)} ns`;
 }
 

@@ -187,7 +187,7 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
       model.save_changes();
     },
     onSelection: (callback) => listen(["change:selection"], callback),
-    open: shared.open,
+    open: (view) => shared.open(view), // the explorer assigns its own after it has made its context
     async request<T>(kind: string, payload: object = {}, options: RequestOptions = {}) {
       try {
         return (await requests.send(kind, payload, options)) as T;

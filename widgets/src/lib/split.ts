@@ -11,6 +11,8 @@ export interface Split {
   node: HTMLElement;
   main: HTMLElement;
   detail: HTMLElement;
+  /** Gives the master another share for a while; null takes it back, unless the handle was moved since. */
+  lend(share: number | null): void;
 }
 
 /** Master on the left, detail on the right; in narrow places the detail is below, and still on the screen. */
@@ -33,8 +35,15 @@ export function split(context: ViewContext, label: string, share = 0.6): Split {
     handle.setAttribute("aria-valuenow", String(Math.round(100 * kept)));
   };
   let present = context.setting("split", share);
+  let lent: number | null = null;
   put(present);
+  const lend = (next: number | null) => {
+    if (next !== null && !narrow()) put(next);
+    else if (lent !== null) put(present);
+    lent = next;
+  };
   const move = (next: number) => {
+    lent = null;
     present = clamp(next, LEAST, 1 - LEAST);
     put(present);
   };
@@ -51,7 +60,7 @@ export function split(context: ViewContext, label: string, share = 0.6): Split {
   handle.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -STEP, ArrowUp: -STEP, ArrowRight: STEP, ArrowDown: STEP }[event.key];
     if (!step) return;
-    move(present + step);
+    move((lent ?? present) + step);
     consume(event);
   });
   const watch = new ResizeObserver(() => {
@@ -60,5 +69,5 @@ export function split(context: ViewContext, label: string, share = 0.6): Split {
   });
   watch.observe(node);
   context.signal.addEventListener("abort", () => watch.disconnect());
-  return { node, main, detail };
+  return { node, main, detail, lend };
 }

@@ -1,5 +1,6 @@
 // A tree with columns of numbers, each with a bar in its cell: sorted, filtered, of any length, by mouse and by keyboard.
 import { type Child, h, keepKeys, replace, setTabIndex, uniqueId } from "./dom";
+import { fitColumns, leastOfNumbers } from "./fit-columns";
 import { formatAs } from "./format";
 import { clamp, consume, listStep } from "./keyboard";
 import { marked } from "./matches";
@@ -69,6 +70,7 @@ export interface TreeTable {
 
 const DEFAULT_ROW_HEIGHT = 26;
 const NAME_WIDTH = 220;
+const LEAST_TEXT = 90;
 
 class Table implements TreeTable {
   readonly node: HTMLElement;
@@ -105,7 +107,10 @@ class Table implements TreeTable {
     this.node.addEventListener("scroll", () => this.later());
     this.node.addEventListener("keydown", (event) => this.onKey(event));
     this.body.addEventListener("click", (event) => this.onClick(event));
-    const watch = new ResizeObserver(() => this.later());
+    const watch = new ResizeObserver(() => {
+      this.fit();
+      this.later();
+    });
     watch.observe(this.node);
     options.signal.addEventListener("abort", () => {
       watch.disconnect();
@@ -117,16 +122,21 @@ class Table implements TreeTable {
   setColumns(columns: readonly Column[]): void {
     this.columns = columns;
     this.sorted.clear();
-    const widths = columns.map((column) => column.width ?? "108px");
-    this.node.style.setProperty("--wb-tt-columns", [`minmax(${this.nameWidth}px, 1fr)`, ...widths].join(" "));
-    const least = widths.reduce(
-      (sum, width) => sum + Number.parseFloat(/[\d.]+(?=px)/.exec(width)?.[0] ?? "100"),
-      this.nameWidth,
-    );
-    this.node.style.setProperty("--wb-tt-least", `${least}px`);
+    this.fit();
     this.node.setAttribute("aria-colcount", String(columns.length + 1));
     this.drawHead();
     this.flatten();
+  }
+
+  /** Narrows the columns before it makes anybody scroll sideways. */
+  private fit(): void {
+    const wanted = this.columns.map(({ title, value, unit, cell, width = "108px" }) => ({
+      width,
+      least: cell ? Number.POSITIVE_INFINITY : value ? leastOfNumbers(title, unit) : LEAST_TEXT,
+    }));
+    const { columns, least } = fitColumns(this.nameWidth, wanted, this.node.clientWidth);
+    this.node.style.setProperty("--wb-tt-columns", columns);
+    this.node.style.setProperty("--wb-tt-least", `${least}px`);
   }
 
   filter(passes: ((node: number) => boolean) | null, fold = false): number {
@@ -284,7 +294,7 @@ class Table implements TreeTable {
     const text = column.cell
       ? column.cell(node)
       : column.text
-        ? marked(column.text(node), this.words)
+        ? h("span", { class: "wb-tt-text" }, marked(column.text(node), this.words))
         : value === null
           ? "–"
           : formatAs(column.unit ?? "count", value);

@@ -22,7 +22,7 @@ class Measured {
   private readonly number: Map<string, number>;
   private readonly table: TreeTable;
   private readonly picture = h("div", {});
-  private readonly facts = h("div", {});
+  private readonly facts = h("div", { class: "wb-belowpicture" });
   private words: string[] = [];
   private program = "";
   private chosen = -1; // tells instructions of one name in several programs apart

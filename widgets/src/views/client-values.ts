@@ -8,6 +8,7 @@ const POLICY =
   "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob: data:; style-src 'unsafe-inline'; " +
   "img-src data: blob:; font-src data:";
 const HEIGHTS = { least: 80, most: 900 };
+const SCROLLBAR = 20; // pixels below: of the bar that scrolls long lines
 // treescope 0.1.10 knows light pages only; these are its own classes in colours of the page.
 const DRESS = `
 .treescope_root { background: transparent; color: var(--fg); padding-bottom: 2px; }
@@ -50,12 +51,13 @@ export class ClientValues {
   constructor(
     private readonly context: ViewContext,
     private readonly place: HTMLElement,
+    private readonly opened: (open: boolean) => void,
   ) {
     const fit = (event: MessageEvent<{ wbHeight?: number }>) => {
       const frame = this.frame;
       if (!frame || !event.source || event.source !== frame.contentWindow || !Number.isFinite(event.data?.wbHeight))
         return;
-      frame.style.height = `${Math.min(Math.max((event.data.wbHeight ?? 0) + 4, HEIGHTS.least), HEIGHTS.most)}px`;
+      frame.style.height = `${Math.min(Math.max((event.data.wbHeight ?? 0) + SCROLLBAR, HEIGHTS.least), HEIGHTS.most)}px`;
     };
     window.addEventListener("message", fit, { signal: context.signal });
     context.theme.onChange(() => this.frame?.contentWindow?.postMessage({ wbStyle: style(context, place) }, "*"));
@@ -70,6 +72,7 @@ export class ClientValues {
     this.stop = null;
     replace(this.place);
     this.place.hidden = true;
+    this.opened(false);
   }
 
   open(client: number, name: string): void {
@@ -137,7 +140,9 @@ export class ClientValues {
       frame,
       text,
     );
-    this.place.scrollIntoView({ block: "nearest" });
+    this.opened(true);
+    const detail = this.place.closest(".wb-detail"); // scrolled alone: the notebook stays where it is
+    if (detail) detail.scrollTop += this.place.getBoundingClientRect().top - detail.getBoundingClientRect().top - 8;
     this.context.say(`${title} are shown.`);
   }
 }

@@ -46,7 +46,7 @@ it("a time that is the sum of its parts is explained by the part that holds the 
     [5, 6, 7, 5],
   ];
   expect(explainTime(columns, rounds, 3)).toContain(
-    "100% of its excess over the mean is computing: 13 s, 3.25 × the mean",
+    "100 % of its excess over the mean is computing: 13 s, 3.25 × the mean",
   );
 });
 

@@ -82,7 +82,7 @@ export function latePart(columns: readonly ClientColumn[], values: Values, times
   if (parts.length < 2 || !(Math.abs(sum - own) < 0.01 * own)) return "";
   const largest = parts.reduce((one, other) => (other.over > one.over ? other : one));
   const ratio = largest.value / (largest.value - largest.over);
-  const share = `${Math.round((100 * largest.over) / over)}%`;
+  const share = `${Math.round((100 * largest.over) / over)} %`;
   const value = `${formatAs("seconds", largest.value)}, ${timesText(ratio)} the mean`;
   return `${share} of its excess over the mean is ${largest.column.label}: ${value}.`;
 }

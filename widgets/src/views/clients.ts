@@ -6,6 +6,7 @@ import { consume } from "../lib/keyboard";
 import { floats } from "../lib/model";
 import { mean, range } from "../lib/scale";
 import { split } from "../lib/split";
+import { copyText } from "../lib/take-along";
 import { legend } from "../lib/theme";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
@@ -22,9 +23,14 @@ const TESTS: Record<string, (a: number, b: number) => boolean> = {
   "=": (a, b) => a === b,
 };
 const FEW = 64;
+const VALUES_SHARE = 0.35; // of the width for the chart, while the values of a client are read
+const MEASURED = new Set(["measured", "simulated"]);
+const COPIED = "Copied: paste it into a cell.";
 
 interface ClientState extends Clients {
   opens: boolean;
+  /** The cell that measures every client. */
+  measuring: string;
   jaxpr: string;
 }
 
@@ -72,10 +78,10 @@ class ClientsPane {
     this.values = this.columns.map(({ key }) => context.array(`clients.${key}`));
     this.mode = this.clients.count <= FEW || this.clients.groups ? "bars" : "heat";
     if (this.clients.groups) this.mode = "heat";
-    const { node, main, detail } = split(context, "Details of the selected client", 0.6);
+    const { node, main, detail, lend } = split(context, "Details of the selected client", 0.6);
     this.chart = new ClientChart(context, (client) => this.choose(client));
     this.course = new ClientCourse(context);
-    this.opened = new ClientValues(context, this.valuesPlace);
+    this.opened = new ClientValues(context, this.valuesPlace, (open) => lend(open ? VALUES_SHARE : null));
     main.append(this.tools, this.summary, this.place, this.pins);
     detail.append(this.facts, this.valuesPlace);
     host.append(node);
@@ -103,6 +109,7 @@ class ClientsPane {
       "groups",
       "group_size",
       "opens",
+      "measuring",
       "jaxpr",
     ];
     return Object.fromEntries(names.map((name) => [name, this.context.state<unknown>(name)])) as unknown as ClientState;
@@ -380,7 +387,25 @@ class ClientsPane {
       kind: "clients",
       subtitle: "all of them",
       blocks,
+      extra: [this.howToMeasure()],
     });
+  }
+
+  /** Who is slow cannot be known before a round was measured; how to do that can. */
+  private howToMeasure(): HTMLElement | null {
+    const { measuring } = this.clients;
+    if (!measuring || !this.context.hasKernel || this.columns.some(({ kind }) => MEASURED.has(kind))) return null;
+    const insert = () => {
+      if (!this.context.insertCell(measuring)) copyText(measuring, null, () => this.context.say(COPIED));
+    };
+    return h(
+      "div",
+      {},
+      h("h4", {}, "Who is slow?"),
+      h("p", { class: "wb-note" }, "No round was measured yet. This cell times every client and shows them here:"),
+      h("pre", { class: "wb-code", tabindex: 0 }, measuring),
+      button("Insert as cell", insert),
+    );
   }
 
   /** The metrics of a run become columns of their own: those of the last round, or of the one that is looked back at. */

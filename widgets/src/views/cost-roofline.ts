@@ -1,12 +1,12 @@
 // The roofline of a program's lines: what limits each, how far it stays below the roof, and where its time goes.
 import { h } from "../lib/dom";
-import { formatBandwidth, formatCount, formatFlops, formatSeconds, plural } from "../lib/format";
+import { formatBandwidth, formatFlops, formatSeconds, plural } from "../lib/format";
 import { type Dot, shareOfRoof } from "../lib/roofline";
 import { rooflinePicture } from "../lib/roofline-picture";
 import type { ViewContext } from "../lib/view";
 import type { LinesRoofline } from "./cost-data";
 
-const FRAME = { width: 400, height: 240, left: 82, bottom: 34 };
+const FRAME = { width: 540, height: 300, left: 82, bottom: 38 };
 
 /** The dots in the order of the lines. */
 export const lineDots = ({ dots }: Pick<LinesRoofline, "dots">): Dot[] =>
@@ -56,7 +56,7 @@ export function lineRoofline(context: ViewContext, lines: LinesRoofline): HTMLEl
     ? ` ${plural(without[0], "line")} without matrix products (${(100 * without[1]).toFixed(0)} % of the time) cannot be drawn.`
     : "";
   const text =
-    `${which}, ${formatBandwidth(chip.bandwidth)}. ${formatCount(dots.length)} lines of one device; the area of a dot is ` +
+    `${which}, ${formatBandwidth(chip.bandwidth)}. ${plural(dots.length, "line")} of one device; the area of a dot is ` +
     `its predicted time.${rest}`;
   return h("div", {}, svg, h("p", { class: "wb-note" }, text));
 }

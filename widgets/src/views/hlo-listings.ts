@@ -217,9 +217,10 @@ export class Listings {
     this.theirs.editor?.mark(marks, marks.find(([, look]) => look === CHOSEN)?.[0] ?? marks[0]?.[0]);
   }
 
-  /** The first line that costs something: where to look before anything is chosen. */
+  /** The first line that costs something, or is of the program at all: where to look before anything is chosen. */
   private firstCost(file: string | undefined): number | undefined {
-    const lines = [...this.costs.keys()].filter((key) => file && key.startsWith(`${file}:`));
+    const known = this.costs.size ? this.costs.keys() : Array.from(this.stableSource, (at) => this.module.keyAt(at));
+    const lines = [...known].filter((key) => file && key?.startsWith(`${file}:`));
     return lines.length ? Math.min(...lines.map((key) => Number(key.split(":").pop()))) : undefined;
   }
 

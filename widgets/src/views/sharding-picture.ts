@@ -1,5 +1,6 @@
 // An array of any rank as blocks: two dimensions span a panel, the others make small multiples, or sliders.
 import { h, menu, type Option, replace, s } from "../lib/dom";
+import { formatCount } from "../lib/format";
 import { clamp, rove } from "../lib/keyboard";
 import { seriesColour } from "../lib/theme";
 import type { ViewContext } from "../lib/view";
@@ -86,7 +87,7 @@ export class ShardPicture {
 
   private drawMenus(leaf: Leaf): void {
     if (leaf.shape.length < 3) return replace(this.menus);
-    const options = leaf.shape.map((size, d): Option<number> => [d, `dimension ${d} (${size})`]);
+    const options = leaf.shape.map((size, d): Option<number> => [d, `dimension ${d} (${formatCount(size)})`]);
     const rows = menu("rows", options, this.row ?? 0, (d) => {
       this.row = d;
       this.arrange();
@@ -98,7 +99,7 @@ export class ShardPicture {
     const sliders = this.multiples
       ? []
       : this.cutOthers.map((d) => {
-          const label = `slice of dimension ${d} (${leaf.shape[d]})`;
+          const label = `slice of dimension ${d} (${formatCount(leaf.shape[d])})`;
           const input = h("input", {
             type: "range",
             min: 0,

@@ -2,7 +2,7 @@
 
 import { facts } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
-import { formatBytes, formatSeconds, plural } from "../lib/format";
+import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
 import { takeAlong } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
@@ -129,7 +129,7 @@ export class Trial {
         ),
       );
       choose.dataset.dimension = String(d);
-      return h("label", {}, `dimension ${d} (${size})`, choose);
+      return h("label", {}, `dimension ${d} (${formatCount(size)})`, choose);
     });
     const focused = (document.activeElement as HTMLElement | null)?.dataset?.dimension;
     const inside = this.menus.contains(document.activeElement);

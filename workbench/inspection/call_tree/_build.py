@@ -227,7 +227,7 @@ def _operation(node: _Node, item: Item) -> None:
         lambda: _Node("operation", item.operation, node.file, node.line, None, item.pass_name, scope=node.scope),
     )
     leaf.own.add(item.amounts)
-    leaf.split = leaf.split or item.share < 1.0
+    leaf.split = leaf.split or 0.0 < item.share < 1.0
     leaf.at_least = leaf.at_least or item.at_least
     if item.instruction:
         leaf.instructions[item.instruction] = leaf.instructions.get(item.instruction, 0.0) + item.share

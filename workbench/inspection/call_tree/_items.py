@@ -79,7 +79,7 @@ class Item:
     operation: str
     amounts: Amounts
     instruction: str = ""
-    share: float = 1.0  # of the instruction
+    share: float = 1.0  # of the instruction's work; 0 for memory that it holds
     at_least: bool = False
     inferred: bool = False  # the place is that of what reads or makes the value
     taken: int = 0  # how many of the scopes are nodes already

@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from workbench.inspection.call_tree import (
     Amounts,
@@ -84,11 +84,12 @@ class CallTreeReader:
         items = list(self._items())
         if any(item.at_least for item in items):
             notes.append("a loop whose length is not known before it runs is counted as one turn")
-        if any(item.share < 1 for item in items):
+        if any(0 < item.share < 1 for item in items):
             notes.append("fused instructions and combined collectives are split over the lines of their parts")
         return build_tree(items, name=self._name, made_from="compiled", notes=tuple(notes))
 
     def _items(self) -> Iterator[Item]:
+        working: set[str] = set()
         for computation in self._hlo.computations.values():
             inner = computation.name in self._runs.fused or computation.name in self._runs.regions
             times = self._times(computation.name)
@@ -99,9 +100,11 @@ class CallTreeReader:
                 elif (
                     not inner and instruction.opcode not in _SILENT and (times or instruction.name in self._collectives)
                 ):
-                    yield from self._work(instruction, times)
+                    for item in self._work(instruction, times):
+                        working.add(item.instruction)
+                        yield item
         for held in self._held:
-            yield self._alive(held)
+            yield self._alive(held, working)
 
     def _work(self, instruction: Instruction, times: float) -> Iterator[Item]:
         if instruction.name in self._collectives:
@@ -194,7 +197,7 @@ class CallTreeReader:
     def _made(self, maker: Instruction, taker: Instruction | None) -> Instruction:
         return maker if taker is None or self._places.is_own(maker) or self._places.place(taker) is None else taker
 
-    def _alive(self, held: Held) -> Item:
+    def _alive(self, held: Held, working: Set[str]) -> Item:
         instruction = held.instruction
         amounts = Amounts(peak_bytes=held.size_bytes)
         if instruction is None:
@@ -203,7 +206,9 @@ class CallTreeReader:
             number = int(instruction.arguments)
             known = self._arguments[number] if self._arguments else _plain(instruction.op_name)
             return self._item(instruction, amounts, operation=f"argument {known}".rstrip())
-        return self._item(instruction, amounts)
+        known = self._collectives.get(instruction.name)
+        share = 0.0 if instruction.name in working else 1.0  # what works shares its seconds among its work alone
+        return self._item(instruction, amounts, operation="" if known is None else known.kind, share=share)
 
     def _item(
         self, instruction: Instruction, amounts: Amounts, *, operation: str = "", of: str = "", share: float = 1.0

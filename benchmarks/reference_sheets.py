@@ -1,0 +1,219 @@
+"""Pictures of every view on seven programs, dark at 1440 × 900 and light at 1000 × 700, to be looked at one by one.
+
+Run `python -m benchmarks.reference_sheets FOLDER [PROGRAM...]`; without names, all programs. A measured part needs a
+run, so that federated averaging also has a time line, a simulated round and a list of overlaid runs. It needs Chromium
+or Chrome.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
+
+import screenshots
+import workbench_widgets
+from chromium import open_browser
+from playwright.sync_api import Browser
+
+import workbench as wb
+from workbench import measurement
+
+RECORDED = Path(__file__).parents[1] / "tests" / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
+LOOKS = {"dark": (1440, 900), "light": (1000, 700)}
+Shown = workbench_widgets.WorkbenchWidget
+
+
+def train_mlp(params, batches):
+    """Local steps of a two-layer perceptron; returns the update."""
+
+    def loss(params, x):
+        return jnp.mean((jax.nn.relu(x @ params["in"]) @ params["out"] - 1.0) ** 2)
+
+    def step(local, x):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, local, jax.grad(loss)(local, x)), None
+
+    after, _ = jax.lax.scan(step, params, batches)
+    return jax.tree.map(jnp.subtract, after, params)
+
+
+def mlp(width: int) -> dict[str, jax.Array]:
+    draw = np.random.default_rng(0)
+    shapes = {"in": (16, width), "out": (width, 4)}
+    return {name: jnp.asarray(draw.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+
+
+def fedavg() -> Shown:
+    """64 clients on four by two devices, with a measured run and a simulated round."""
+    mesh = wb.make_mesh(clients=4, model=2)
+
+    @wb.program(clients=64)
+    def fedavg_round(params, data):
+        update = wb.map_fn(train_mlp, (wb.broadcast(params), data))
+        return jax.tree.map(jnp.add, params, wb.reduce_mean(update))
+
+    data = jnp.asarray(np.random.default_rng(1).normal(size=(64, 5, 8, 16)), jnp.float32)
+    with jax.set_mesh(mesh):
+        record = wb.inspect(fedavg_round, chip="v5e")(mlp(32), data)
+        run = wb.measure(fedavg_round, rounds=3)(mlp(32), data)
+        speed = np.random.default_rng(2).lognormal(np.log(1e9), 0.5, 64)
+        profiles = measurement.ClientProfiles(
+            flops_per_second=speed, down_bytes_per_second=2e9, up_bytes_per_second=2e9
+        )
+        assert record.cost is not None
+        flops = np.array([each.flops for each in record.cost.clients])
+        sent = record.plan.stages[0].moved_bytes / 64
+        late = measurement.simulate_round(profiles, flops, sent, sent)
+        return wb.explore(fedavg_round, chip="v5e", timeline=late, run=run)(mlp(32), data)
+
+
+def nested() -> Shown:
+    """8 pods of 32 clients, and the gradient through the round."""
+    mesh = wb.make_mesh(clients=4, model=2)
+
+    @wb.program(placements={"pods": 8, "clients": 32})
+    def pod_round(params, data):
+        def in_pod(params, rows):
+            update = wb.map_fn(train_mlp, (wb.broadcast(params, to="clients"), rows), over="clients")
+            return wb.reduce_mean(update, over="clients")
+
+        update = wb.reduce_mean(wb.map_fn(in_pod, (wb.broadcast(params, to="pods"), data), over="pods"), over="pods")
+        return jax.tree.map(jnp.add, params, update)
+
+    def after_round(params, data):
+        return sum(leaf.sum() for leaf in jax.tree.leaves(pod_round(params, data)))
+
+    data = jnp.ones((8, 32, 2, 8, 16))
+    with jax.set_mesh(mesh):
+        gradient = wb.inspect(jax.grad(after_round), chip="v5e")(mlp(32), data)
+        return wb.explore(pod_round, chip="v5e", gradient=gradient)(mlp(32), data)
+
+
+def transformer() -> Shown:
+    """A train step of a Flax NNX transformer on 8 devices."""
+    return workbench_widgets.Explorer(screenshots.inspect_transformer())
+
+
+def many_clients() -> Shown:
+    """4,096 clients with very different numbers of examples."""
+    mesh = wb.make_mesh(clients=8)
+
+    @wb.program(clients=4096)
+    def wide_round(params, data):
+        update = wb.map_fn(train_mlp, (wb.broadcast(params), data))
+        return jax.tree.map(jnp.add, params, wb.reduce_mean(update))
+
+    examples = np.random.default_rng(3).lognormal(2.5, 1.0, 4096).astype(int) + 1
+    with jax.set_mesh(mesh):
+        data = jax.ShapeDtypeStruct((4096, 2, 8, 16), jnp.float32)
+        params = jax.eval_shape(lambda: mlp(32))
+        return wb.explore(wide_round, chip="v5e", examples_per_client=examples.tolist())(params, data)
+
+
+def large_mesh() -> Shown:
+    """1,120 by 8 devices that are not attached."""
+    mesh = jax.sharding.AbstractMesh((1120, 8), ("clients", "model"))
+
+    @wb.program(clients=8960)
+    def pod_round(params, data):
+        update = wb.map_fn(train_mlp, (wb.broadcast(params), data))
+        return jax.tree.map(jnp.add, params, wb.reduce_mean(update))
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        data = jax.ShapeDtypeStruct((8960, 2, 8, 16), jnp.float32)
+        params = jax.eval_shape(lambda: mlp(64))
+        return wb.explore(pod_round, chip="v5e")(params, data)
+
+
+def many_instructions() -> Shown:
+    """A round of a transformer whose 24 layers are unrolled: about 12,000 instructions."""
+    layers, width = 24, 64
+    shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
+
+    def layer(x, w):
+        q, k, v = jnp.split(x @ w["qkv"], 3, axis=-1)
+        x = x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k)) @ v @ w["out"]
+        return x + jax.nn.gelu(x @ w["up"]) @ w["down"]
+
+    def loss_of(params, tokens):
+        x = params["embed"][tokens[:, :-1]]
+        for w in params["layers"]:
+            x = layer(x, w)
+        logits = jax.nn.log_softmax(x @ params["embed"].T)
+        return -jnp.take_along_axis(logits, tokens[:, 1:, None], -1).mean()
+
+    @wb.program(clients=64)
+    def transformer_round(params, data):
+        def train(local, tokens):
+            def step(local, batch):
+                return jax.tree.map(lambda p, g: p - 0.1 * g, local, jax.grad(loss_of)(local, batch)), None
+
+            return jax.tree.map(jnp.subtract, jax.lax.scan(step, local, tokens)[0], local)
+
+        change = wb.map_fn(train, (wb.broadcast(params), data))
+        return jax.tree.map(jnp.add, params, wb.reduce_mean(change))
+
+    def array(*shape, dtype=jnp.float32):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    params = {
+        "embed": array(64, width),
+        "layers": [{name: array(*shape) for name, shape in shapes.items()} for _ in range(layers)],
+    }
+    with jax.set_mesh(wb.make_mesh(clients=4, model=2)):
+        return wb.explore(transformer_round, chip="v5e")(params, array(64, 2, 2, 33, dtype=jnp.int32))
+
+
+def recorded() -> Shown:
+    """A profile of four TPU v6e chips."""
+    return workbench_widgets.ProfileView(wb.open_profile(RECORDED))
+
+
+PROGRAMS: dict[str, Callable[[], Shown]] = {
+    made.__name__.replace("_", "-"): made
+    for made in (fedavg, nested, transformer, many_clients, large_mesh, many_instructions, recorded)
+}
+
+
+def take(browser: Browser, page_file: Path, name: str, folder: Path) -> None:
+    """One picture per tab and look."""
+    for look, (width, height) in LOOKS.items():
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=look)
+        page.goto(page_file.as_uri())
+        page.wait_for_selector("section.wb")
+        for tab in page.get_by_role("tab").all():
+            tab.click()
+            page.mouse.move(0, 0)
+            page.wait_for_timeout(1200)
+            place = folder / f"{name}-{(tab.text_content() or 'view').strip().lower().replace(' ', '-')}-{look}.png"
+            page.screenshot(path=place)
+            print(place, flush=True)
+        page.close()
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Makes the pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wb.simulate_devices(8)
+    with tempfile.TemporaryDirectory() as place:
+        files = {name: Path(place) / f"{name}.html" for name in names}
+        for name, file in files.items():
+            PROGRAMS[name]().to_html(file)
+        with open_browser() as browser:
+            for name, file in files.items():
+                take(browser, file, name, folder)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)}")
+    arguments = parser.parse_args()
+    main(arguments.folder, arguments.programs or list(PROGRAMS))

@@ -1,0 +1,44 @@
+// Widths of a table's columns in the place that there is.
+
+const LEAST_NAME = 190;
+const LETTER = 7; // pixels of a letter of a header, at most
+const PADDING = 14;
+const LONGEST = { flops: 11, bytes: 9, seconds: 8 } as const; // letters: "-1.14 GFLOP"
+
+export interface WantedColumn {
+  /** A CSS width with one length in pixels: "104px", "minmax(140px, 1fr)". */
+  width: string;
+  /** What it can be narrowed to, in pixels. */
+  least: number;
+}
+
+const pixels = (width: string): number => Number.parseFloat(/[\d.]+(?=px)/.exec(width)?.[0] ?? "100");
+
+/** The width of a column of numbers of a unit, below a header that wraps between its words: no number is cut. */
+export function leastOfNumbers(title: string, unit: string | undefined): number {
+  const longest = LONGEST[unit as keyof typeof LONGEST] ?? 8;
+  return PADDING + LETTER * Math.max(longest, ...title.split(" ").map((word) => word.length));
+}
+
+/** The grid's columns, the name first; all are narrowed by the same share of what they can spare. */
+export function fitColumns(
+  name: number,
+  wanted: readonly WantedColumn[],
+  available: number,
+): { columns: string; least: number } {
+  const all = [
+    { width: name, least: Math.min(name, LEAST_NAME) },
+    ...wanted.map(({ width, least }) => ({ width: pixels(width), least: Math.min(pixels(width), least) })),
+  ];
+  const full = all.reduce((sum, { width }) => sum + width, 0);
+  const tight = all.reduce((sum, { least }) => sum + least, 0);
+  const room = available > 0 ? available : full; // not laid out yet
+  const spare = full > tight ? Math.min(1, Math.max(0, (room - tight) / (full - tight))) : 1;
+  const fitted = all.map(({ width, least }) => Math.floor(least + spare * (width - least)));
+  const [first, ...rest] = fitted;
+  const columns = rest.map((size, i) => wanted[i].width.replace(/[\d.]+px/, `${size}px`));
+  return {
+    columns: [`minmax(${first}px, 1fr)`, ...columns].join(" "),
+    least: fitted.reduce((sum, each) => sum + each, 0),
+  };
+}
