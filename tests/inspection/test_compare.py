@@ -77,7 +77,7 @@ def test_a_program_does_not_differ_from_itself():
 def test_stages_are_added_removed_and_changed():
     comparison = compare(program(BROADCAST, TRAIN), program(TRAIN.replace(flops_per_client=200.0), MEAN))
     assert {name: status for name, (_, status) in rows(comparison, "stages").items()} == {
-        "broadcast broadcast": "removed",
+        "broadcast": "removed",
         "clients train": "changed",
         "reduce reduce_mean": "added",
     }

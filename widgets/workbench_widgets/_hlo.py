@@ -141,7 +141,7 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
     """What is said of a collective."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
-        ["devices", f"{count_text(each.groups)} groups of {count_text(each.group_size)}"],
+        ["devices", f"{count_text(each.groups)} group{'s' * (each.groups != 1)} of {count_text(each.group_size)}"],
         ["payload", f"{bytes_text(each.payload_bytes)} per device"],
         ["wire", f"{bytes_text(each.wire_bytes)} sent by one device"],
         ["executions", "unknown" if each.executions is None else count_text(each.executions)],

@@ -1,6 +1,6 @@
 // Any number of clients as a heat map, as bars or as a table; sorted, filtered, some of them pinned, one opened.
 import { type Block, showDetails } from "../lib/details";
-import { button, h, menu, type Option, replace } from "../lib/dom";
+import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { floats } from "../lib/model";
@@ -387,25 +387,23 @@ class ClientsPane {
       kind: "clients",
       subtitle: "all of them",
       blocks,
-      extra: [this.howToMeasure()],
+      extra: this.howToMeasure(),
     });
   }
 
   /** Who is slow cannot be known before a round was measured; how to do that can. */
-  private howToMeasure(): HTMLElement | null {
+  private howToMeasure(): Child[] {
     const { measuring } = this.clients;
-    if (!measuring || !this.context.hasKernel || this.columns.some(({ kind }) => MEASURED.has(kind))) return null;
+    if (!measuring || !this.context.hasKernel || this.columns.some(({ kind }) => MEASURED.has(kind))) return [];
     const insert = () => {
       if (!this.context.insertCell(measuring)) copyText(measuring, null, () => this.context.say(COPIED));
     };
-    return h(
-      "div",
-      {},
+    return [
       h("h4", {}, "Who is slow?"),
-      h("p", { class: "wb-note" }, "No round was measured yet. This cell times every client and shows them here:"),
+      h("p", { class: "wb-note" }, "No round was measured yet. This cell times every client and shows them:"),
       h("pre", { class: "wb-code", tabindex: 0 }, measuring),
       button("Insert as cell", insert),
-    );
+    ];
   }
 
   /** The metrics of a run become columns of their own: those of the last round, or of the one that is looked back at. */
