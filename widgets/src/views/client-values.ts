@@ -90,6 +90,7 @@ export class ClientValues {
     );
     this.place.hidden = false;
     replace(this.place, h("h4", {}, title), busy);
+    this.reveal();
     const began = performance.now();
     let phase = "Evaluating the program, this client operation by operation";
     const tell = () => {
@@ -114,6 +115,12 @@ export class ClientValues {
         () => this.stop === stop && this.close(),
       )
       .finally(() => clearInterval(clock));
+  }
+
+  /** Scrolls the details alone: the notebook stays where it is. */
+  private reveal(): void {
+    const detail = this.place.closest(".wb-detail");
+    if (detail) detail.scrollTop += this.place.getBoundingClientRect().top - detail.getBoundingClientRect().top - 8;
   }
 
   private show(title: string, value: { html: string; text: string }): void {
@@ -141,8 +148,7 @@ export class ClientValues {
       text,
     );
     this.opened(true);
-    const detail = this.place.closest(".wb-detail"); // scrolled alone: the notebook stays where it is
-    if (detail) detail.scrollTop += this.place.getBoundingClientRect().top - detail.getBoundingClientRect().top - 8;
+    this.reveal();
     this.context.say(`${title} are shown.`);
   }
 }

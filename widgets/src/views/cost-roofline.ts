@@ -6,7 +6,7 @@ import { rooflinePicture } from "../lib/roofline-picture";
 import type { ViewContext } from "../lib/view";
 import type { LinesRoofline } from "./cost-data";
 
-const FRAME = { width: 540, height: 300, left: 82, bottom: 38 };
+const FRAME = { width: 400, height: 240, left: 82, bottom: 34 };
 
 /** The dots in the order of the lines. */
 export const lineDots = ({ dots }: Pick<LinesRoofline, "dots">): Dot[] =>
