@@ -138,7 +138,8 @@ class WhatIf {
   private settle(): void {
     const made = this.scaling;
     this.inputs = {};
-    this.chip = "";
+    const assumed = made.chip_now ? undefined : this.base.lines?.chip.name; // as in the view below
+    this.chip = assumed && made.chips.includes(assumed) ? assumed : "";
     const chunk = (value: number | string) =>
       typeof value === "number" ? formatCount(value) : `${value}: ${made.at_once_now}`;
     replace(
