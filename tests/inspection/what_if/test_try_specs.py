@@ -187,3 +187,13 @@ def test_what_explicit_axes_refuse_is_said_in_the_words_of_jax():
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     with pytest.raises(InspectionError, match=r"was given x: P\(a, None\), y: P\(None, a\).*ShardingTypeError"):
         try_specs(lambda x, y: x + y, specs={"x": P("a"), "y": P(None, "a")}, mesh=mesh)(x, x)
+
+
+def test_a_program_with_random_keys_can_be_tried(mesh):
+    def noisy(w, x, key):
+        return x @ w + jax.random.normal(key, (8, 32))
+
+    x = jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("clients")))
+    arguments = jnp.ones((16, 32)), x, jax.random.key(0)
+    planned = try_specs(noisy, specs={"w": P(None, "model")}, mesh=mesh, compiled=False)(*arguments)
+    assert planned.after.inputs.leaves[0].bytes_per_device == 16 * 16 * 4

@@ -78,7 +78,12 @@ class Leaves:
 
     def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
         """The arguments as shapes with the shardings `found` for them; as they are where none is known."""
-        known = {index: spec for index, spec in enumerate(found) if spec is not None}
+        # In the compiled program random keys have dimensions of their own behind those of the array.
+        known = {
+            index: spec[: len(jax.numpy.shape(leaf))]
+            for index, (spec, leaf) in enumerate(zip(found, self.values, strict=True))
+            if spec is not None
+        }
         return self.replaced(known, mesh)
 
     def _find(self, name: str) -> list[int]:
