@@ -29,6 +29,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebooks are executed and checked by the test suite, which stores their outputs
 nb_merge_streams = True
+nb_ipywidgets_js = {}  # pages show pictures of the widgets, so no script is fetched for them
 suppress_warnings = ["mystnb.unknown_mime_type"]  # live widgets have a static picture next to them
 
 autosummary_generate = True
