@@ -1,11 +1,14 @@
 """The public questions of notebook 19: each program gets the right finding first, and its fix none of that rule."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench.advice import with_written_gathers
 
 
 def auto(shape, names):
@@ -65,9 +68,12 @@ def test_normal_numbers_of_the_generator_of_2024_are_found(line):
 
 
 def test_roll_by_an_array_is_advised_to_make_the_shift_static(line):
-    found = findings(lambda x, s: jnp.roll(x, s), given(line, ["data"], 4096), jax.ShapeDtypeStruct((), "int32"))
+    arguments = given(line, ["data"], 4096), jax.ShapeDtypeStruct((), "int32")
+    found = findings(lambda x, s: jnp.roll(x, s), *arguments, verify=True)
     assert [each.rule for each in found] == ["shift known only when it runs"]
     assert "static" in found[0].change
+    assert found[0].is_verified
+    assert found[0].gain.after == 4  # bytes: one number to the neighbour
 
 
 def test_roll_by_a_number_is_no_finding(line):
@@ -76,9 +82,11 @@ def test_roll_by_a_number_is_no_finding(line):
 
 @pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="the partitioner of this JAX splits it")
 def test_vmapped_fft_is_advised_to_use_shard_map(line):
-    found = findings(jax.vmap(jnp.fft.fft), given(line, ["data"], 16, 1024))
+    found = findings(jax.vmap(jnp.fft.fft), given(line, ["data"], 16, 1024), verify=True)
     assert [each.rule for each in found] == ["operation that is not split"]
     assert "shard_map" in found[0].change
+    assert found[0].is_verified
+    assert found[0].gain.after == 0
 
 
 def test_fft_inside_of_shard_map_is_no_finding(line):
@@ -86,8 +94,8 @@ def test_fft_inside_of_shard_map_is_no_finding(line):
     assert findings(own, given(line, ["data"], 16, 1024)) == ()
 
 
-def layers(mesh, block):
-    """The gradient of four layers, whose activations are sharded by columns."""
+def four_layers(mesh, block):
+    """The gradient of four layers, whose activations are sharded by columns, and its arguments."""
 
     def loss(weights, x):
         for up, down in weights:
@@ -95,19 +103,38 @@ def layers(mesh, block):
         return (x**2).sum()
 
     weights = [(given(mesh, [None, "data"], 256, 1024), given(mesh, ["data"], 1024, 256))] * 4
-    return findings(jax.grad(loss), weights, given(mesh, [None, "data"], 512, 256))
+    return jax.grad(loss), weights, given(mesh, [None, "data"], 512, 256)
+
+
+def layers(mesh, block):
+    return findings(*four_layers(mesh, block))
 
 
 def kept_nothing(block):
     return jax.checkpoint(block, policy=jax.checkpoint_policies.nothing_saveable)
 
 
-def test_inserted_gathers_that_a_checkpoint_keeps_are_advised_to_be_written(line):
-    def products(x, up, down):
-        whole = jax.lax.with_sharding_constraint(x, NamedSharding(line, P()))
-        return jax.lax.with_sharding_constraint(jnp.tanh(whole @ up) @ down, NamedSharding(line, P(None, "data")))
+def inserted(mesh):
+    """A layer whose gather the compiler inserts."""
 
-    found = layers(line, kept_nothing(products))[0]
+    def products(x, up, down):
+        whole = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P()))
+        return jax.lax.with_sharding_constraint(jnp.tanh(whole @ up) @ down, NamedSharding(mesh, P(None, "data")))
+
+    return kept_nothing(products)
+
+
+def test_inserted_gathers_are_written_into_the_recomputation_alone(line):
+    closed = jax.make_jaxpr(four_layers(line, inserted(line))[0])(*four_layers(line, inserted(line))[1:])
+    source = inspect.getsourcelines(inserted)[1] + 4
+    changed, count = with_written_gathers(closed, [(__file__, source)], line, {(512, 256): ((), ("data",))})
+    assert count == 4  # one for each layer: those of the forward pass stay
+    assert str(closed).count("all_gather") == 0
+    assert str(changed).count("all_gather[") == 4
+
+
+def test_inserted_gathers_that_a_checkpoint_keeps_are_advised_to_be_written(line):
+    found = layers(line, inserted(line))[0]
     assert found.rule == "gather before the checkpoint"
     assert found.what.startswith("3 gathered copies")  # of four layers, one is gathered again
     assert found.sources[0].function.endswith("products")

@@ -2,6 +2,7 @@
 
 from workbench.advice._advise import RULES as RULES, advise_record as advise_record
 from workbench.advice._narrow import narrowed as narrowed
+from workbench.advice._rewrite import with_written_gathers as with_written_gathers
 from workbench.advice._verify import (
     chunk_of as chunk_of,
     planner_of as planner_of,
@@ -23,4 +24,5 @@ __all__ = [
     "recompiler",
     "suggest_mesh",
     "suggest_shardings",
+    "with_written_gathers",
 ]

@@ -26,7 +26,7 @@ from workbench.advice._partitioning import (
     unsplit_operation,
 )
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
-from workbench.advice._specs import costly_constraint, misplaced_spec
+from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
 from workbench.advice._verify import Recompile, count_traces, is_gradient, verified, wrapper_of
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     misplaced_spec,
     costly_constraint,
     large_replicated,
+    partly_sharded,
     unused_axis,
     unbalanced_clients,
     empty_slots,

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from workbench.advice._module import Compiled, dtype_of, sent
-from workbench.advice._sharding import spec_text
+from workbench.advice._module import Compiled, dtype_of, estimated, sent
 from workbench.advice.search import promoted_sums
-from workbench.records import CollectiveRecord, FindingRecord, GainRecord, InstructionRecord
-from workbench.render import bytes_text
+from workbench.records import CollectiveRecord, FindingRecord, InstructionRecord
+from workbench.render import bytes_text, spec_code
 
 _HALVED = {"bf16", "f16"}
 _REARRANGED = {"bitcast", "copy", "reshape", "transpose"}
@@ -46,15 +45,15 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
             why=f"It is sharded over {' and '.join(each.axes)}, and so is what it is combined with, on another "
             "dimension: one of them has to be gathered.",
-            change=f"Keep it whole, as {spec_text(kept)}: no gather, for {more} "
-            "more on each device. Or shard it over an axis that the other operand does not use.",
-            code=f"# sharding of {leaf.path}\nNamedSharding(mesh, {spec_text(kept)})",
+            change=f"Keep it whole along this dimension, as `{spec_code(kept)}`: nothing is gathered, and each device "
+            f"holds {more} more. Or shard it over an axis that the other operand does not use.",
+            specs={leaf.path: kept},
             evidence=evidence_of(each),
             weight=0.5 * share(program, saved),  # memory is paid for it
             instructions=(each.name, users[0].name),
             leaves=(leaf.path,),
             sources=each.sources,
-            gain=GainRecord(quantity="bytes sent", before=saved, after=0.0, verified=False, how="without this gather"),
+            gain=estimated("bytes sent", saved, 0.0, "without this gather"),
         )
 
 
@@ -79,12 +78,11 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
             weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before what it makes
             instructions=(each.name,),
             sources=each.sources,
-            gain=GainRecord(
-                quantity="bytes sent",
-                before=before,
-                after=before / times,
-                verified=False,
-                how="the loop is inside the program, so the change could not be applied from outside",
+            gain=estimated(
+                "bytes sent",
+                before,
+                before / times,
+                "the loop is inside the program, so the change could not be applied from outside",
             ),
         )
 
@@ -115,13 +113,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before / 2),
             instructions=(each.name, *(o.name for o in widened)),
             sources=each.sources,
-            gain=GainRecord(
-                quantity="bytes sent",
-                before=before,
-                after=before / 2,
-                verified=False,
-                how="half the bytes per element",
-            ),
+            gain=estimated("bytes sent", before, before / 2, "half the bytes per element"),
         )
 
 
@@ -143,9 +135,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),
             instructions=(each.name, *(u.name for u in sliced)),
             sources=each.sources,
-            gain=GainRecord(
-                quantity="bytes sent", before=before, after=before / 2, verified=False, how="ring formulas of both"
-            ),
+            gain=estimated("bytes sent", before, before / 2, "ring formulas of both"),
         )
 
 
@@ -170,9 +160,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, before - after),
             instructions=(each.name, *(u.name for u in sliced)),
             sources=each.sources,
-            gain=GainRecord(
-                quantity="bytes sent", before=before, after=after, verified=False, how="ring formulas of both"
-            ),
+            gain=estimated("bytes sent", before, after, "ring formulas of both"),
         )
 
 
@@ -232,9 +220,10 @@ def _name(each: CollectiveRecord) -> str:
 def evidence_of(each: CollectiveRecord) -> tuple[str, ...]:
     """A collective with its axes, executions and bytes, and the lines that it comes from."""
     lines = [f"{source.function} line {source.line}" for source in each.sources[:3]]
-    times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
+    count = "an unknown number of executions" if each.executions is None else f"{each.executions:,.0f} executions"
+    times = "1 execution" if each.executions == 1 else count
     return (
-        f"{each.name}: {each.kind} over {'+'.join(each.axes) or 'unknown axes'}, {times} executions, "
+        f"{each.name}: {each.kind} over {'+'.join(each.axes) or 'unknown axes'}, {times}, "
         f"one device sends {bytes_text(sent(each))}",
         *lines,
     )

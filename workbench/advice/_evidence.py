@@ -3,8 +3,10 @@
 import re
 
 from workbench.advice._module import Compiled, sent
+from workbench.advice.search import pattern_of
 from workbench.cost import collective_seconds
 from workbench.records import CallNodeRecord, FindingRecord, ProgramRecord
+from workbench.render import placement_code
 
 _MOST_NODES = 8
 
@@ -43,7 +45,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
         size_bytes=size,
         axes=axes,
         seconds=seconds,
-        code=_with_imports(finding.code),
+        code=finding.code or _placement(finding, program.record),
     )
 
 
@@ -66,15 +68,16 @@ def _with_users_names(finding: FindingRecord, record: ProgramRecord) -> FindingR
         change=named(finding.change),
         code=named(finding.code),
         evidence=tuple(map(named, finding.evidence)),
+        specs={named(path): spec for path, spec in finding.specs.items()},
     )
 
 
-def _with_imports(code: str) -> str:
-    """Code that a new cell can run: a sharding with its import and a name."""
-    if "NamedSharding(mesh" not in code or "import" in code:
-        return code
-    named = code.replace("\nNamedSharding(", "\nsharding = NamedSharding(")
-    return f"from jax.sharding import NamedSharding, PartitionSpec as P\n\n{named}"
+def _placement(finding: FindingRecord, record: ProgramRecord) -> str:
+    """Code that places the arguments by the specs that are advised; empty where the rule advises none."""
+    if not finding.specs or record.mesh is None:
+        return ""
+    by_pattern = {pattern_of(path): spec for path, spec in finding.specs.items()}
+    return placement_code(by_pattern, record.mesh.axes, others_stay=True)
 
 
 def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from workbench.advice._module import Compiled, sent
+from workbench.advice._module import Compiled, estimated, sent
 from workbench.inspection import link_distances, order_of_jax
-from workbench.records import CollectiveRecord, FindingRecord, GainRecord, MeshRecord
+from workbench.records import CollectiveRecord, FindingRecord, MeshRecord
 from workbench.render import bytes_text
 
 
@@ -93,12 +93,8 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
         weight=min(1.0, 1.0 - then / now),
         instructions=tuple(each.name for each in program.module.collectives if each.axes == axes)[:8],
         axes=axes,
-        gain=GainRecord(
-            quantity="bytes sent x links",
-            before=now,
-            after=then,
-            verified=False,
-            how="counted for the collectives as they are, not compiled for the other order",
+        gain=estimated(
+            "bytes sent x links", now, then, "counted for the collectives as they are, not compiled for the other order"
         ),
     )
 

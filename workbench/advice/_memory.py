@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from workbench.advice._module import Compiled
-from workbench.records import FindingRecord, GainRecord, ShardingRecord
+from workbench.advice._module import Compiled, estimated
+from workbench.records import FindingRecord, ShardingRecord
 from workbench.render import bytes_text
 
 _SMALL = 0.05  # of the peak: less is not worth a finding
@@ -32,24 +32,22 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     if missing < max(_SMALL * memory.peak_bytes, _SMALL_BYTES):
         return
     positions = sorted(_argument_positions(inputs, paths))
-    donated = tuple(positions) if len(positions) != 1 else positions[0]
     name = program.record.name if program.record.name.isidentifier() else "fn"
-    code = f"{program.wrapper}({name}, donate_argnums={donated})" if positions and program.wrapper else ""
+    donating = _donating(program.wrapper, name, positions)
     yield FindingRecord(
         rule="missing donation",
         what=f"{bytes_text(missing)} of arguments could be given to the results, and both are kept.",
         why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
         "donated, so old and new values are in memory together.",
-        change=f"Donate them: `{code}`."
-        if code
-        else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`; Equinox's `filter_jit` "
-        'takes `donate="all"`.',
+        change=f"Donate them: `{donating}`. The caller must not read the old values afterwards."
+        if donating
+        else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
         evidence=(
             f"{len(paths)} arguments match results: {', '.join(paths[:4])}{', …' if len(paths) > 4 else ''}",
             f"aliased now: {bytes_text(memory.alias_bytes or 0)}; peak: {bytes_text(memory.peak_bytes)}",
         ),
         weight=min(1.0, missing / memory.peak_bytes),
-        code=code,
+        code=f"{name} = {donating}" if donating else "",
         leaves=tuple(paths),
         size_bytes=float(missing),
     )
@@ -99,14 +97,16 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         "checkpoint where memory allows.",
         evidence=(f"{again:,.0f} of {total:,.0f} FLOPs compute values again",),
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
-        gain=GainRecord(
-            quantity="FLOPs",
-            before=total,
-            after=total - again,
-            verified=False,
-            how="the checkpoint is inside the program; without it memory grows",
-        ),
+        gain=estimated("FLOPs", total, total - again, "the checkpoint is inside the program; without it memory grows"),
     )
+
+
+def _donating(wrapper: str, name: str, positions: list[int]) -> str:
+    """The function compiled with these arguments donated; Equinox donates all, or all but the first."""
+    if wrapper == "eqx.filter_jit":
+        return f'eqx.filter_jit({name}, donate="{"all" if not positions or 0 in positions else "all-except-first"}")'
+    donated = tuple(positions) if len(positions) != 1 else positions[0]
+    return f"{wrapper}({name}, donate_argnums={donated})" if positions else ""
 
 
 def _is_temporary(program: Compiled, name: str) -> bool:
@@ -120,4 +120,4 @@ def _argument_positions(inputs: ShardingRecord, paths: list[str]) -> set[int]:
         top = leaf.path.partition("]")[0].removeprefix("[") if leaf.path.startswith("[") else None
         if top is not None and top.isdigit():
             tops.setdefault(int(top), []).append(leaf.path in wanted)
-    return {position for position, matched in tops.items() if matched and sum(matched) * 2 > len(matched)}
+    return {position for position, matched in tops.items() if sum(matched) * 2 >= len(matched)}

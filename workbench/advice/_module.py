@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.inspection import explain_program
-from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord, WhyRecord
+from workbench.records import (
+    CollectiveRecord,
+    GainRecord,
+    InstructionRecord,
+    ModuleRecord,
+    ProgramRecord,
+    Quantity,
+    WhyRecord,
+)
 
 if TYPE_CHECKING:
     from workbench.advice.search import SearchProgram
@@ -157,6 +165,11 @@ def sent(collective: CollectiveRecord) -> float:
     """Bytes that one device sends for a collective in one call; an unknown number of executions counts once."""
     each = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
     return each * (1.0 if collective.executions is None else collective.executions)
+
+
+def estimated(quantity: Quantity, before: float, after: float, how: str) -> GainRecord:
+    """A gain that was not compiled."""
+    return GainRecord(quantity=quantity, before=before, after=after, verified=False, how=how)
 
 
 def dtype_of(shape: str) -> str:

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from workbench import _jax_compat
+from workbench.advice._rewrite import Line, Rewriting, converted
 
-Line = tuple[str, int]
 _EXCHANGES = {
     "psum", "psum2", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "all_gather", "all_gather_invariant",
     "all_gather_reduced", "reduce_scatter", "unreduced_psum", "reduce_sum", "reduce_mean", "reduce_max", "reduce_min",
@@ -38,22 +37,11 @@ def narrowed(closed: ClosedJaxpr, lines: Collection[Line] = ()) -> tuple[ClosedJ
         >>> narrowed(total)[1]
         1
     """
-    rewriting = _Rewriting(frozenset(lines))
-    return ClosedJaxpr(rewriting.jaxpr(closed.jaxpr), closed.consts), rewriting.count
+    return _Narrowing(lines).program(closed)
 
 
-class _Rewriting:
-    def __init__(self, lines: frozenset[Line]) -> None:
-        self.lines = lines
-        self.count = 0
-        self._jaxprs: dict[Any, Jaxpr] = {}
-
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        if jaxpr not in self._jaxprs:
-            self._jaxprs[jaxpr] = self._rewritten(jaxpr)
-        return self._jaxprs[jaxpr]
-
-    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+class _Narrowing(Rewriting):
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         users: dict[Any, list[Any]] = {}
         for equation in jaxpr.eqns:
             for v in equation.invars:
@@ -63,7 +51,7 @@ class _Rewriting:
         narrow: dict[Any, Any] = {}  # by float32 variable: the variable with the same values in 16 bits
         made: list[Any] = []
         for old in jaxpr.eqns:
-            equation = _jax_compat.new_equation(old, params={k: self.param(v) for k, v in old.params.items()})
+            equation = self.inside(old)
             name = equation.primitive.name
             if name == "convert_element_type":
                 made.append(_converted(equation, narrow))
@@ -81,10 +69,7 @@ class _Rewriting:
         return jaxpr.replace(eqns=made)
 
     def _is_meant(self, equation: Any) -> bool:
-        if not all(_dtype(v) == jnp.float32 for v in equation.outvars):
-            return False
-        frames = _jax_compat.user_frames(equation.source_info)
-        return not self.lines or any((file, line) in self.lines for file, line, *_ in frames)
+        return all(_dtype(v) == jnp.float32 for v in equation.outvars) and self.is_at_lines(equation)
 
     def _narrowed(self, equation: Any, narrow: dict[Any, Any], users: Sequence[Sequence[Any]]) -> list[Any] | None:
         """The equation on 16 bits and what converts its results; None where neither side of it has 16 bits."""
@@ -105,24 +90,15 @@ class _Rewriting:
                 return None
             else:
                 variable = _jax_compat.new_variable(v, _retyped(v.aval, wanted))
-                before.append(_convert(equation, v, variable))
+                before.append(converted(equation, v, variable))
                 operands.append(variable)
         changed, variables = _with_dtype(equation, operands, wanted)
         if product:
             params = {**changed.params, "preferred_element_type": _dtype(changed.outvars[0])}
             changed = _jax_compat.new_equation(changed, params=params)
         narrow.update(variables)
-        after = [_convert(equation, variables[v], v) for v in equation.outvars]
+        after = [converted(equation, variables[v], v) for v in equation.outvars]
         return [*before, changed, *after]
-
-    def param(self, value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self.jaxpr(value.jaxpr), value.consts)
-        if isinstance(value, Jaxpr):
-            return self.jaxpr(value)
-        if type(value) in (tuple, list):
-            return type(value)(self.param(each) for each in value)
-        return value
 
 
 def _converted(equation: Any, narrow: dict[Any, Any]) -> Any:
@@ -149,19 +125,6 @@ def _with_dtype(equation: Any, operands: Sequence[Any], dtype: Any = None) -> tu
     dtype = dtype or _dtype(operands[0])
     variables = {v: _jax_compat.new_variable(v, _retyped(v.aval, dtype)) for v in equation.outvars}
     return _jax_compat.new_equation(equation, invars=list(operands), outvars=list(variables.values())), variables
-
-
-def _convert(equation: Any, before: Any, after: Any) -> Any:
-    """What converts one variable to the dtype of another, at the place of an equation."""
-    params = {"new_dtype": _dtype(after), "weak_type": False, "sharding": None}
-    return _jax_compat.new_equation(
-        equation,
-        primitive=jax.lax.convert_element_type_p,
-        invars=[before],
-        outvars=[after],
-        params=params,
-        effects=frozenset(),
-    )
 
 
 def _is_known(v: Any, narrow: dict[Any, Any]) -> bool:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator
 
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
-from workbench.advice._module import Compiled, sent
-from workbench.records import CollectiveRecord, FindingRecord, GainRecord, PlannedValueRecord, WhyCollectiveRecord
+from workbench.advice._module import Compiled, estimated, sent
+from workbench.advice._rewrite import RECOMPUTED
+from workbench.records import CollectiveRecord, FindingRecord, PlannedValueRecord, WhyCollectiveRecord
 from workbench.render import bytes_text
-
-_AGAIN = "rematted_computation"  # of the names of operations that a checkpoint computes again
 
 
 def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
@@ -25,9 +24,7 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
             weight=share(program, sent(each)),
             instructions=(each.name,),
             sources=each.sources or (() if why.source is None else (why.source,)),
-            gain=GainRecord(
-                quantity="bytes sent", before=sent(each), after=0.0, verified=False, how="without this exchange"
-            ),
+            gain=estimated("bytes sent", sent(each), 0.0, "without this exchange"),
         )
 
 
@@ -59,7 +56,7 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
         weight=share(program, total),
         instructions=tuple(each.name for each in found),
         sources=next((each.sources for each in found if each.sources), ()),
-        gain=GainRecord(quantity="bytes sent", before=total, after=0.0, verified=False, how="without these exchanges"),
+        gain=estimated("bytes sent", total, 0.0, "without these exchanges"),
     )
 
 
@@ -113,9 +110,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
         instructions=tuple(each.name for _, each in found),
         sources=next((each.sources for _, each in found if each.sources), ()),
         axes=axes,
-        gain=GainRecord(
-            quantity="bytes sent", before=total, after=0.0, verified=False, how="the change is inside the program"
-        ),
+        gain=estimated("bytes sent", total, 0.0, "the change is inside the program"),
     )
 
 
@@ -130,7 +125,7 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         value
         for value in known.values
         if value.operation == "sharding_constraint"
-        and _AGAIN in value.op_name
+        and RECOMPUTED in value.op_name
         and any(_axes(given) - _axes(value) for given in _given(value, values))
     ]
     kept = []
@@ -159,12 +154,11 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         weight=0.5 + 0.5 * min(1.0, total / memory.peak_bytes),
         size_bytes=float(total),
         sources=tuple(dict.fromkeys(each.source for each in kept if each.source is not None)),
-        gain=GainRecord(
-            quantity="peak bytes",
-            before=float(memory.peak_bytes),
-            after=float(max(memory.peak_bytes - total, 0)),
-            verified=False,
-            how="without these copies; the gathers are sent once more in the backward pass",
+        gain=estimated(
+            "peak bytes",
+            float(memory.peak_bytes),
+            float(max(memory.peak_bytes - total, 0)),
+            "without these copies; the gathers are sent once more in the backward pass",
         ),
     )
 

@@ -1,11 +1,12 @@
 """Rules about how arrays lie on the mesh: large replicated ones, axes that nothing uses, uneven shards."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from workbench.advice._module import Compiled
-from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord
-from workbench.render import bytes_text
+from workbench.advice.search import Leaf, group_leaves
+from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord, ProgramRecord
+from workbench.render import bytes_text, spec_code
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective
@@ -23,9 +24,10 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
     total = sum(leaf.bytes_per_device for leaf in record.inputs.leaves)
     memory = program.module.memory
     is_tight = bool(memory.available_bytes) and (memory.peak_bytes or 0) > 0.5 * (memory.available_bytes or 0)
-    for leaf in sorted(record.inputs.leaves, key=lambda each: -each.bytes_per_device)[:3]:
+    for leaves in alike(record)[:3]:
+        leaf, held_bytes = leaves[0], sum(each.bytes_per_device for each in leaves)
         choice = best_spec(leaf, sizes)
-        if leaf.replication <= 1 or choice is None or leaf.bytes_per_device < max(_LARGE * total, _LARGE_BYTES):
+        if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
         is_whole = leaf.bytes_per_device >= leaf.size_bytes
         if not is_whole and not is_tight:  # a batch over `data` belongs to every device of `model`, and so on
@@ -34,21 +36,50 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         held = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"
         yield FindingRecord(
             rule="large replicated array",
-            what=f"`{leaf.path}` ({bytes_text(leaf.size_bytes)}) is held by {leaf.replication} devices {held}.",
+            what=f"{named(leaves)} held by {leaf.replication} devices {held}.",
             why="No spec shards it, and nothing in the program asks for a shard of it."
             if is_whole
             else f"Its spec leaves `{axis}` out, and the program needs more than half of the memory.",
-            change=f"Shard it: `{leaf.path}` as {spec_text(spec)}, over `{axis}`.",
+            change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
             evidence=(
-                f"{leaf.bytes_per_device / total:.0%} of the arguments of one device",
-                f"sharded over {axis} it would be {bytes_text(leaf.bytes_per_device // sizes[axis])}",
+                f"{held_bytes / total:.0%} of the arguments of one device",
+                f"sharded over {axis} it would be {bytes_text(held_bytes // sizes[axis])}",
             ),
-            weight=leaf.bytes_per_device / total,
-            code=f"# sharding of {leaf.path}\nNamedSharding(mesh, {spec_text(spec)})",
-            leaves=(leaf.path,),
+            weight=held_bytes / total,
+            specs={each.path: spec for each in leaves},
+            leaves=tuple(each.path for each in leaves),
             axes=(axis,),
-            size_bytes=float(leaf.bytes_per_device),
+            size_bytes=float(held_bytes),
         )
+
+
+def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
+    """Arguments that share a spec, those with most bytes first: a parameter of all layers, and its optimizer state."""
+    leaves = () if record.inputs is None else record.inputs.leaves
+    values = record.plan.inputs
+    names = [each.name for each in values] if len(values) == len(leaves) else [leaf.path for leaf in leaves]
+    arrays = [Leaf(name, leaf.shape, leaf.dtype, 1) for name, leaf in zip(names, leaves, strict=True)]
+    found: dict[object, list[LeafShardingRecord]] = {}
+    for group in group_leaves(arrays, ()):
+        for at in group.leaves:
+            found.setdefault((group.pattern, group.shape, leaves[at].spec), []).append(leaves[at])
+    return sorted(found.values(), key=lambda leaves: -sum(each.bytes_per_device for each in leaves))
+
+
+def named(leaves: Sequence[LeafShardingRecord]) -> str:
+    """Arguments of one group as the subject of a sentence, with the bytes of all."""
+    size = bytes_text(sum(each.size_bytes for each in leaves))
+    if len(leaves) == 1:
+        return f"`{leaves[0].path}` ({size}) is"
+    return f"`{leaves[0].path}` and {len(leaves) - 1} more of its kind ({size} together) are"
+
+
+def all_of(leaves: Sequence[LeafShardingRecord]) -> str:
+    """The arguments of one group, the first few by name."""
+    shown = [f"`{each.path}`" for each in leaves[:3]]
+    if len(leaves) > 3:
+        return f"{', '.join(shown)} and {len(leaves) - 3} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
@@ -84,9 +115,15 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     if padding <= _PADDED and waiting <= _WAITED and apart <= _WAITED:
         return
     sizes = sorted(each.examples for each in cost.clients if each.examples is not None)
-    listed = f"from {sizes[0]:,} to {sizes[-1]:,} examples, {sizes[len(sizes) // 2]:,} in the middle" if sizes else ""
+    listed = f": from {sizes[0]:,} to {sizes[-1]:,} examples, {sizes[len(sizes) // 2]:,} in the middle" if sizes else ""
     count = next((stage.clients for stage in program.record.plan.walk() if stage.kind == "clients"), 0)
     shares = [padding, waiting / (1 + waiting), apart / (1 + apart)]
+    worst = 0 if padding > max(shares) - 0.01 else shares.index(max(shares))
+    costs = [
+        f"{padding:.0%} of the clients' work is padding",
+        f"Clients that run together take {waiting:.0%} longer than their mean work",
+        f"The slowest device takes {apart:.0%} longer than the mean of all",
+    ]
     changes = [
         "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
         "padded to the size of the largest.",
@@ -96,16 +133,13 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     ]
     yield FindingRecord(
         rule="unbalanced clients",
-        what=f"{padding:.0%} of the clients' work is padding, since they differ in size"
-        + (f": {listed}." if listed else "."),
+        what=f"{costs[worst]}, since clients differ in size{listed}.",
         why="Arrays hold as many examples for every client as for the largest. Clients of one device and chunk run in "
         "lockstep, and all devices wait for the slowest before they reduce.",
-        change=changes[shares.index(max(shares))],
+        change=changes[worst],
         evidence=(
             f"{count} clients",
-            f"padding: {padding:.0%} of the computed examples",
-            f"clients that run together take {waiting:.0%} longer than their mean work",
-            f"the slowest device takes {apart:.0%} longer than the mean of all",
+            *costs,
         ),
         weight=min(1.0, max(shares)),
         axes=tuple(axis for each in program.record.plan.placements for axis in each.mesh_axes),
@@ -162,7 +196,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
             why=f"Every device holds {-(-n // count)} entries, filled up with padding where there are fewer.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
             "another dimension.",
-            evidence=(f"{value.name}: {spec_text(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
+            evidence=(f"{value.name}: {spec_code(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
             weight=waste,
             sources=() if value.source is None else (value.source,),
             axes=tuple(axes),
@@ -180,12 +214,3 @@ def best_spec(leaf: LeafShardingRecord, sizes: dict[str, int]) -> tuple[str, tup
             whole[chosen] = (axis,)
             return axis, tuple(tuple(axes) for axes in whole)
     return None
-
-
-def spec_text(spec: tuple[tuple[str, ...], ...]) -> str:
-    """A spec as it is written: `P(None, "model")`."""
-    entries = [
-        "None" if not axes else f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{a}"' for a in axes) + ")"
-        for axes in spec
-    ]
-    return f"P({', '.join(entries)})"

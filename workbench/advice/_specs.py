@@ -4,16 +4,18 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from workbench.advice._module import Compiled
+from workbench.advice._module import Compiled, estimated
+from workbench.advice._sharding import all_of, best_spec, named
 from workbench.advice.search import Priced, SearchProgram
 from workbench.errors import WorkbenchError
-from workbench.records import FindingRecord, GainRecord, SourceLine
+from workbench.records import FindingRecord, SourceLine
 from workbench.render import bytes_text, spec_code
 
 _LESS = 0.9  # of the bytes sent: a change that saves less is no finding
 _SMALL_BYTES = 1 << 12
 _SAME_WORK = 1.05  # of the FLOPs of one device
 _TRIED = 12  # arguments, the largest first
+_LARGE, _LARGE_BYTES = 0.1, 1 << 16  # of the arguments of one device: smaller ones are not worth a change
 
 
 def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
@@ -43,19 +45,60 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
         leaves = tuple(planner.leaves[i].name for i in group.leaves)
         yield FindingRecord(
             rule="spec on another dimension",
-            what=f"`{group.pattern}` is sharded as {spec_code(spec)}; as {spec_code(other)} the program would send "
-            f"{bytes_text(after)} instead of {bytes_text(before)}.",
-            why="Planned with this spec, the collectives of the program exchange fewer bytes.",
-            change=f"Shard `{group.pattern}` as {spec_code(other)}.",
-            code=f"# sharding of {group.pattern}\nNamedSharding(mesh, {spec_code(other)})",
+            what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; as `{spec_code(other)}` the program would send "
+            "fewer bytes.",
+            why="Operations that read the array need parts that other devices hold, or leave partial sums that are "
+            "added up over devices. How many bytes that is depends on the dimension that is sharded.",
+            change=f"Shard `{group.pattern}` as `{spec_code(other)}`.",
+            specs=dict.fromkeys(leaves, other),
             evidence=(f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}",),
             weight=_weight(before, after),
             leaves=leaves,
             axes=tuple(axis for axes in spec for axis in axes),
             size_bytes=before,
-            gain=GainRecord(
-                quantity="bytes sent", before=before, after=after, verified=False, how="planned, not compiled"
+            gain=estimated("bytes sent", before, after, "planned, not compiled"),
+        )
+
+
+def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
+    """An argument that is sharded over some axes and copied over another, which could shard it at no cost."""
+    planner, base = _base(program)
+    if planner is None or base is None or program.record.inputs is None or program.record.mesh is None:
+        return
+    sizes = {axis.name: axis.size for axis in program.record.mesh.axes if axis.size > 1}
+    total = sum(leaf.bytes_per_device for leaf in program.record.inputs.leaves)
+    before = sum(base.sent.values())
+    for at, group in enumerate(planner.groups[:_TRIED]):
+        leaves = [program.record.inputs.leaves[i] for i in group.leaves]
+        leaf, held_bytes = leaves[0], sum(each.bytes_per_device for each in leaves)
+        choice = best_spec(leaf, sizes)
+        if (
+            choice is None
+            or not any(leaf.spec)
+            or leaf.replication <= 1
+            or held_bytes < max(_LARGE * total, _LARGE_BYTES)
+        ):
+            continue
+        axis, spec = choice
+        tried = _planned(planner, (*base.specs[:at], spec, *base.specs[at + 1 :]))
+        if tried is None or sum(tried.sent.values()) > before or (tried.seconds or 0.0) > (base.seconds or 0.0):
+            continue
+        yield FindingRecord(
+            rule="partly sharded array",
+            what=f"{named(leaves)} held by {leaf.replication} devices in equal parts of "
+            f"{bytes_text(leaf.bytes_per_device)}.",
+            why=f"The spec `{spec_code(leaf.spec)}` leaves `{axis}` out. With it, as planned, the program sends no "
+            "more bytes than now.",
+            change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
+            evidence=(
+                f"{held_bytes / total:.0%} of the arguments of one device",
+                f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(sum(tried.sent.values()))}",
             ),
+            weight=0.5 * held_bytes / total,
+            specs={each.path: spec for each in leaves},
+            leaves=tuple(each.path for each in leaves),
+            axes=(axis,),
+            size_bytes=float(held_bytes),
         )
 
 
@@ -84,7 +127,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
         sources: tuple[SourceLine, ...] = () if value.source is None else (value.source,)
         yield FindingRecord(
             rule="costly constraint",
-            what=f"The constraint {spec_code(value.spec)} on a value of shape {list(value.shape)} makes the program "
+            what=f"The constraint `{spec_code(value.spec)}` on a value of shape {list(value.shape)} makes the program "
             f"send {bytes_text(before)} instead of {bytes_text(after)}.",
             why="The value is computed in another sharding than the constraint asks for, and has to be exchanged.",
             change="Leave the constraint out, or ask for the sharding in which the value is computed.",
@@ -96,13 +139,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
             sources=sources,
             axes=tuple(axis for axes in value.spec for axis in axes),
             size_bytes=before - after,
-            gain=GainRecord(
-                quantity="bytes sent",
-                before=before,
-                after=after,
-                verified=False,
-                how="planned without the constraint; it is inside the program",
-            ),
+            gain=estimated("bytes sent", before, after, "planned without the constraint; it is inside the program"),
         )
 
 

@@ -10,19 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
+from workbench.advice._rewrite import unconstrained, with_own_shards, with_written_gathers
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
 from workbench.inspection import Call, current_mesh, mesh_of_values
-from workbench.records import FindingRecord, GainRecord, ProgramRecord
-from workbench.render import bytes_text
+from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine
+from workbench.render import bytes_text, spec_code
 
 Recompile = Callable[..., ProgramRecord]
+Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
+_FREE = 1.01  # times the bytes sent: what is advised because it costs nothing may send this much more
 _SAME: Any = object()
 
 
@@ -34,11 +38,7 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
         program: The program as it is.
         recompile: Compiles a variant: `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
     """
-    checks = {"missing donation": _donation, "large replicated array": _specs, "spec on another dimension": _moved}
-    checks |= {"argument gathered for one use": _moved, "recomputation": _kept}
-    checks |= {"float32 collective of 16-bit values": _narrowed, "random numbers that are exchanged": _by_position}
-    checks |= {"order of devices": _ordered}
-    check = checks.get(finding.rule)
+    check = _CHECKS.get(finding.rule)
     if check is None:
         return finding
     try:
@@ -52,61 +52,116 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
 
 
 def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    found = re.search(r"donate_argnums=\(?([\d, ]+)\)?", finding.code)
+    found = re.search(r"donate(?:_argnums)?=(.*)\)$", finding.code)
     if found is None:
         return finding
-    positions = tuple(int(n) for n in found[1].replace(",", " ").split())
-    after = recompile(donate=positions)
+    after = recompile(donate=ast.literal_eval(found[1]))
     gain = _peak(program, after, "compiled with the arguments donated")
     return finding.replace(gain=gain, compared=compared(program, after) if gain.verified else ())
 
 
 def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    record = program.record
-    assert record.inputs is not None
-    assert record.mesh is not None
-    sizes = {axis.name: axis.size for axis in record.mesh.axes if axis.size > 1}
-    leaf = next(each for each in record.inputs.leaves if each.path in finding.leaves)
-    choice = best_spec(leaf, sizes)
-    assert choice is not None
-    after = recompile(specs={leaf.path: choice[1]})
-    assert after.module is not None
-    return finding.replace(gain=_gain(program, after, "compiled with this spec"), compared=compared(program, after))
+    """Arguments that lie several times on the devices, sharded: verified by the peak of memory."""
+    after = recompile(specs=finding.specs)
+    rows = compared(program, after)
+    sent = next((row for row in rows if row.quantity == "bytes sent"), None)
+    gain = _gain(program, after, "compiled with this spec")
+    if finding.rule == "partly sharded array" and sent is not None and sent.after > _FREE * sent.before:
+        gain = gain.replace(after=gain.before)  # it is advised because it costs nothing: compiled, it does
+    return finding.replace(gain=gain, compared=rows)
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Another dimension for the same axes: verified by the bytes that the compiled program sends."""
-    found = re.search(r"NamedSharding\(mesh, P\((.*)\)\)", finding.code)
-    if found is None:
-        return finding
-    spec = ast.literal_eval(f"({found[1]},)" if found[1] else "()")
-    after = recompile(specs=dict.fromkeys(finding.leaves, spec))
+    return _with_bytes_sent(finding, program, recompile(specs=finding.specs), "compiled with this spec")
+
+
+def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The constraints of the line taken out of the traced program, which is compiled again."""
+    after = recompile(rewrite=lambda closed, _: unconstrained(closed, _lines(finding)))
+    return _with_bytes_sent(finding, program, after, "compiled without the constraint")
+
+
+def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The operation inside of `jax.shard_map`: put there in the traced program, which is compiled again."""
+    assert program.record.propagation is not None
+    lines = _lines(finding)
+    planned = [v for v in program.record.propagation.values if (_line_of(v.source)) in lines]
+    specs = {v.shape: v.spec for v in planned if any(v.spec)}
+    after = recompile(rewrite=lambda closed, mesh: with_own_shards(closed, lines, mesh, specs))
+    return _with_bytes_sent(finding, program, after, "compiled with the operation inside of `jax.shard_map`")
+
+
+def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The gathers written into the traced program, which is compiled again; compilers for CPUs merge them again."""
+    if program.module.platform == "cpu" or finding.gain is None:
+        how = "the CPU's compiler merges written gathers again: to verify it, compile for an accelerator (`target=`)"
+        return finding if finding.gain is None else finding.replace(gain=finding.gain.replace(how=how))
+    assert program.record.propagation is not None
+    lines, values = _lines(finding), program.record.propagation.values
+    by_name = {value.name: value for value in values}
+    asked = [v for v in values if v.operation == "sharding_constraint" and _line_of(v.source) in lines]
+    given = [by_name[name] for v in asked for name in v.operands if name in by_name]
+    specs = {v.shape: v.spec for v in given if any(v.spec)}
+    after = recompile(rewrite=lambda closed, mesh: with_written_gathers(closed, lines, mesh, specs))
+    return finding.replace(
+        gain=_gain(program, after, "compiled with the gathers written"), compared=compared(program, after)
+    )
+
+
+def _static(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The whole numbers among the arguments known when the program is compiled: as given, else 1."""
+    return _with_bytes_sent(finding, program, recompile(static=True), "compiled with a shift that is static")
+
+
+def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The largest argument sharded over the axis that nothing uses."""
+    leaves = [] if program.record.inputs is None else program.record.inputs.leaves
+    sizes = {each.name: each.size for each in (program.record.mesh.axes if program.record.mesh else ())}
+    sizes = {axis: size for axis, size in sizes.items() if axis in finding.axes}
+    for leaf in sorted(leaves, key=lambda each: -each.bytes_per_device):
+        choice = best_spec(leaf, sizes)
+        if choice is None:
+            continue
+        rows = compared(program, recompile(specs={leaf.path: choice[1]}))
+        gain = max(rows, key=lambda row: row.saved_share)
+        if gain.saved_share > 0:
+            how = f"compiled with `{leaf.path}` as {spec_code(choice[1])}"
+            return finding.replace(gain=gain.replace(how=how), compared=rows)
+        break
+    return finding
+
+
+def _lines(finding: FindingRecord) -> frozenset[tuple[str, int]]:
+    return frozenset((each.file, each.line) for each in finding.sources)
+
+
+def _line_of(source: SourceLine | None) -> tuple[str, int] | None:
+    return None if source is None else (source.file, source.line)
+
+
+def _with_bytes_sent(finding: FindingRecord, program: Compiled, after: ProgramRecord, how: str) -> FindingRecord:
+    """The finding with the bytes that the changed program sends."""
     rows = compared(program, after)
     sent = next((row for row in rows if row.quantity == "bytes sent"), None)
-    if sent is None:
-        return finding
-    return finding.replace(gain=sent.replace(how="compiled with this spec"), compared=rows)
+    return finding if sent is None else finding.replace(gain=sent.replace(how=how), compared=rows)
 
 
 def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """The collective of 16-bit values: the cast is moved in the traced program, which is compiled again."""
-    after = recompile(narrow=frozenset((each.file, each.line) for each in finding.sources))
+    after = recompile(rewrite=lambda closed, _: narrowed(closed, _lines(finding)))
     if after.module is None or not _same_work(program.module.flops, after.module.flops):
         return finding
     # Compilers for CPUs add 16-bit numbers as float32 in any case: both versions count as accelerators run them.
     before, now = (as_accelerator(m) if m.platform == "cpu" else m for m in (program.module, after.module))
-    rows = compared(Compiled(program.record, before), after.replace(module=now))
-    sent = next((row for row in rows if row.quantity == "bytes sent"), None)
-    if sent is None:
-        return finding
-    return finding.replace(gain=sent.replace(how="compiled with the conversion moved"), compared=rows)
+    return _with_bytes_sent(
+        finding, Compiled(program.record, before), after.replace(module=now), "compiled with the conversion moved"
+    )
 
 
 def _by_position(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """The generator whose bits depend on their position alone: the function is traced and compiled again."""
-    rows = compared(program, recompile(partitionable=True))
-    sent = next(row for row in rows if row.quantity == "bytes sent")
-    return finding.replace(gain=sent.replace(how="compiled with this generator"), compared=rows)
+    return _with_bytes_sent(finding, program, recompile(partitionable=True), "compiled with this generator")
 
 
 def _ordered(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -158,6 +213,24 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
         gain=gain.replace(how=f"compiled with the policy {policy}"),
         compared=rows,
     )
+
+
+_CHECKS: dict[str, Check] = {
+    "missing donation": _donation,
+    "large replicated array": _specs,
+    "partly sharded array": _specs,
+    "spec on another dimension": _moved,
+    "argument gathered for one use": _moved,
+    "costly constraint": _unconstrained,
+    "unused mesh axis": _used,
+    "recomputation": _kept,
+    "float32 collective of 16-bit values": _narrowed,
+    "random numbers that are exchanged": _by_position,
+    "shift known only when it runs": _static,
+    "operation that is not split": _own_shards,
+    "gather before the checkpoint": _written_gathers,
+    "order of devices": _ordered,
+}
 
 
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
@@ -219,9 +292,9 @@ def planner_of(traced: object, options: dict[str, Any]) -> SearchProgram | None:
 
 
 def wrapper_of(fn: Callable | None) -> str:
-    """What compiles a function, as it is written; empty where its way of donating is another one."""
-    module = type(fn).__module__
-    return "nnx.jit" if module.startswith("flax.nnx") else "" if module.startswith("equinox") else "jax.jit"
+    """What compiles a function, as it is written: libraries have their own way of donating."""
+    library = type(fn).__module__.partition(".")[0]
+    return {"flax": "nnx.jit", "equinox": "eqx.filter_jit"}.get(library, "jax.jit")
 
 
 def count_traces(fn: Callable | None) -> int | None:
@@ -234,11 +307,13 @@ def is_gradient(fn: Callable | None) -> bool:
     return (getattr(fn, "__doc__", None) or "").startswith(("Gradient of ", "Value and gradient of "))
 
 
-def _donating(fn: Callable, positions: tuple[int, ...]) -> Callable:
+def _donating(fn: Callable, donated: Any) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
         wrapped: Any = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
-        return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=positions)
-    return jax.jit(fn, donate_argnums=positions)
+        return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=donated)
+    if wrapper_of(fn) == "eqx.filter_jit":
+        return sys.modules["equinox"].filter_jit(fn, donate=donated)
+    return jax.jit(fn, donate_argnums=donated)
 
 
 def _written_again(fn: Callable) -> Callable:
@@ -246,10 +321,33 @@ def _written_again(fn: Callable) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
         module: Any = fn
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
-    inner: Any = fn
-    while isinstance(inner, jax.stages.Wrapped) and (below := getattr(inner, "__wrapped__", None)) is not None:
-        inner = below  # and no further: `grad` has a `__wrapped__` as well
+    inner = _below_jit(fn)
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
+
+
+def _below_jit(fn: Any) -> Callable:
+    while isinstance(fn, jax.stages.Wrapped) and (below := getattr(fn, "__wrapped__", None)) is not None:
+        fn = below  # and no further: `grad` has a `__wrapped__` as well
+    return fn
+
+
+def _with_static_numbers(traced: Any) -> tuple[Callable, tuple[Any, ...]]:
+    """The function with the whole numbers among its arguments fixed, and its other arguments."""
+    numbers = {
+        at: 1 if isinstance(each, jax.ShapeDtypeStruct) else int(each)
+        for at, each in enumerate(traced.args)
+        if jax.numpy.shape(each) == () and jax.numpy.issubdtype(jax.numpy.result_type(each), jax.numpy.integer)
+    }
+    if not numbers:
+        message = "the distance is no argument of the function"
+        raise ValueError(message)
+    inner = _below_jit(traced.fn)
+
+    def fixed(*others: Any, **kwargs: Any) -> Any:
+        rest = iter(others)
+        return inner(*(numbers[at] if at in numbers else next(rest) for at in range(len(traced.args))), **kwargs)
+
+    return jax.jit(functools.wraps(inner)(fixed)), tuple(a for at, a in enumerate(traced.args) if at not in numbers)
 
 
 def _as_written(specs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -282,11 +380,12 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
 
     def recompile(
         *,
-        donate: tuple[int, ...] = (),
+        donate: int | tuple[int, ...] | str = (),
         specs: dict[str, Any] | None = None,
         chunk_size: Any = _SAME,
         policy: Any = None,
-        narrow: frozenset[tuple[str, int]] | None = None,
+        rewrite: Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]] | None = None,
+        static: bool = False,
         partitionable: bool = False,
         ordered: bool = False,
     ) -> ProgramRecord:
@@ -295,10 +394,14 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
                 return type(traced)(traced.fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
         if ordered:
             return _in_order_of_jax(traced, options)
-        if narrow is not None:
-            closed, count = narrowed(traced._call.closed, narrow)
+        if static:
+            fn, kept = _with_static_numbers(traced)
+            return type(traced)(fn, kept, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+        if rewrite is not None:
+            mesh = options.get("mesh") or traced._call.mesh or mesh_of_values(traced._call.leaves) or current_mesh()
+            closed, count = rewrite(traced._call.closed, mesh)
             if not count:
-                message = "the conversion is not next to an operation that can be moved"
+                message = "the traced program has no operation that could be changed there"
                 raise ValueError(message)
             call = traced._call.rewritten(closed)
             return type(traced)(traced.fn, traced.args, traced.kwargs, call=call).inspect(**options)

@@ -1,11 +1,12 @@
 """Records of advice: ranked findings about a program, each with its evidence and the change that it suggests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
 from workbench.records._program import SourceLine
 
+Spec = tuple[tuple[str, ...], ...]
 Quantity = Literal[
     "bytes sent",
     "bytes sent x links",
@@ -53,6 +54,7 @@ class FindingRecord(Record):
     seconds: float | None = None  # predicted, of the instructions; None without a chip
     sources: tuple[SourceLine, ...] = ()
     gain: GainRecord | None = None
+    specs: dict[str, Spec] = field(default_factory=dict)  # by path, as `try_specs` takes them: what it advises
     compared: tuple[GainRecord, ...] = ()  # other figures of the program before and after the change, once compiled
 
     @property

@@ -72,12 +72,13 @@ class ShardingSearchRecord(Record):
         found = self.best.specs
         return {leaf: found[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in found}
 
-    def code(self, choice: int = 0, *, style: Literal["rules", "nnx"] = "rules") -> str:
+    def code(self, choice: int = 0, *, style: Literal["rules", "in_shardings", "nnx"] = "rules") -> str:
         """Python source that gives the program the specs of a choice.
 
         Args:
             choice: Position in `choices`.
-            style: "rules" writes rules by path and `in_shardings`; "nnx" one `nnx.with_partitioning` per parameter.
+            style: "rules" writes rules by path and places the arguments by them; "in_shardings" hands the rules to
+                `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
         """
         write = importlib.import_module("workbench.render").sharding_code  # as for text: records import no renderer
         names = self.arguments

@@ -135,6 +135,7 @@ from workbench.render._rounds_figures import (
     plot_run as plot_run,
 )
 from workbench.render._search import (
+    placement_code as placement_code,
     render_fit_text as render_fit_text,
     render_search_text as render_search_text,
     sharding_code as sharding_code,

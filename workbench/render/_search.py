@@ -1,13 +1,14 @@
 """Searches for shardings and machines as text, and the chosen specs as code."""
 
 import re
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from workbench.records import FitRecord, FitTableRecord, ShardingChoiceRecord, ShardingSearchRecord
+from workbench.records import AxisRecord, FitRecord, FitTableRecord, ShardingChoiceRecord, ShardingSearchRecord
 from workbench.render._svg import bytes_text, seconds_text
 
 _SHOWN = 8
+Style = Literal["rules", "in_shardings", "nnx"]
 
 
 def render_search_text(search: ShardingSearchRecord) -> str:
@@ -95,7 +96,7 @@ def spec_code(spec: Sequence[Sequence[str]]) -> str:
 def sharding_code(
     choice: ShardingChoiceRecord,
     *,
-    style: Literal["rules", "nnx"] = "rules",
+    style: Style = "rules",
     arguments: Sequence[str] = (),
     function: str = "step",
 ) -> str:
@@ -103,12 +104,14 @@ def sharding_code(
 
     Args:
         choice: From a `ShardingSearchRecord`.
-        style: "rules" writes rules by path and `in_shardings`; "nnx" writes one `nnx.with_partitioning` per parameter.
+        style: "rules" writes rules by path and places the arguments by them, whatever compiles the function;
+            "in_shardings" hands the same rules to `jax.jit`, which needs no arrays; "nnx" writes one
+            `nnx.with_partitioning` per parameter.
         arguments: The names of the arguments in order; by default those that have a spec.
         function: The name of the function.
 
     Returns:
-        Python source; "rules" runs as it is where the arguments have these names.
+        Python source; "rules" and "in_shardings" run as they are where the arguments have these names.
     """
     if style == "nnx":
         lines = ["# where the parameter is made: nnx.Linear(..., kernel_init=...)"]
@@ -116,53 +119,115 @@ def sharding_code(
             f"{pattern}: nnx.with_partitioning(init, {_entries(spec)!r})" for pattern, spec in choice.specs.items()
         ]
         return "\n".join(["# " + line if not line.startswith("#") else line for line in lines])
-    names = list(arguments) or list(
-        dict.fromkeys(re.split(r"[\[.]", pattern, maxsplit=1)[0] for pattern in choice.specs)
-    )
-    sizes, axes = tuple(choice.mesh.values()), tuple(choice.mesh)
+    names = list(arguments) or _arguments_of(choice.specs)
+    mesh = [AxisRecord(name=name, size=size) for name, size in choice.mesh.items()]
     chunk = choice.chunk_size
-    compiles = f"jax.jit({function}, " if chunk is None else f"wb.jit({function}, chunk_size={chunk}, "
-    rules = [f"    {_pattern_regex(pattern)!r}: {spec_code(spec)}," for pattern, spec in choice.specs.items()]
-    call = ", ".join(f'shardings("{name}", {name})' for name in names)
+    imports = [] if chunk is None else ["import workbench as wb"]
+    if style == "rules":
+        compiles = [] if chunk is None else ["", f"{function} = wb.jit({function}, chunk_size={chunk})"]
+        return "\n".join([placement_code(choice.specs, mesh, arguments=names, imports=imports), *compiles])
+    call = ", ".join(f'shardings("{name}", {name})' for name in names) + "," * (len(names) == 1)
+    compiled = f"jax.jit({function}, " if chunk is None else f"wb.jit({function}, chunk_size={chunk}, "
     return "\n".join(
         [
-            "import re",
-            "",
-            "import jax",
-            "from jax.sharding import NamedSharding, PartitionSpec as P",
-            *(["", "import workbench as wb"] if chunk is not None else []),
-            "",
-            f"mesh = jax.make_mesh({sizes}, {axes}, axis_types=(jax.sharding.AxisType.Auto,) * {len(axes)})",
-            "SPECS = {  # path of a parameter -> its spec; optimizer states end in the same path",
-            *rules,
-            "}",
-            "",
-            "",
-            "def spec_of(path):",
-            "    return next((spec for rule, spec in SPECS.items() if re.search(rule, path)), P())",
-            "",
-            "",
+            *_rules(choice.specs, mesh, imports),
             "def shardings(name, tree):",
-            "    return jax.tree_util.tree_map_with_path(",
-            "        lambda path, leaf: NamedSharding(",
-            "            mesh, spec_of(name + jax.tree_util.keystr(path)) if leaf.ndim else P()",
-            "        ),",
-            "        tree,",
-            "    )",
+            "    by_path = lambda path, x: NamedSharding(mesh, spec_of(name, path, x.ndim))",
+            "    return jax.tree_util.tree_map_with_path(by_path, tree)",
             "",
             "",
-            f"{function} = {compiles}in_shardings=({call}{',' if len(names) == 1 else ''}))",
+            f"{function} = {compiled}in_shardings=({call}))",
         ]
     )
+
+
+def placement_code(
+    specs: Mapping[str, Sequence[Sequence[str]]],
+    mesh: Sequence[AxisRecord],
+    *,
+    arguments: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    others_stay: bool = False,
+) -> str:
+    """Code that places the arrays of arguments: whatever compiles the function takes them as they lie.
+
+    Args:
+        specs: By path of an array, with `*` for the numbers of layers; optimizer states follow their parameter.
+        mesh: The axes of the mesh.
+        arguments: The names of the arguments; by default those that have a spec.
+        imports: More lines of imports.
+        others_stay: Whether arrays without a spec stay as they are; else they are replicated.
+
+    Returns:
+        Python source that runs as it is where the arguments have these names.
+    """
+    names = list(arguments) or _arguments_of(specs)
+    return "\n".join(
+        [
+            *_rules(specs, mesh, imports, default="None" if others_stay else "P()"),
+            "def placed(name, tree):",
+            "    def place(path, x):",
+            '        spec = spec_of(name, path, x.ndim) if hasattr(x, "ndim") else None',
+            "        return x if spec is None else jax.device_put(x, NamedSharding(mesh, spec))",
+            "",
+            "    return jax.tree_util.tree_map_with_path(place, tree)",
+            "",
+            "",
+            *(f'{name} = placed("{name}", {name})' for name in names),
+        ]
+    )
+
+
+def _rules(
+    specs: Mapping[str, Sequence[Sequence[str]]],
+    mesh: Sequence[AxisRecord],
+    imports: Sequence[str],
+    default: str = "P()",
+) -> list[str]:
+    """The mesh, rules by path, and what looks one up."""
+    names, sizes = tuple(axis.name for axis in mesh), tuple(axis.size for axis in mesh)
+    types = ", ".join(f"AxisType.{axis.type.capitalize()}" for axis in mesh)
+    if len({axis.type for axis in mesh}) == 1:
+        types = f"(AxisType.{mesh[0].type.capitalize()},) * {len(mesh)}"
+    else:
+        types = f"({types})"
+    rules = {_rule(pattern): spec for pattern, spec in specs.items()}
+    ordered = sorted(
+        rules, key=lambda rule: -rule.count("/")
+    )  # the longest path first: the end of another may equal it
+    return [
+        "import fnmatch",
+        "import re",
+        "",
+        "import jax",
+        "from jax.sharding import AxisType, NamedSharding, PartitionSpec as P",
+        *(["", *imports] if imports else []),
+        "",
+        f"mesh = jax.make_mesh({sizes}, {names}, axis_types={types})",
+        "SPECS = {  # by the end of a path: optimizer states end as their parameter does",
+        *(f"    {rule!r}: {spec_code(rules[rule])}," for rule in ordered),
+        "}",
+        "",
+        "",
+        "def spec_of(name, path, ndim):",
+        '    words = re.findall(r"\\w+", name + jax.tree_util.keystr(path))',
+        '    path = "/".join(word for word in words if word != "value")',
+        "    found = (spec for end, spec in SPECS.items() if fnmatch.fnmatchcase(path, end) and len(spec) <= ndim)",
+        f"    return next(found, {default})",
+        "",
+        "",
+    ]
+
+
+def _arguments_of(specs: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(re.split(r"[\[.]", pattern, maxsplit=1)[0] for pattern in specs))
 
 
 def _entries(spec: Sequence[Sequence[str]]) -> tuple[str | tuple[str, ...] | None, ...]:
     return tuple(axes[0] if len(axes) == 1 else tuple(axes) or None for axes in spec)
 
 
-def _pattern_regex(pattern: str) -> str:
-    """What the path of a leaf ends with: the pattern without its argument, `*` being any number."""
-    argument, rest = re.match(r"^([^\[.]*)(.*)$", pattern).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    if not rest:
-        return f"^{re.escape(argument)}$"
-    return re.escape(rest).replace(r"\*", r"\d+") + r"(\.value)?$"
+def _rule(pattern: str) -> str:
+    """The words of a path, its argument left open: "*/layers/*/up" of `params['layers'][*]['up']`."""
+    argument, *words = re.findall(r"[\w*]+", pattern)
+    return "/".join(["*", *words]) if words else argument

@@ -134,7 +134,7 @@ def test_code_places_arguments_as_the_choice_says():
     found = suggest(forward, mlp(4096, 16384), shape(256, 4096), mesh=AbstractMesh((8,), ("model",)))
     params, x = mlp(4096, 16384), shape(256, 4096)
     names = {"forward": forward, "params": params, "x": x}
-    exec(found.code(), names)
+    exec(found.code(style="in_shardings"), names)
     specs = jax.tree.map(lambda each: each.spec, names["shardings"]("params", params))
     assert specs["layers"][0] == {"up": P(None, "model"), "down": P("model")}
 
@@ -179,3 +179,10 @@ def test_nnx_training_step_is_searched_by_module_path():
     group = next(each for each in found.groups if each.pattern == "model.up.kernel")
     assert len(group.leaves) == 2
     assert found.best.seconds is not None
+    choice = found.best.replace(specs={"model.up.kernel": ((), ("data",)), "x": (("data",), ())})
+    names = {"model": model, "optimizer": optimizer, "x": jnp.ones((64, 64))}
+    exec(found.replace(choices=(choice,)).code(), names)
+    momentum = names["optimizer"].opt_state[0].trace["up"]["kernel"]
+    assert [each[...].sharding.spec for each in (names["model"].up.kernel, momentum)] == [P(None, "data")] * 2
+    train(names["model"], names["optimizer"], names["x"])  # its modules are updated as before
+    assert not jnp.array_equal(names["model"].up.kernel[...], model.up.kernel[...])

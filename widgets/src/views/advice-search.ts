@@ -34,8 +34,17 @@ interface Job {
 }
 
 const INVITE =
-  "Searches the PartitionSpecs of the arguments: many are planned, the best few are compiled. The best known so far " +
-  "is shown while it runs. Specs that you lock stay as they are.";
+  "Which PartitionSpecs should the arguments have on this mesh? The search compares hundreds of choices, and takes " +
+  "about a minute at most. Nothing of the program runs.";
+const STEPS = [
+  "Arguments are grouped: a parameter has the same spec in all layers, and its optimizer state follows it.",
+  "Each choice is planned: Shardy propagates it, and a cost model predicts seconds, memory and bytes sent.",
+  "The best few are compiled and ranked again. A choice that does not fit in memory comes after all that do.",
+];
+const AFTERWARDS =
+  "The table fills while the search runs; Stop keeps what is known. Then you can take the code of a choice as a new " +
+  "cell, or lock some of its specs and search the rest.";
+const NOT_SEARCHED = "No search had run when this page was saved: that needs a kernel.";
 
 /** Whether a lock holds the spec that a choice gives to an argument; replicated is no axes at all. */
 export function isLocked(choice: Choice, name: string, locked: Record<string, Axes>): boolean {
@@ -57,7 +66,7 @@ export class ShardingSearch {
   private readonly start: HTMLButtonElement;
   private readonly stop: HTMLButtonElement;
   private readonly compiled = h("input", { type: "checkbox", checked: true });
-  private seen: string | undefined;
+  private seen: string | undefined | null = null; // not filled yet
 
   constructor(
     host: HTMLElement,
@@ -120,11 +129,11 @@ export class ShardingSearch {
     this.sentence.textContent = found?.sentence ?? INVITE;
     if (!found) {
       replace(this.table);
-      replace(this.detail, h("p", { class: "wb-note" }, "No shardings were searched yet."));
+      replace(this.detail, this.context.hasKernel ? this.invitation() : h("p", { class: "wb-note" }, NOT_SEARCHED));
       return;
     }
     const chunked = found.rows.some(({ chunk }) => chunk !== null);
-    const heads = ["choice", ...(chunked ? ["chunk"] : []), "seconds", "peak", "sent by one device", "how"];
+    const heads = ["choice", "how", ...(chunked ? ["chunk"] : []), "seconds", "peak", "sent by one device"];
     const head = heads.map((name) => h("th", { scope: "col" }, name));
     const rows = found.rows.map((row, number) => this.row(row, number, chunked));
     replace(
@@ -142,6 +151,15 @@ export class ShardingSearch {
     this.mark();
   }
 
+  private invitation(): Child {
+    const steps = STEPS.map((step) => h("li", {}, step));
+    return [
+      h("header", {}, h("h3", {}, "What the search does")),
+      h("ol", { class: "wb-evidence" }, steps),
+      h("p", {}, AFTERWARDS),
+    ];
+  }
+
   private rows(): HTMLElement[] {
     return [...this.table.querySelectorAll<HTMLElement>("tr[data-row]")];
   }
@@ -149,11 +167,11 @@ export class ShardingSearch {
   private row(each: Choice, number: number, chunked: boolean): HTMLElement {
     const cells: Child[] = [
       h("th", { scope: "row" }, each.pareto ? "★ " : "", each.name),
+      h("td", {}, each.how),
       chunked ? h("td", { class: "wb-num" }, each.chunk ?? "all") : null,
       h("td", { class: "wb-num" }, each.seconds ?? "unknown"),
       h("td", { class: "wb-num" }, each.peak ?? "unknown", each.fits === false ? " (does not fit)" : ""),
       h("td", {}, sentText(each.sent)),
-      h("td", {}, each.how),
     ];
     return h("tr", { "data-row": number, onclick: () => this.choose(number) }, cells);
   }

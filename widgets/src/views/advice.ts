@@ -17,6 +17,7 @@ interface Job {
 
 const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
+const NOT_VERIFIED = "The change is inside the program: what it gains could not be verified from outside.";
 const FROM_PROGRAM =
   "Advice needs the compiled program itself: open it with workbench.explore(fn)(*args), where its devices are or for a " +
   'target, such as target="v5e:4x4".';
@@ -147,22 +148,21 @@ class Advice {
   private describe(finding: Finding): Child {
     const { context } = this;
     const shown = finding.code ? h("pre", { class: "wb-code", tabindex: 0 }, finding.code) : null;
-    const blocks: Block[] = [];
     const figures: [string, string][] = [
       ["size", finding.bytes ?? ""],
       ["seconds", finding.seconds ?? ""],
       ["rule", finding.rule],
     ];
-    blocks.push({ form: "facts", title: "", rows: figures.filter(([, text]) => text) });
-    if (finding.compared.length) blocks.push(comparison(finding.compared));
+    const facts: Block = { form: "facts", title: "", rows: figures.filter(([, text]) => text) };
     return [
       h("header", {}, h("h3", {}, codeWords(finding.title))),
-      finding.gain ? h("p", {}, gainChip(finding.gain)) : null,
+      h("p", {}, finding.gain ? gainChip(finding.gain) : h("span", { class: "wb-note" }, NOT_VERIFIED)),
       h("h4", {}, "Why"),
       h("p", {}, codeWords(finding.why)),
       h("h4", {}, "Change"),
       h("p", {}, codeWords(finding.change)),
       shown ? [shown, takeAlong(context, () => finding.code, shown)] : null,
+      finding.compared.length ? blockOf(context, comparison(finding.compared)) : null,
       h("h4", {}, "Evidence"),
       h(
         "ul",
@@ -170,7 +170,7 @@ class Advice {
         finding.evidence.map((each) => h("li", {}, codeWords(each))),
       ),
       this.links(finding),
-      blocks.map((block) => blockOf(context, block)),
+      blockOf(context, facts),
     ];
   }
 

@@ -1,4 +1,6 @@
 // Devices by mesh axis, on the torus or by host: cards with words while they are few, one cell each when they are many.
+
+import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, s, setTabIndex } from "../lib/dom";
 import { formatAs, formatBytes, formatCount } from "../lib/format";
@@ -103,7 +105,9 @@ class MeshPane {
           () => this.context.select({ axis: this.context.selection.axis === name ? null : name }),
           { "data-axis": name, "data-tip": `Colour the groups of devices that communicate over ${name}.` },
         );
-        return made;
+        const marked = h("span", { class: "wb-row" }, made);
+        onReport(this.context, () => replace(marked, made, badge(this.context, "axes", name)));
+        return marked;
       });
     return h(
       "div",

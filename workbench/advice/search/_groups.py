@@ -85,6 +85,8 @@ def group_leaves(leaves: Sequence[Leaf], outputs: Sequence[tuple[str, tuple[int,
     for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True)):
         if len(words) > 1:
             tails.setdefault((words[1:], leaf.shape), number)
+        if len(words) > 2 and words[1] == "params":  # of one state that holds the optimizer's as well
+            tails.setdefault((words[2:], leaf.shape), number)
     owner = [
         _owner(number, words, leaf.shape, tails)
         for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True))
@@ -145,7 +147,7 @@ def _owner(
     shape: tuple[int, ...],
     tails: Mapping[tuple[tuple[str, ...], tuple[int, ...]], int],
 ) -> int:
-    """The leaf whose whole path below its argument ends the path of this one; itself where there is none."""
+    """The leaf whose path below its argument, or its `params`, ends the path of this one; itself where none does."""
     for start in range(2, len(words)):
         found = tails.get((words[start:], shape))
         if found is not None and found != number:
