@@ -31,6 +31,7 @@ DONATE = FindingRecord(
     code="jax.jit(step, donate_argnums=0)",
     sources=(SourceLine(file="fedavg.py", line=12, function="step"),),
     instructions=("all-reduce.1",),
+    axes=("clients",),
     gain=GAIN,
     compared=(GAIN,),
 )
@@ -100,6 +101,8 @@ def test_badge_beside_a_collective_leads_back_to_its_finding(harness: Harness):
     view.locator('[data-collective="all-reduce.1"] .wb-finding').click()
     expect(view.get_by_role("complementary", name="Details of the finding")).to_contain_text("1 KiB could be donated.")
     assert made.settings["view"] == "advice"
+    view.get_by_role("tab", name="Mesh").click()
+    expect(view.locator("[data-axis=clients] + .wb-finding")).to_be_visible()
 
 
 def group(pattern, *shape):
@@ -147,6 +150,14 @@ def searched(harness: Harness):
     return made, asked, view
 
 
+def test_search_says_what_it_does_before_it_has_run(harness: Harness):
+    made = workbench_widgets.Explorer(examples.fedavg_record(), search=lambda **asked: FOUND, view="advice")
+    view = harness.mount(made)
+    view.get_by_role("button", name="Search for shardings").click()
+    expect(view.get_by_role("heading", name="What the search does")).to_be_visible()
+    expect(view.get_by_role("button", name="Search shardings")).to_be_enabled()
+
+
 def test_search_shows_what_each_choice_costs_and_its_specs(searched):
     _, _, view = searched
     rows = view.get_by_role("table", name="Shardings").get_by_role("row")
@@ -157,7 +168,7 @@ def test_search_shows_what_each_choice_costs_and_its_specs(searched):
     expect(detail).to_contain_text("P('data')")
     rows.nth(2).click()
     expect(detail.get_by_role("heading", name="found 2")).to_be_visible()
-    expect(detail.locator("pre")).to_contain_text("wb.jit(step, chunk_size=4")
+    expect(detail.locator("pre")).to_contain_text("wb.jit(step, chunk_size=4)")
     expect(detail.get_by_role("button", name="Insert as cell")).to_be_visible()
 
 

@@ -21,7 +21,7 @@ def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
         times = "an unknown number of" if each.executions is None else f"{each.executions:,.0f}"
         yield FindingRecord(
             rule="host inside a loop",
-            what=f"The host is called {times} times in one call, in a loop.",
+            what=f"A loop calls the host {times} times in one call of the program.",
             why="A callback (`jax.debug.print`, `pure_callback`, `io_callback`) makes the devices wait for Python.",
             change="Return the values from the loop (the `ys` of a scan) and look at them after it.",
             evidence=(f"{each.name}: {each.opcode}",),
@@ -37,7 +37,7 @@ def retraces(program: Compiled) -> Iterator[FindingRecord]:
         return
     yield FindingRecord(
         rule="retraces",
-        what=f"`{program.record.name}` was compiled {program.traces} times in this kernel.",
+        what=f"`{program.record.name}` was compiled {program.traces} times in this process.",
         why="Every new shape, dtype, weak type or static argument compiles the function again.",
         change="Pad to a few fixed shapes, and pass numbers as arrays of one dtype. `with wb.explain():` around a few "
         "calls says which argument changed.",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
 from workbench.advice._links import crossed_links
@@ -311,9 +311,15 @@ def _donating(fn: Callable, donated: Any) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
         wrapped: Any = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
         return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=donated)
-    if wrapper_of(fn) == "eqx.filter_jit":
-        return sys.modules["equinox"].filter_jit(fn, donate=donated)
     return jax.jit(fn, donate_argnums=donated)
+
+
+def _donating_arrays(call: Call, donated: str) -> tuple[Callable, list[Any]]:
+    """The program as a function of its arrays, all of them or all but the first argument's donated, and the arrays."""
+    first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
+    kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
+    positions = tuple(at for at, each in enumerate(kept) if not each)
+    return jax.jit(jaxpr_as_fun(call.closed), donate_argnums=positions), call.leaves
 
 
 def _written_again(fn: Callable) -> Callable:
@@ -414,9 +420,13 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
         if specs is not None:
             given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
             return traced.try_specs(_as_written(specs, traced._call.names), **given).after
-        fn = _donating(traced.fn, donate)
+        fn, args, kwargs = traced.fn, traced.args, traced.kwargs
+        if isinstance(donate, str):
+            fn, args, kwargs = *_donating_arrays(traced._call, donate), {}
+        else:
+            fn = _donating(fn, donate)
         with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+            return type(traced)(fn, args, kwargs, mesh=options.get("mesh")).inspect(**options)
 
     return recompile

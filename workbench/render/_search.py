@@ -1,5 +1,6 @@
 """Searches for shardings and machines as text, and the chosen specs as code."""
 
+import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -192,9 +193,8 @@ def _rules(
     else:
         types = f"({types})"
     rules = {_rule(pattern): spec for pattern, spec in specs.items()}
-    ordered = sorted(
-        rules, key=lambda rule: -rule.count("/")
-    )  # the longest path first: the end of another may equal it
+    covered = {a for a in rules for b in rules if a != b and rules[a] == rules[b] and fnmatch.fnmatchcase(a, b)}
+    ordered = sorted(rules.keys() - covered, key=lambda rule: (-rule.count("/"), rule))  # ends of others come last
     return [
         "import fnmatch",
         "import re",

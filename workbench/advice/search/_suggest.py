@@ -14,7 +14,7 @@ from workbench.advice.search._groups import Group, fits
 from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Found, Progress, Search
 from workbench.errors import MeshError
-from workbench.inspection import Call, current_mesh
+from workbench.inspection import Call, current_mesh, mesh_of_values
 from workbench.records import ShardingSearchRecord
 
 DEFAULT_CHIP = "v5e"
@@ -37,7 +37,7 @@ def suggest_shardings(
     found: Found | None = None,
 ) -> ShardingSearchRecord:
     """Searches the specs of a traced call's arguments; see `Traced.suggest_shardings`."""
-    mesh = mesh if mesh is not None else current_mesh() or call.mesh
+    mesh = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
     if mesh is None or mesh.empty or mesh.size < 2:
         message = (
             f"`suggest_shardings` was given `{call.name}` without a mesh of several devices. Specs name axes of one: "
