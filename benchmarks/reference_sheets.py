@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ import workbench as wb
 from workbench import measurement
 
 RECORDED = Path(__file__).parents[1] / "tests" / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
-LOOKS = {"dark": (1440, 900), "light": (1000, 700)}
+LOOKS: dict[Literal["dark", "light"], tuple[int, int]] = {"dark": (1440, 900), "light": (1000, 700)}
 Shown = workbench_widgets.WorkbenchWidget
 
 
