@@ -29,7 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import workbench as wb
-from benchmarks.engines import FEATURES, HIDDEN, STEPS, client, make_round, start
+from benchmarks.engines import make_round
+from benchmarks.engines_round import FEATURES, HIDDEN, STEPS, client, start
 from workbench.engines import Flower
 
 Round = Callable[[Any, Any], Any]

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from benchmarks.engines import start, train
+from benchmarks.engines_round import start, train
 
 client, server = ClientApp(), ServerApp()
 train_one = jax.jit(train)

@@ -164,7 +164,7 @@ def _figures(kept: str, now: Record) -> list[str]:
     return [f"  {row.group}: {row.name}: {row.values[0]} -> {row.values[1]} {row.unit}".rstrip() for row in rows[:20]]
 
 
-def shortened(record: Record) -> Any:
+def shortened(record: Record) -> Record:
     """A record without what changes with every compiler: texts, single instructions, folders of files."""
     changes: dict[str, Any] = {}
     for entry in dataclasses.fields(record):
@@ -180,7 +180,7 @@ def shortened(record: Record) -> Any:
     return record.replace(**changes)
 
 
-def _shortened(value: object) -> Any:
+def _shortened(value: object) -> object:
     if isinstance(value, Record):
         return shortened(value)
     if isinstance(value, tuple):
@@ -238,7 +238,7 @@ def _bytes(given: int | str) -> int:
 # The plugin for pytest: `pytest_plugins = ["workbench.testing"]`.
 
 
-def pytest_addoption(parser: Any) -> None:
+def pytest_addoption(parser: "pytest.Parser") -> None:
     """Adds `--update-snapshots` to pytest."""
     parser.addoption("--update-snapshots", action="store_true", help="write the files of `record_snapshot` again")
 
@@ -260,7 +260,7 @@ class RecordSnapshot:
         assert_snapshot(record, self.folder / f"{file}.json", update=self.update)
 
 
-def _snapshots(request: Any) -> Iterator[RecordSnapshot]:
+def _snapshots(request: "pytest.FixtureRequest") -> Iterator[RecordSnapshot]:
     """Compares records with files in `snapshots/` next to the test."""
     name = re.sub(r"[^\w.-]+", "_", request.node.name)
     update = True if request.config.getoption("--update-snapshots", default=False) else None

@@ -7,7 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from workbench.inspection.hlo._groups import group_axes, pair_axes, parse_groups
+from workbench.inspection.hlo import group_axes, pair_axes
+from workbench.inspection.hlo._groups import parse_groups
 
 NAMES = ("clients", "model", "pods", "stage")
 

@@ -10,7 +10,6 @@ from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
 
 from workbench.errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import DaskEngine, Program, PyNode, Restart, ServiceNode, launch
-from workbench.launch._dask import DaskEngine as _DaskEngine
 
 LONG = 60.0
 
@@ -18,7 +17,7 @@ LONG = 60.0
 def test_without_the_library_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(MissingDependencyError, match=r'DaskEngine needs the library `distributed`.*\[dask\]"'):
-        _DaskEngine(None)
+        DaskEngine(None)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.plan import choose_chunk_size
-from workbench.plan._evaluate import evaluate
-from workbench.plan._plan import plan_jaxpr
+from workbench.plan import choose_chunk_size, evaluate, plan_jaxpr
 
 CLIENTS = 4096
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from workbench.render._report import (
+from workbench.render import (
     ReportCode,
     ReportImage,
     ReportPicture,

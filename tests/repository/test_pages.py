@@ -29,6 +29,14 @@ def test_names_in_the_code_of_a_page_exist(page):
     assert sorted(name for name in taken if not hasattr(workbench, name)) == []
 
 
+def test_every_environment_variable_of_ours_is_documented():
+    sources = [name for name in tracked_files() if name.startswith(("workbench/", "widgets/workbench_widgets/"))]
+    texts = [(ROOT / name).read_text() for name in sources if name.endswith(".py")]
+    named = {name for text in texts for name in re.findall(r"\bWORKBENCH_[A-Z_]+\b", text)}
+    documented = (ROOT / "docs/architecture.md").read_text()
+    assert sorted(name for name in named if f"`{name}`" not in documented) == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page):
     text = (ROOT / page).read_text()

@@ -1,11 +1,15 @@
 """The shape of the house: packages have faces, imports go downwards, nothing goes round in circles."""
 
+import ast
+import importlib
+import inspect
 import subprocess
 import sys
 from functools import cache
 
 import grimp
 import pytest
+from repository_files import ROOT, python_files
 
 # From the top. Packages of one line do not know each other; root modules are listed by their own names.
 LAYERS = (
@@ -28,11 +32,12 @@ LAYERS = (
     ("records",),
     ("_cache",),
     ("errors", "_jax_compat", "_processes", "_version"),
+    ("_types",),
 )
 FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 # Open to all packages although their names begin with an underscore: the cache on disk, private JAX, child processes,
-# the version.
-DOORS = ("_cache", "_jax_compat", "_processes", "_version")
+# types of many signatures, the version.
+DOORS = ("_cache", "_jax_compat", "_processes", "_types", "_version")
 
 
 @cache
@@ -57,6 +62,26 @@ def test_packages_import_each_other_by_their_faces():
         if (owner := home(target)) is not None and not f"{module}.".startswith(f"{owner}.")
     ]
     assert sorted(private) == []
+
+
+def private_imports(name: str) -> set[tuple[str, str]]:
+    """What a file imports from inside of our packages: the package, and the name."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, ast.ImportFrom) and (owner := home(node.module or "")) not in (None, "workbench"):
+            found |= {(owner, alias.name) for alias in node.names}
+    return found
+
+
+def test_tests_take_from_the_face_what_it_offers():
+    taken = {(name, *found) for name in python_files("tests", "benchmarks") for found in private_imports(name)}
+    # A package may hold a function and a module of one name; and in a kernel made by hand there are no faces.
+    offered = [
+        f"{name} imports {thing} from inside of {owner}"
+        for name, owner, thing in taken
+        if not inspect.ismodule(getattr(importlib.import_module(owner), thing, inspect)) and "fake_kernel" not in name
+    ]
+    assert sorted(offered) == []
 
 
 @pytest.mark.parametrize("package", [name for names in LAYERS for name in names])

@@ -8,7 +8,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jaxlib
@@ -29,13 +29,13 @@ from jax._src import (
 from jax._src.array import ArrayImpl as _Array
 from jax._src.interpreters import ad as _ad, mlir as _mlir, partial_eval as _pe
 from jax._src.state import discharge as _discharge
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var
 from jax.interpreters import ad
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
 from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
-Aval: TypeAlias = Any  # jax.core.ShapedArray, which has no public type
+from workbench._types import AnyMesh, Aval
 
 NEWEST_KNOWN = (0, 12)
 """The newest JAX, up to its minor version, that the tests pass on."""
@@ -66,7 +66,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
     bind = primitive.bind
 
-    def changed(*args: Any, **params: Any) -> Any:
+    def changed(*args: object, **params: object) -> Any:
         mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
         return bind(*args, **({**params, "policy": policy} if mine else params))
 
@@ -81,7 +81,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
             primitive.bind = kept
 
 
-def jit_cache_size(fn: Any) -> int | None:
+def jit_cache_size(fn: object) -> int | None:
     """How many compiled versions the cache of a `jax.jit` function holds; None for what has no such cache."""
     count: Any = getattr(fn, "_cache_size", None)
     return None if count is None else int(count())
@@ -111,7 +111,7 @@ def mesh_of_old_context() -> jax.sharding.Mesh:
     return _mesh.thread_resources.env.physical_mesh
 
 
-def aval_of(x: Any) -> Aval:
+def aval_of(x: object) -> Aval:
     """The abstract value (shape, dtype, sharding type) of an array, tracer or ShapeDtypeStruct."""
     return _core.shaped_abstractify(x)
 
@@ -121,7 +121,7 @@ def drop_leading_axis(aval: Aval) -> Aval:
     return _core.mapped_aval(aval.shape[0], 0, aval)
 
 
-def add_leading_axis(aval: Aval, size: int, explicit_axes: Any, mesh: Any = None) -> Aval:
+def add_leading_axis(aval: Aval, size: int, explicit_axes: str | tuple[str, ...] | None, mesh: Any = None) -> Aval:
     """The abstract value of `size` rows of `aval`, the new axis sharded over explicit mesh axes if there are any."""
     if explicit_axes is None or not aval.sharding.mesh.empty:
         return _core.unmapped_aval(size, 0, aval, explicit_mesh_axis=explicit_axes)
@@ -188,7 +188,7 @@ def drop_unused_outputs(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> Clo
     return ClosedJaxpr(pruned, jaxpr.consts)
 
 
-def register_dce(primitive: Any, rule: Callable) -> None:
+def register_dce(primitive: Primitive, rule: Callable) -> None:
     """Registers how an equation of `primitive` is pruned."""
     if jax.__version_info__ >= (0, 12):  # JAX 0.12 also passes which inputs are alive, which only matters to Refs
         _pe.dce_rules[primitive] = lambda used, _live, equation: rule(used, equation)  # pyright: ignore
@@ -196,7 +196,7 @@ def register_dce(primitive: Any, rule: Callable) -> None:
         _pe.dce_rules[primitive] = rule
 
 
-def register_discharge(primitive: Any, rule: Callable[..., Sequence[Any]]) -> None:
+def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
     """Registers how an equation of `primitive` is bound without the Refs inside of it; its operands are no Refs."""
     if jax.__version_info__ >= (0, 11):  # one context in the place of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
@@ -213,25 +213,25 @@ def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _discharge.discharge_state(closed)
 
 
-def is_float0(aval: Any) -> bool:
+def is_float0(aval: Aval) -> bool:
     """Whether a tangent of this abstract value carries no information (tangents of integers)."""
     return aval.dtype == jax.dtypes.float0
 
 
-def new_equation(equation: Any, **changes: Any) -> Any:
+def new_equation(equation: JaxprEqn, **changes: Any) -> JaxprEqn:
     """A copy of a jaxpr equation with some parts changed."""
     return equation.replace(**changes)
 
 
-def new_variable(variable: Any, aval: Aval) -> Any:
+def new_variable(variable: Var, aval: Aval) -> Var:
     """A variable of a jaxpr like another one, with another type."""
     return variable if isinstance(variable, _core.DropVar) and variable.aval is aval else type(variable)(aval)
 
 
-def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> Any:
+def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> _core.Effects:
     """The effects of a jaxpr or equation, those on a Ref with their variable replaced (JAX 0.10 to 0.12)."""
 
-    def renamed(effect: Any) -> Any:
+    def renamed(effect: _core.Effect) -> _core.Effect:
         if isinstance(effect, _effects.JaxprInputEffect) and effect.input in variables:
             return effect.replace(input=variables[effect.input])
         return effect
@@ -239,7 +239,7 @@ def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> Any:
     return type(effects)(renamed(effect) for effect in effects)
 
 
-def retyped_constant(value: Any, aval: Any) -> Any:
+def retyped_constant(value: Any, aval: Aval) -> object:
     """A constant of a jaxpr with another type: those that a trace made keep the mesh of that trace in theirs."""
     if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later
         return value
@@ -249,24 +249,24 @@ def retyped_constant(value: Any, aval: Any) -> Any:
         return value
 
 
-def retyped_literal(literal: Any, aval: Any) -> Any:
+def retyped_literal(literal: _core.Literal, aval: Aval) -> _core.Literal:
     """A literal of a jaxpr with another type."""
     return type(literal)(retyped_constant(literal.val, aval), aval)
 
 
-def context_under(context: Any, mesh: jax.sharding.AbstractMesh) -> Any:
+def context_under(context: _core.JaxprEqnContext, mesh: jax.sharding.AbstractMesh) -> _core.JaxprEqnContext:
     """The context of an equation as it would be under another mesh."""
     none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside of a mesh
     with context.manager, jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
         return _core.JaxprEqnContext()
 
 
-def zero_tangent(primal: Any) -> Any:
+def zero_tangent(primal: object) -> ad.Zero:
     """A symbolic zero tangent for `primal`."""
     return ad.Zero(_core.typeof(primal).to_tangent_aval())
 
 
-def zero_cotangent(aval: Any) -> Any:
+def zero_cotangent(aval: Aval) -> ad.Zero:
     """A symbolic zero cotangent for a linear input of abstract value `aval`."""
     return ad.Zero(aval.to_ct_aval())
 
@@ -289,7 +289,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Seque
     return [None if isinstance(ct, ad.Zero) else ct for ct in wanted]
 
 
-def changed_operation(value: Any, change: Callable[[Any], Any]) -> Any:
+def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
     """An operation that is an object (JAX 0.12: `jnp.nonzero`), with what it remembers changed; other values as given.
 
     It holds the types of its operands and results, and its parameters, in plain attributes.
@@ -302,7 +302,7 @@ def changed_operation(value: Any, change: Callable[[Any], Any]) -> Any:
     return made
 
 
-def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str]]:
+def user_frames(equation_source: _source_info.SourceInfo) -> list[tuple[str, int, int, int, int, str]]:
     """User frames of a source_info, innermost first: file, line, column, end line, end column, function.
 
     Frames of JAX itself are left out by JAX; the caller leaves out those of this package.
@@ -314,7 +314,7 @@ def user_frames(equation_source: Any) -> list[tuple[str, int, int, int, int, str
 
 
 @contextlib.contextmanager
-def source_of(equation: Any, *, mesh: bool = True) -> Iterator[None]:
+def source_of(equation: JaxprEqn, *, mesh: bool = True) -> Iterator[None]:
     """Operations made in the block carry the source lines and the name scope of `equation`, and its mesh context."""
     stack = _source_info.current_name_stack() + equation.source_info.name_stack
     with (
@@ -324,7 +324,7 @@ def source_of(equation: Any, *, mesh: bool = True) -> Iterator[None]:
         yield
 
 
-def bind_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def bind_equation(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Runs one equation of a jaxpr on values; always a list of results."""
     results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
     return list(results) if equation.primitive.multiple_results else [results]
@@ -338,12 +338,12 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
-def inner_jaxprs(equation: Any) -> list[Any]:
+def inner_jaxprs(equation: JaxprEqn) -> list[Any]:
     """The jaxprs in the parameters of an equation."""
     return list(_core.jaxprs_in_params(equation.params))
 
 
-def uses_named_axes(jaxpr: Any) -> bool:
+def uses_named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     """Whether a jaxpr talks across a named axis (`jax.lax.psum(x, "clients")`), so that its rows need each other."""
     if any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects):
         return True
@@ -356,7 +356,7 @@ def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @once_per_jaxpr
-def _named_axes(jaxpr: Any) -> set[str]:
+def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
     """Axes of collectives, without those of an inner `shard_map`: JAX 0.10 gives `ppermute` no effect."""
     found: set[str] = set()
     for equation in jaxpr.eqns:
@@ -380,7 +380,7 @@ def compilation_key(lowered: jax.stages.Lowered) -> str | None:
     return repr((*parts, lowered.in_tree, lowered.out_tree))
 
 
-def has_ordered_effects(jaxpr: Any) -> bool:
+def has_ordered_effects(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     """Whether a jaxpr holds effects that JAX must keep in order."""
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
@@ -401,7 +401,7 @@ def has_manual_axes() -> bool:
     return not mesh.empty and jax.sharding.AxisType.Manual in mesh.axis_types
 
 
-def pretty_jaxpr(jaxpr: Any, *, source: bool = False, most: int | None = None) -> str:
+def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None) -> str:
     """A jaxpr as text, optionally with the source line of each equation.
 
     Args:
@@ -421,7 +421,7 @@ def pretty_jaxpr(jaxpr: Any, *, source: bool = False, most: int | None = None) -
     return text if written is jaxpr else f"{text}\n# and {len(jaxpr.eqns) - shown:,} more equations"
 
 
-def _equations_inside(equation: Any, most: int) -> int:
+def _equations_inside(equation: JaxprEqn, most: int) -> int:
     """How many equations the jaxprs of an equation hold; counted no further than `most`."""
     count, pending = 0, list(_core.jaxprs_in_params(equation.params))
     while pending and count <= most:
@@ -464,12 +464,12 @@ for _allowed in (
     _allowed.add_type(_EmitEffect)
 
 
-def emits(jaxpr: Any) -> bool:
+def emits(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     """Whether a jaxpr holds an `emit` anywhere inside."""
     return EMIT_EFFECT in jaxpr.effects
 
 
-def is_jitted(fn: Any) -> bool:
+def is_jitted(fn: object) -> bool:
     """Whether `jax.jit` made this function."""
     return callable(fn) and hasattr(fn, "_jit_info") and callable(getattr(fn, "trace", None))
 
@@ -481,7 +481,7 @@ def static_arguments(jitted: Any, count: int) -> tuple[frozenset[int], frozenset
     return frozenset(positions), frozenset(info.static_argnames)
 
 
-def pmapped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+def pmapped(fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
     """The jitted `shard_map` that `jax.pmap` makes of one call, and its flat arguments; None for other functions.
 
     The stages of `fn.lower` hide the traced function, and `pmap` has no `trace`.
@@ -499,7 +499,7 @@ def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
     """The options of the jit that traced a function, one entry per array; a sharding that was not given is None."""
     params = traced._params
 
-    def known(shardings: Any) -> list[Any]:
+    def known(shardings: Sequence[object]) -> list[Any]:
         return [None if isinstance(s, _sharding_impls.UnspecifiedValue) else s for s in shardings]  # pyright: ignore
 
     return {
@@ -511,7 +511,7 @@ def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
     }
 
 
-def context_mesh(traced: jax.stages.Traced) -> Any:
+def context_mesh(traced: jax.stages.Traced) -> AnyMesh | None:
     """The mesh of `jax.set_mesh` that a function was traced under; None without one."""
     mesh = traced._params["ctx_mesh"]
     return None if mesh.empty else mesh
@@ -534,7 +534,7 @@ def hlo_of_proto(data: bytes) -> str | None:
     return None
 
 
-def _from_hlo_proto(data: bytes) -> Any:
+def _from_hlo_proto(data: bytes) -> _hlo.HloModule:
     """An `HloProto` holds its `HloModuleProto` as field 1: what `xla_dump_hlo_as_proto` writes."""
     if data[:1] != b"\x0a":
         message = "no HloProto"
@@ -563,7 +563,7 @@ def stablehlo_of_bytecode(data: bytes) -> str | None:
     return None
 
 
-def named_sharding(sharding: Any, mesh: Any) -> Any:
+def named_sharding(sharding: jax.sharding.Sharding, mesh: AnyMesh | None) -> jax.sharding.Sharding:
     """A sharding that the compiler wrote without axis names, as one with those of `mesh` where that can be."""
     hlo = getattr(sharding, "_hlo_sharding", None)
     if mesh is None or hlo is None:

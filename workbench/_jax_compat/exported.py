@@ -5,7 +5,6 @@ Written against JAX 0.10 to 0.12: the list of targets is private, the checks tha
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import jax.export
 from jax._src import config as _config
@@ -36,7 +35,7 @@ def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
     return sorted(found - (frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE) - _NEVER))
 
 
-def _targets(operation: Any) -> Iterator[str]:
+def _targets(operation: _ir.Operation) -> Iterator[str]:
     waiting = [operation]
     while waiting:
         now = waiting.pop()

@@ -52,7 +52,7 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
         return result, [file.read_bytes() for file in sorted(Path(directory).rglob("*.xplane.pb"))]
 
 
-def user_frame_of(array: Any) -> tuple[str, int, str] | None:
+def user_frame_of(array: object) -> tuple[str, int, str] | None:
     """File, line and function of the user's code that made a live array, None where JAX did not keep it."""
     traceback = getattr(array, "traceback", None)
     if traceback is None:
@@ -82,7 +82,7 @@ def _stop(session: Any) -> bytes:
         raise
 
 
-def _options() -> Any:
+def _options() -> jax.profiler.ProfileOptions:
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python frames would cost more than they tell
     options.host_tracer_level = 2

@@ -102,7 +102,7 @@ def _errors() -> Iterator[None]:
         raise ShardyError(first[0] if len(first) == 1 else f"{first[0]} {first[1]}"[:600]) from error
 
 
-def _inline_calls(module: Any) -> None:
+def _inline_calls(module: _ir.Module) -> None:
     """Puts every called function in place of its call: jaxlib lacks MLIR's inliner for `func.call`."""
     functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
     main = functions.get("main")
@@ -120,14 +120,14 @@ def _inline_calls(module: Any) -> None:
             function.operation.erase()
 
 
-def _symbol(function: Any) -> str:
+def _symbol(function: _ir.OpView) -> str:
     return _ir.StringAttr(function.operation.attributes["sym_name"]).value
 
 
-def _calls(root: Any) -> list[Any]:
+def _calls(root: _ir.Operation) -> list[Any]:
     found = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: _ir.Operation) -> _ir.WalkResult:
         if op.name in ("func.call", "call"):
             found.append(op)
         return _ir.WalkResult.ADVANCE
@@ -136,7 +136,7 @@ def _calls(root: Any) -> list[Any]:
     return found
 
 
-def _inline(module: Any, call: Any, callee: Any) -> list[Any]:
+def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[Any]:
     """Moves a copy of the callee's operations before the call; returns the calls that came with it."""
     copy = callee.operation.clone(_ir.InsertionPoint(module.body))
     block = copy.regions[0].blocks[0]
@@ -147,7 +147,7 @@ def _inline(module: Any, call: Any, callee: Any) -> list[Any]:
     calls = []
     for op in operations[:-1]:
 
-        def visit(inner: Any) -> Any:
+        def visit(inner: _ir.OpView) -> _ir.WalkResult:
             inner.location = _prefixed(prefix, inner.location, caller)
             return _ir.WalkResult.ADVANCE
 
@@ -161,7 +161,7 @@ def _inline(module: Any, call: Any, callee: Any) -> list[Any]:
     return calls
 
 
-def _prefixed(prefix: str, location: Any, caller: Any) -> Any:
+def _prefixed(prefix: str, location: _ir.Location, caller: _ir.Location) -> _ir.Location:
     """The location of an inlined operation: scope of the call, then its own; the call's lines where it has none."""
     lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
     if not isinstance(location, _ir.NameLoc):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class ShardyProgram:
     axis_sizes: dict[str, int]
 
 
-def read_module(module: Any, *, reasons: bool = True) -> ShardyProgram:
+def read_module(module: _ir.Module, *, reasons: bool = True) -> ShardyProgram:
     """Values, edges and collectives of the function `main` of a module whose calls are inlined.
 
     Without `reasons`, only shardings and collectives are read; the values then lack names, lines, rules and origins.
@@ -99,7 +99,7 @@ def read_module(module: Any, *, reasons: bool = True) -> ShardyProgram:
     )
 
 
-def op_name(location: Any) -> str:
+def op_name(location: object) -> str:
     """The name that JAX gave to an operation: its scopes joined by slashes."""
     if isinstance(location, _ir.NameLoc):
         return location.name_str
@@ -108,7 +108,7 @@ def op_name(location: Any) -> str:
     return ""
 
 
-def frames(location: Any, *, outermost: bool = True) -> Iterator[Frame]:
+def frames(location: object, *, outermost: bool = True) -> Iterator[Frame]:
     """The call frames of a location, innermost first."""
     if isinstance(location, _ir.NameLoc):
         child = location.child_loc
@@ -136,7 +136,7 @@ class _Reader:
         self.edges: list[tuple[int, str, str, str]] = []
         self.collectives: list[ShardyCollective] = []
 
-    def function(self, function: Any) -> None:
+    def function(self, function: _ir.Operation) -> None:
         block = function.regions[0].blocks[0]
         inputs = _dictionaries(function, "arg_attrs", len(block.arguments))
         for number, (argument, attributes) in enumerate(zip(block.arguments, inputs, strict=True)):
@@ -153,11 +153,11 @@ class _Reader:
 
     def _edge_owner(
         self,
-        value: Any,
+        value: _ir.Value,
         name: str,
         operation: str,
         attributes: dict[str, Any],
-        location: Any,
+        location: _ir.Location | None,
         itself: str,
         rename: bool = True,
     ) -> None:
@@ -169,14 +169,14 @@ class _Reader:
         label = _text(attributes.get("jax.result_info")) if operation == "output" else op_name(location)
         self._add(value, name, operation, spec, origins, "", label, ())
 
-    def _block(self, block: Any, *, local: bool) -> list[Any]:
+    def _block(self, block: _ir.Block, *, local: bool) -> list[Any]:
         """Reads a nested block; returns what it returns."""
         operations = list(block.operations)
         for op in operations[:-1]:
             self._operation(op.operation, local=local)
         return list(operations[-1].operands) if operations else []
 
-    def _operation(self, op: Any, *, local: bool) -> None:
+    def _operation(self, op: _ir.Operation, *, local: bool) -> None:
         if op.name == "sdy.data_flow_edge":
             self._data_flow_edge(op)
             return
@@ -199,7 +199,7 @@ class _Reader:
         if op.name in _NESTING:
             self._regions(op, number, local=local or op.name == "sdy.manual_computation")
 
-    def _regions(self, op: Any, number: int, *, local: bool) -> None:
+    def _regions(self, op: _ir.Operation, number: int, *, local: bool) -> None:
         results = list(op.results)
         kind = op.name.split(".")[-1]
         for index, region in enumerate(op.regions):
@@ -218,7 +218,7 @@ class _Reader:
                     self._add(argument, name, label, spec, {}, "", op_name(op.location), tuple(frames(op.location)))
                 self._block(block, local=local)
 
-    def _data_flow_edge(self, op: Any) -> None:
+    def _data_flow_edge(self, op: _ir.Operation) -> None:
         """Shardy's stand-in for a value that crosses a region: its facts belong to that value."""
         target = op.operands[0]
         name = self._names[op.results[0]] = self._name(target)
@@ -232,19 +232,19 @@ class _Reader:
                 self.values[twin] = dataclasses.replace(self.values[twin], spec=spec, origins=origins)
         self._edges(attributes, [self._name(value) for value in _sources(target)], [name])
 
-    def _name(self, value: Any) -> str:
+    def _name(self, value: _ir.Value) -> str:
         return self._names.get(value, "")
 
     def _add(
-        self, value: Any, name: str, operation: str, spec: Spec, origins: dict[str, str], rule: str, label: str,
-        lines: tuple[Frame, ...], operands: Any = (),
+        self, value: _ir.Value, name: str, operation: str, spec: Spec, origins: dict[str, str], rule: str, label: str,
+        lines: tuple[Frame, ...], operands: Sequence[_ir.Value] = (),
     ) -> None:  # fmt: skip
         shape, dtype = _type(value)
         if shape is not None:
             read = tuple(self._name(operand) for operand in operands) if self._reasons else ()
             self.values[name] = ShardyValue(name, operation, shape, dtype, spec, origins, rule, label, lines, read)
 
-    def _specs_of(self, op: Any, attributes: dict[str, Any], results: list[Any]) -> list[Spec]:
+    def _specs_of(self, op: _ir.Operation, attributes: dict[str, Any], results: list[Any]) -> list[Spec]:
         for key in ("sharding", "out_sharding"):
             if key in attributes and op.name.startswith("sdy."):
                 return [self._spec(attributes[key], value) for value in results]
@@ -254,7 +254,7 @@ class _Reader:
         shardings = _sdy.TensorShardingPerValueAttr(found).shardings
         return [self._spec(sharding, value) for sharding, value in zip(shardings, results, strict=True)]
 
-    def _spec(self, sharding: Any, value: Any) -> Spec:
+    def _spec(self, sharding: _ir.Attribute | None, value: _ir.Value) -> Spec:
         if sharding is None:
             return ((),) * len(_type(value)[0] or ())
         if sharding not in self._specs:
@@ -262,7 +262,7 @@ class _Reader:
             self._specs[sharding] = tuple(tuple(map(self._axis_ref, dimension.axes)) for dimension in dimensions)
         return self._specs[sharding]
 
-    def _axis_ref(self, axis: Any) -> str:
+    def _axis_ref(self, axis: _ir.Attribute) -> str:
         axis = _sdy.AxisRefAttr(axis)
         part = axis.sub_axis_info
         return axis.name if part is None else self._axis(axis.name, str(_sdy.SubAxisInfoAttr(part).size))
@@ -280,7 +280,7 @@ class _Reader:
             return [self._origins(entry, itself) for entry in found]
         return [self._origins(found, itself)] * count
 
-    def _origins(self, found: Any, itself: str) -> dict[str, str]:
+    def _origins(self, found: _ir.Attribute | None, itself: str) -> dict[str, str]:
         if not isinstance(found, _ir.DictAttr):
             return {}
         origins = {}
@@ -310,7 +310,14 @@ class _Reader:
                 self.edges.extend((step, axis, source, name) for name in known if name != source)
 
     def _collective(
-        self, op: Any, short: str, attributes: dict[str, Any], name: str, lines: tuple[Frame, ...], *, local: bool
+        self,
+        op: _ir.Operation,
+        short: str,
+        attributes: dict[str, Any],
+        name: str,
+        lines: tuple[Frame, ...],
+        *,
+        local: bool,
     ) -> None:
         for operand, result in zip(op.operands, op.results, strict=False):
             before, after = self.values.get(self._name(operand)), self.values[self._name(result)]
@@ -334,7 +341,7 @@ class _Reader:
         return math.prod(int(a.split("[")[1].split(" ")[0]) if "[" in a else self._sizes.get(a, 1) for a in axes)
 
 
-def _type(value: Any) -> tuple[tuple[int, ...] | None, str]:
+def _type(value: _ir.Value) -> tuple[tuple[int, ...] | None, str]:
     kind = value.type
     if not isinstance(kind, _ir.RankedTensorType):
         return None, ""
@@ -347,11 +354,11 @@ def _item_bytes(dtype: str) -> int:
     return 2 * size if dtype.startswith("complex") else size
 
 
-def _text(attribute: Any) -> str:
+def _text(attribute: _ir.Attribute | None) -> str:
     return attribute.value if isinstance(attribute, _ir.StringAttr) else ""
 
 
-def _rule(attribute: Any) -> str:
+def _rule(attribute: _ir.Attribute | None) -> str:
     if attribute is None:
         return ""
     return re.sub(r"^#sdy\.op_sharding_rule<(.*)>$", r"\1", str(attribute))

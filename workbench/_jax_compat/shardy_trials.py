@@ -118,14 +118,14 @@ class ShardyTrials:
             finally:
                 module.erase()
 
-    def _set(self, module: Any, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec]) -> None:
+    def _set(self, module: _ir.Operation, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec]) -> None:
         main = _main(module)
         block = main.regions[0].blocks[0]
         self._set_all(main, "arg_attrs", [argument.type for argument in block.arguments], inputs)
         returned = list(list(block.operations)[-1].operands)
         self._set_all(main, "res_attrs", [value.type for value in returned], outputs)
 
-    def _set_all(self, main: Any, key: str, types: Sequence[Any], specs: Mapping[int, Spec | None]) -> None:
+    def _set_all(self, main: _ir.OpView, key: str, types: Sequence[Any], specs: Mapping[int, Spec | None]) -> None:
         known = [dict(each) for each in _attributes(main, key, len(types))]
         for number, spec in specs.items():
             rank = len(types[number].shape) if isinstance(types[number], _ir.RankedTensorType) else 0
@@ -134,7 +134,7 @@ class ShardyTrials:
         if made:
             main.attributes[key] = _ir.ArrayAttr.get(made)
 
-    def _sharding(self, spec: Spec | None, rank: int) -> Any:
+    def _sharding(self, spec: Spec | None, rank: int) -> _ir.Attribute:
         if spec is None:
             dims = ", ".join(["{?}"] * rank)
         else:
@@ -142,13 +142,13 @@ class ShardyTrials:
         return _ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dims}]>")
 
 
-def _leave_out(module: Any, numbers: Sequence[int]) -> None:
+def _leave_out(module: _ir.Operation, numbers: Sequence[int]) -> None:
     """Takes sharding constraints out of the program."""
     if not numbers:
         return
     found: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: _ir.Operation) -> _ir.WalkResult:
         if op.name == "sdy.sharding_constraint":
             found.append(op)
         return _ir.WalkResult.ADVANCE
@@ -160,7 +160,7 @@ def _leave_out(module: Any, numbers: Sequence[int]) -> None:
         constraint.erase()
 
 
-def _main(module: Any) -> Any:
+def _main(module: _ir.Operation) -> _ir.OpView:
     for op in module.regions[0].blocks[0].operations:
         name = op.operation.attributes["sym_name"] if "sym_name" in op.operation.attributes else None
         if op.operation.name == "func.func" and name is not None and _ir.StringAttr(name).value == "main":
@@ -169,7 +169,7 @@ def _main(module: Any) -> Any:
     raise ShardyError(message)
 
 
-def _mesh_of(module: Any) -> tuple[dict[str, int], str]:
+def _mesh_of(module: _ir.Module) -> tuple[dict[str, int], str]:
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":
             axes = map(_sdy.MeshAxisAttr, _sdy.MeshAttr(op.operation.attributes["mesh"]).axes)
@@ -197,7 +197,7 @@ class _Walk:
         self.flops = self.traffic = 0.0
         self._sent: dict[tuple[str, tuple[str, ...], float, int], float] = {}
 
-    def trial(self, main: Any) -> Trial:
+    def trial(self, main: _ir.OpView) -> Trial:
         block = main.regions[0].blocks[0]
         inputs = []
         arguments = 0.0
@@ -225,7 +225,7 @@ class _Walk:
             peak_bytes=arguments + max(0.0, results - donated) + live,
         )
 
-    def _block(self, block: Any, times: float, loop: int, *, local: bool) -> float:
+    def _block(self, block: _ir.Block, times: float, loop: int, *, local: bool) -> float:
         """Adds up a block; returns the largest sum of bytes that are alive at once of values made in it."""
         operations = [op.operation for op in block.operations]
         ends: dict[Any, int] = {}
@@ -244,7 +244,7 @@ class _Walk:
             alive -= sum(leaving.pop(at, ()))
         return peak
 
-    def _operation(self, op: Any, times: float, loop: int, *, local: bool) -> float:
+    def _operation(self, op: _ir.Operation, times: float, loop: int, *, local: bool) -> float:
         """Adds up one operation; returns the bytes alive inside of its regions."""
         specs = self._result_specs(op)
         for value, spec in zip(op.results, specs, strict=True):
@@ -261,7 +261,7 @@ class _Walk:
             self.traffic += times * sum(self._held(value, local=local) for value in op.results)
         return 0.0
 
-    def _regions(self, op: Any, times: float, loop: int, *, local: bool) -> float:
+    def _regions(self, op: _ir.Operation, times: float, loop: int, *, local: bool) -> float:
         inner = times * (_trip_count(op) if op.name == _LOOP else 1.0)
         number = loop if op.name != _LOOP else id(op) or loop + 1
         local = local or op.name == _MANUAL
@@ -276,7 +276,7 @@ class _Walk:
                 peak = max(peak, self._block(block, inner, number, local=local))
         return peak
 
-    def _dot(self, op: Any, times: float, *, local: bool) -> None:
+    def _dot(self, op: _ir.Operation, times: float, *, local: bool) -> None:
         lhs, out = op.operands[0], op.results[0]
         result = math.prod(self._shape(out, local=local))
         if op.name == "stablehlo.convolution":
@@ -288,7 +288,7 @@ class _Walk:
         self.flops += times * 2.0 * result * contracted
         self.traffic += times * sum(self._held(value, local=local) for value in (*op.operands, *op.results))
 
-    def _collective(self, op: Any, kind: str, times: float, loop: int, *, local: bool) -> None:
+    def _collective(self, op: _ir.Operation, kind: str, times: float, loop: int, *, local: bool) -> None:
         for operand, result in zip(op.operands, op.results, strict=False):
             if op.name.startswith("stablehlo."):
                 axes = tuple(name for name in self._sizes if f'"{name}"' in str(op.attributes))
@@ -303,7 +303,7 @@ class _Walk:
             key = (how, axes, times, loop)
             self._sent[key] = self._sent.get(key, 0.0) + self._held(operand, local=local)
 
-    def _moved(self, op: Any, operand: Any, result: Any) -> tuple[str, ...]:
+    def _moved(self, op: _ir.Operation, operand: _ir.Value, result: _ir.Value) -> tuple[str, ...]:
         """The axes of a collective of Shardy's, which names them in its attributes or by what it changes."""
         written = " ".join(str(op.attributes[k]) for k in ("reduction_axes", "gathering_axes", "reduce_scatter_axes",
                                                            "params") if k in op.attributes)  # fmt: skip
@@ -314,7 +314,7 @@ class _Walk:
         places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
         return tuple(axis for axis in self._sizes if any(each == axis for _, each in places[0] ^ places[1]))
 
-    def _result_specs(self, op: Any) -> list[Spec]:
+    def _result_specs(self, op: _ir.Operation) -> list[Spec]:
         results = list(op.results)
         if not results:
             return []
@@ -328,7 +328,7 @@ class _Walk:
         found = _sdy.TensorShardingPerValueAttr(attributes[key]).shardings
         return [self._spec(each, value) for each, value in zip(found, results, strict=True)]
 
-    def _spec(self, sharding: Any, value: Any) -> Spec:
+    def _spec(self, sharding: _ir.Attribute | None, value: _ir.Value) -> Spec:
         if sharding is None:
             return ((),) * len(self._type(value)[0] or ())
         if sharding not in self._specs:
@@ -340,7 +340,7 @@ class _Walk:
         name, _, part = axis.partition("[")
         return int(part) if part else self._sizes.get(name, 1)
 
-    def _shape(self, value: Any, *, local: bool = False) -> list[int]:
+    def _shape(self, value: _ir.Value, *, local: bool = False) -> list[int]:
         shape = self._type(value)[0] or ()
         if local:
             return list(shape)
@@ -350,25 +350,25 @@ class _Walk:
             for dim, n in enumerate(shape)
         ]
 
-    def _type(self, value: Any) -> tuple[tuple[int, ...] | None, int]:
+    def _type(self, value: _ir.Value) -> tuple[tuple[int, ...] | None, int]:
         kind = value.type
         if kind not in self._types:
             shape, dtype = _type(value)
             self._types[kind] = (shape, 0 if shape is None else _item_bytes(dtype))
         return self._types[kind]
 
-    def _held(self, value: Any, *, local: bool = False) -> float:
+    def _held(self, value: _ir.Value, *, local: bool = False) -> float:
         size = self._type(value)[1]
         return float(math.prod(self._shape(value, local=local)) * size) if size else 0.0
 
 
-def _axis(axis: Any) -> str:
+def _axis(axis: _ir.Attribute) -> str:
     axis = _sdy.AxisRefAttr(axis)
     part = axis.sub_axis_info
     return axis.name if part is None else f"{axis.name}[{_sdy.SubAxisInfoAttr(part).size}"
 
 
-def _contracting(op: Any) -> list[int]:
+def _contracting(op: _ir.Operation) -> list[int]:
     if op.name == "stablehlo.dot":
         return [len(op.operands[0].type.shape) - 1]
     text = str(op.attributes["dot_dimension_numbers"])
@@ -376,12 +376,12 @@ def _contracting(op: Any) -> list[int]:
     return [int(dim) for dim in after.partition("]")[0].split(",") if dim.strip()]
 
 
-def _only_sliced(value: Any) -> bool:
+def _only_sliced(value: _ir.Value) -> bool:
     users = [use.owner for use in value.uses]
     return bool(users) and all(user.operation.name == "sdy.all_slice" for user in users)
 
 
-def _trip_count(op: Any) -> float:
+def _trip_count(op: _ir.Operation) -> float:
     """Iterations of a loop that counts up to a constant; 1 where that cannot be read."""
     block = op.regions[0].blocks[0]
     operations = [each.operation for each in block.operations]
@@ -394,7 +394,7 @@ def _trip_count(op: Any) -> float:
     return 1.0
 
 
-def _constant(value: Any, loop: Any, block: Any) -> int | None:
+def _constant(value: Any, loop: _ir.Operation, block: Any) -> int | None:
     if isinstance(value, _ir.BlockArgument):
         if value.owner != block:
             return None

@@ -118,7 +118,7 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
     strange: dict[str, str] = {}
     uneven: dict[str, str] = {}
 
-    def moved(path: tuple[Any, ...], leaf: Any) -> Any:
+    def moved(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         sharding = getattr(leaf, "sharding", None)
         if not isinstance(sharding, NamedSharding):
             return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf))

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from workbench._processes import ChildProcess
 from workbench.aot._frames import FrameError, read_frame, write_frame
@@ -239,7 +239,7 @@ class _Started:
         return (telling or lines or [""])[-1][:300]
 
 
-def _read_all(stream: Any, frames: "queue.Queue[dict[str, Any] | None]") -> None:
+def _read_all(stream: BinaryIO, frames: "queue.Queue[dict[str, Any] | None]") -> None:
     with contextlib.suppress(FrameError, OSError, ValueError), stream:
         while (frame := read_frame(stream)) is not None:
             frames.put(frame)

@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
+from workbench._types import Device
 from workbench.aot._frames import FrameError, read_frame, write_frame
 
 Report = Callable[[str], None]
@@ -48,7 +49,7 @@ def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = ID
     _leave(directory)
 
 
-def _answer(compile_request: Compile, request: dict[str, Any], answers: Any, directory: Path) -> dict[str, Any]:
+def _answer(compile_request: Compile, request: dict[str, Any], answers: BinaryIO, directory: Path) -> dict[str, Any]:
     def report(phase: str) -> None:
         write_frame(answers, {"id": request["id"], "kind": "progress", "phase": phase})
 
@@ -143,7 +144,7 @@ def _dumped(directory: str, ending: str) -> str:
     return found[-1].read_text(errors="replace") if found else ""
 
 
-def _device(device: Any) -> dict[str, Any]:
+def _device(device: Device) -> dict[str, Any]:
     coords = getattr(device, "coords", None) if device.platform == "tpu" else None  # a GPU's are always zeros
     return {
         "id": int(device.id),

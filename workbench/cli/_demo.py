@@ -3,8 +3,8 @@
 import inspect
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 from tqdm import tqdm
@@ -95,12 +95,12 @@ def look(mesh: jax.sharding.Mesh, trained: _training.Trained, seconds: float) ->
     return [section for section in told if section is not None]
 
 
-def mean_loss(parameters: Any, data: Any) -> jax.Array:
+def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:
     """The clients' mean loss of one round, a number that can be differentiated."""
     return _training.fedavg(parameters, data)[1]
 
 
-def code_of(*functions: Any) -> str:
+def code_of(*functions: Callable) -> str:
     """The functions as they are written, without their docstrings."""
     texts = []
     for function in functions:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-def add_program_commands(commands: Any) -> None:
+def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Adds the commands to the parser of the command line."""
     inspect = commands.add_parser(
         "inspect", help="read an HLO, StableHLO, exported or record file, or a dump directory"
@@ -47,7 +47,7 @@ def _start_inspect(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _source(file: str) -> Any:
+def _source(file: str) -> bytes | Path:
     return sys.stdin.buffer.read() if file == "-" else Path(file)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from workbench.errors import CommandError
 
 
-def add_run_commands(commands: Any) -> None:
+def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Adds `runs` with its own commands to the parser of the command line."""
     runs = commands.add_parser("runs", help="list, compare and open runs that `run_rounds(log=FOLDER)` wrote")
     actions = runs.add_subparsers(dest="action", metavar="action", required=True)

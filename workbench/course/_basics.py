@@ -1,5 +1,6 @@
 """Exercises of notebooks 00 to 03: the JAX you need, placements and primitives, derivatives."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,7 +33,7 @@ def squared_length(answer: object) -> str:
 
 
 @exercise("00.2", "a running mean with `jax.lax.scan`")
-def running_mean(answer: Any) -> str:
+def running_mean(answer: Callable) -> str:
     x = jnp.array([4.0, 0.0, 2.0, 10.0])
     hint = "Carry the sum and the count; the mean so far is what `scan` stacks."
     expect_values(called(answer, x), np.cumsum(np.asarray(x)) / np.arange(1, 5), hint)
@@ -110,7 +111,7 @@ def share_above(answer: object) -> str:
 
 
 @exercise("03.1", "a program that trains for the worst-off client")
-def worst_off(answer: Any) -> str:
+def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
     expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")
     expect_values(jax.grad(answer)(x), [0, 0, 0, -8.0], "Use `wb.reduce_max`: its gradient goes to the maximum alone.")

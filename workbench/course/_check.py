@@ -5,7 +5,6 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any
 
 from workbench.course._grading import EXERCISES
 from workbench.errors import CourseError, WrongAnswerError
@@ -34,7 +33,7 @@ class Grade:
         return f"{'✓' if self.right else '…'} {self.exercise}: {self.message}"
 
 
-def check(exercise: str, answer: object, *evidence: Any) -> Grade:
+def check(exercise: str, answer: object, *evidence: object) -> Grade:
     """Grades the answer to an exercise of the course.
 
     A function is called, traced and, where the exercise limits communication, compiled: the grade covers its values,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import jax
 import numpy as np
 
 from workbench.api import inspect, trace
@@ -83,7 +84,7 @@ def called(function: object, *args: Any) -> Any:
         raise WrongAnswerError(message) from error
 
 
-def plan_of(function: Any, *args: Any) -> PlanRecord:
+def plan_of(function: Any, *args: object) -> PlanRecord:
     """The plan of the student's program."""
     try:
         plan = trace(function)(*args).plan
@@ -108,7 +109,7 @@ def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
     return found
 
 
-def compiled(function: Any, *args: Any, mesh: Any = None) -> ProgramRecord:
+def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = None) -> ProgramRecord:
     """The record of the student's program, compiled for a mesh."""
     return inspect(function, **({} if mesh is None else {"mesh": mesh}))(*args)
 

@@ -1,6 +1,6 @@
 """Exercises of notebooks 08 to 11, 16, 17 and 25: federated learning."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ def outer_step(answer: object) -> str:
 
 
 @exercise("10.2", "how far an absent data centre's AdamW moved")
-def absent_replica(answer: Any) -> str:
+def absent_replica(answer: float | jax.Array) -> str:
     if abs(float(answer)) > 1e-9:
         wrong("compare the inner state of the absent replica before and after the round: weight 0 leaves it alone.")
     return "an absent replica keeps its optimiser as it was."
@@ -98,7 +98,7 @@ def lost_steps(answer: object) -> str:
 
 
 @exercise("11.1", "a momentum that stays between 0 and 1")
-def bounded_momentum(answer: Any) -> str:
+def bounded_momentum(answer: Callable) -> str:
     z = np.array([-8.0, -1.0, 0.0, 1.0, 8.0])
     found = np.array([float(called(answer, jnp.float32(v))) for v in z])
     if not ((found > 0) & (found < 1)).all():

@@ -1,6 +1,6 @@
 """Exercises of notebooks 22 and 23: collectives as algorithms, and the parallelism of one transformer."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from workbench.course._grading import (
 
 
 @exercise("22.1", "a ring all-reduce of collective-permutes that sends at most 2 S (n − 1) / n")
-def ring_all_reduce(answer: Any) -> str:
+def ring_all_reduce(answer: Callable) -> str:
     mesh = jax.make_mesh((8,), ("ring",), axis_types=(jax.sharding.AxisType.Auto,))
     values = np.random.default_rng(0).normal(size=(8, 64)).astype("float32")
     x = jax.device_put(jnp.asarray(values), NamedSharding(mesh, PartitionSpec("ring")))
@@ -79,7 +79,7 @@ def tensor_parallel(answer: object) -> str:
         wrong("the answer should be a dictionary of PartitionSpecs for `up` and `down`.")
     mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
 
-    def placed(shape: tuple[int, ...], spec: Any) -> jax.ShapeDtypeStruct:
+    def placed(shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
 
     def mlp(w: dict, x: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
 """Exercises of notebooks 04 to 07, 14, 15, 18, 19 and 20: shardings, compiled programs, cost, layouts, populations."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ def three_layers(answer: object) -> str:
     mesh = make_mesh(clients=4, model=2)
     shapes = {"w1": (32, 64), "w2": (64, 64), "w3": (64, 32)}
 
-    def placed(shape: tuple[int, ...], spec: Any) -> jax.ShapeDtypeStruct:
+    def placed(shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
 
     for name, spec in answer.items():
@@ -70,7 +71,7 @@ def four_shards_twice(answer: object) -> str:
 
 
 @exercise("05.1", "the kinds of collectives over `model` after the other sharding")
-def new_collectives(answer: Any) -> str:
+def new_collectives(answer: Iterable[str]) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
         wrong("look at every collective over `model` whose source line is the first product: there are two kinds.")
     return "partial products are summed, and the hidden units are gathered or resharded."
@@ -135,7 +136,7 @@ def bfloat16_share(answer: object) -> str:
 
 
 @exercise("14.4", "SUMMA panel by panel, without gathering a row")
-def summa_by_panels(answer: Any) -> str:
+def summa_by_panels(answer: Callable) -> str:
     mesh = jax.make_mesh(
         (2, 2), ("rows", "cols"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
     )
@@ -196,14 +197,14 @@ def small_roll(answer: object) -> str:
     return f"a device sends {sent:,.0f} bytes to its neighbour."
 
 
-def _on_eight(values: Any) -> tuple[Any, Any]:
+def _on_eight(values: np.ndarray) -> tuple[Any, Any]:
     """Rows over the axis "data" of eight devices, and that mesh."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     return jax.device_put(values, NamedSharding(mesh, PartitionSpec("data"))), mesh
 
 
 @exercise("19.2", "power spectra of rows without communication")
-def local_spectra(answer: Any) -> str:
+def local_spectra(answer: object) -> str:
     values = np.random.default_rng(0).normal(size=(16, 64)).astype("float32")
     x, mesh = _on_eight(values)
     expected = np.abs(np.fft.fft(values)) ** 2
@@ -217,7 +218,7 @@ def local_spectra(answer: Any) -> str:
 
 
 @exercise("19.3", "standardise with one all-reduce of eight bytes")
-def one_all_reduce(answer: Any) -> str:
+def one_all_reduce(answer: object) -> str:
     values = np.random.default_rng(1).normal(3, 2, size=(64, 4)).astype("float32")
     x, mesh = _on_eight(values)
     expected = (values - values.mean()) / values.std()

@@ -1,17 +1,15 @@
 """Client data of which every host holds its own."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workbench._types import PyTree
 from workbench.errors import MeshError
-from workbench.primitives import PyTree
 
 
-def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: str = "clients") -> Any:
+def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: str = "clients") -> PyTree[Array]:
     """One global array for each leaf, of which every host gives the rows of its own clients; none are sent around.
 
     Args:

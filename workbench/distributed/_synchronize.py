@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -71,7 +71,7 @@ def synchronized(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SEC
     """
 
     @functools.wraps(step)
-    def step_and_wait(*args: Any, **kwargs: Any) -> T:
+    def step_and_wait(*args: object, **kwargs: object) -> T:
         return wait_for(step(*args, **kwargs), timeout_seconds=timeout_seconds)
 
     return step_and_wait

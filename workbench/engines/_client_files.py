@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.engines._clients import ClientReader, as_avals, wrong_number
 from workbench.errors import DataError, EngineError, MissingDependencyError, ProgramError
-from workbench.primitives import PyTree
 
 
 class ArrayReader(ClientReader):

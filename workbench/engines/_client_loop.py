@@ -45,7 +45,7 @@ class Pass:
         """The function of a batch of `size` clients."""
         return self._functions(size)
 
-    def compiled(self, size: int) -> Any:
+    def compiled(self, size: int) -> jax.stages.Compiled:
         """That function compiled here; the time counts as warm-up."""
         function = self.function(size)
         started = time.perf_counter()
@@ -196,5 +196,5 @@ def list_clients(clients: Sequence[Any]) -> str:
     return f"one of the clients {', '.join(repr(client) for client in clients[:8])}{more}"
 
 
-def _client_of(clients: Sequence[Any]) -> Any:
+def _client_of(clients: Sequence[Any]) -> int | str:
     return clients[0] if len(clients) == 1 else ", ".join(map(str, clients))

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import EngineError, ProgramError
-from workbench.primitives import PyTree
 
 Pairs = Iterable[tuple[Any, Any]]
 
@@ -66,14 +66,14 @@ class ClientReader:
         return iter(self._source() if callable(self._source) else self._source)
 
     @property
-    def struct(self) -> Any:
+    def struct(self) -> PyTree[Array]:
         """The whole argument as shapes and dtypes, `[clients, ...]`."""
         return jax.tree.unflatten(
             self.structure, [jax.ShapeDtypeStruct((self.clients, *aval.shape), aval.dtype) for aval in self.avals]
         )
 
     @property
-    def rows(self) -> Any:
+    def rows(self) -> PyTree[Array]:
         """The whole argument with leaves that say where to read them."""
         return jax.tree.unflatten(self.structure, [ReadRows(self, index) for index in range(len(self.avals))])
 
@@ -121,7 +121,7 @@ class ClientReader:
             )
             raise EngineError(message, stage=stage) from error
 
-    def _leaves(self, identity: Any, data: PyTree[Array], stage: str) -> list[np.ndarray]:
+    def _leaves(self, identity: int | str | None, data: PyTree[Array], stage: str) -> list[np.ndarray]:
         leaves, structure = jax.tree.flatten(data)
         given = as_avals(leaves)
         if structure != self.structure or any(

@@ -26,7 +26,7 @@ class Observed:
     """
 
     stage: str
-    client: Any
+    client: int | str | None
     operation: str
     line: SourceLine | None
     inputs: tuple[Any, ...]
@@ -66,7 +66,7 @@ class TracedClient(PythonInterpreter):
     """Evaluates the jaxprs of one client, an operation at a time."""
 
     def __init__(
-        self, stage: str, name: str, client: Any, watch: Callable[[Observed], None] | None, check_nan: bool
+        self, stage: str, name: str, client: int | str, watch: Callable[[Observed], None] | None, check_nan: bool
     ) -> None:
         self.stage, self.name, self.client, self.watch, self.check_nan = stage, name, client, watch, check_nan
         self.steps: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class TracedClient(PythonInterpreter):
         """What a call holds, operation by operation, under the mesh of this place."""
         return self.run(flow.body, operands)
 
-    def _error(self, equation: Any, operands: Sequence[Any], what: str) -> EngineError:
+    def _error(self, equation: JaxprEqn, operands: Sequence[Any], what: str) -> EngineError:
         line = source_line(equation)
         shown = ", ".join(" ".join(str(x).split())[:80] for x in operands[:4])
         message = (

@@ -4,6 +4,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from workbench import primitives
@@ -63,7 +64,7 @@ def from_drjax(fn: Callable) -> Callable:
     plain = _without_jit(fn)
 
     @functools.wraps(plain)
-    def imported(*args: Any, **kwargs: Any) -> Any:
+    def imported(*args: object, **kwargs: object) -> Any:
         call = _Importing()
         token = _importing.set(call)
         try:
@@ -102,7 +103,7 @@ def _install() -> None:
         theirs = api._replace_api
 
         @functools.wraps(theirs)
-        def bind(module: Any, placed: Any, primitive_functions: object, *, placement: str) -> Any:
+        def bind(module: ModuleType, placed: Any, primitive_functions: object, *, placement: str) -> Any:
             call = _importing.get()
             if call is None:
                 return theirs(module, placed, primitive_functions, placement=placement)
@@ -117,7 +118,7 @@ def _install() -> None:
 
 def _inside(operation: Callable, placements: dict[str, int]) -> Callable:
     @functools.wraps(operation)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with primitives.program(placements=placements):
             return operation(*args, **kwargs)
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from workbench import _jax_compat
+from workbench._types import Aval
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader, ReadRows
 from workbench.engines._interpreter import PlanInterpreter, RunContext
@@ -44,7 +45,7 @@ class Engine(abc.ABC):
         """Plans with what is compiled for them, by program and shapes, the newest last."""
         return {}
 
-    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: object = None) -> RunRecord:
+    def run(self, fn: Callable, *args: object, progress: Progress | None = None, cancel: object = None) -> RunRecord:
         """Runs a program by its plan: the server's stages here, the clients' where this engine puts them.
 
         The second run of the same function with the same shapes traces and compiles nothing.
@@ -129,13 +130,13 @@ def _is_reader(x: object) -> bool:
     return isinstance(x, ClientReader)
 
 
-def as_struct(x: object) -> Any:
+def as_struct(x: object) -> jax.ShapeDtypeStruct:
     """An argument without its values and its place: types of a mesh would tie the plan to it."""
     aval = _jax_compat.aval_of(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _as_input(x: Any, aval: Any) -> Any:
+def _as_input(x: object, aval: Aval) -> object:
     return x if isinstance(x, ReadRows) or is_key(aval.dtype) else np.asarray(x, aval.dtype)
 
 

@@ -113,7 +113,7 @@ class Executor(Engine):
             return max(1, min(32, math.ceil(clients / workers)))
         return min(int(self.clients_per_task), clients)
 
-    def _submitted(self, submit: Any, batch: Batch, work: Pass) -> Future:
+    def _submitted(self, submit: Callable[[Batch], Future], batch: Batch, work: Pass) -> Future:
         try:
             return submit(batch)
         except RuntimeError as error:  # a broken or closed pool says so here
@@ -154,7 +154,7 @@ class Executor(Engine):
                 raise work.failed(batch, error, "a worker") from error
 
 
-def _run_here(compiled: Any, operands: list[Any]) -> Reply:
+def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:
     import threading
 
     started = time.perf_counter()

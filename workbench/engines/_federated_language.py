@@ -12,15 +12,17 @@ import jax
 import numpy as np
 from jax import Array
 from jax.extend.core import Literal, Var, jaxpr_as_fun
+from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
+from workbench._types import Atom, PyTree
 from workbench.engines._engine import as_struct, without_emissions
 from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, trace_listening, uses_primitives
-from workbench.primitives import PyTree, max_p, mean_p, min_p, sum_p
+from workbench.primitives import max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
 
@@ -70,7 +72,7 @@ class FederatedComputation:
         return f"<federated computation {self.name} : {self.type_signature}>"
 
 
-def to_federated_language(fn: Callable, *args: Any) -> FederatedComputation:
+def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
     """A program as a computation of the federated language (extra `federated-language`), checked by that package.
 
     Placements become `SERVER` and `CLIENTS`, broadcasts and reductions the language's intrinsics, and every function of
@@ -190,13 +192,13 @@ class _Translation:
     def _is_placed(self, v: Var) -> bool:
         return any(v in step.inputs for step in self.plan.steps if step.kind in ("clients", "reduce"))
 
-    def _type(self, v: Any, placed: bool) -> Any:
+    def _type(self, v: Atom, placed: bool) -> Any:
         aval = edge_aval(v.aval)
         shape = aval.shape[1:] if placed else aval.shape
         where = self.language.CLIENTS if placed else self.language.SERVER
         return self.language.FederatedType(self.language.TensorType(np.dtype(aval.dtype), shape), where)
 
-    def _read(self, atom: Any, placed: bool | None) -> Any:
+    def _read(self, atom: Atom, placed: bool | None) -> Any:
         """The value of an atom, which must be at the clients or at the server if `placed` says so."""
         value = self._constant(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else self.values[atom]
         at_clients = value.type_signature.placement is self.language.CLIENTS
@@ -210,7 +212,7 @@ class _Translation:
             _refuse(self.plan.name, [reason])
         return value
 
-    def _constant(self, x: Any, dtype: Any = None) -> Any:
+    def _constant(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Any:
         array = to_host(x) if dtype is None else np.asarray(x, dtype)
         literal = self.framework.Literal(array, self.language.TensorType(array.dtype, array.shape))
         return self.framework.create_federated_value(literal, self.language.SERVER)
@@ -255,7 +257,7 @@ class _Translation:
             return self._bind(out, primitive.name, self._extreme(rows[0], primitive is max_p))
         start = jax.eval_shape(lambda: reduction.start(equation))
 
-        def share(*values: Any) -> list[Any]:
+        def share(*values: jax.Array) -> list[Any]:
             return [reduction.add(equation, reduction.start(equation), [x[None] for x in values], None)]
 
         shares = self._compute("share", share, rows, placed=True, results=[start])
@@ -337,13 +339,13 @@ def _serialized(module: Any) -> bytes:
 def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:
     """A function of plain arrays: keys are the integers that they are made of."""
 
-    def call(*values: Any) -> list[Any]:
+    def call(*values: jax.Array) -> list[Any]:
         return [to_edge(y) for y in fn([from_edge(x, dtype) for x, dtype in zip(values, dtypes, strict=True)])]
 
     return call
 
 
-def _of_one(v: Any, placed: bool) -> Any:
+def _of_one(v: Atom, placed: bool) -> jax.ShapeDtypeStruct:
     aval = edge_aval(v.aval)
     return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype) if placed else aval
 

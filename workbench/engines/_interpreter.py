@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
+from workbench._types import Atom
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ReadRows
 from workbench.engines._remote_rows import RemoteRows, RemoteStack, is_held, materialize
@@ -104,7 +105,7 @@ class PlanInterpreter(PythonInterpreter):
         finally:
             self.shared_run.loops -= 1
 
-    def _read(self, atom: Any, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False) -> Any:
+    def _read(self, atom: Atom, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False) -> Any:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
         if atom not in values:  # rows of a broadcast that somebody other than the clients reads

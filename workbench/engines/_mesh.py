@@ -69,7 +69,7 @@ class MeshEngine(Engine):
         self._programs: dict[Any, Callable] = {}
         self._jitted: dict[Callable, Callable] = {}
 
-    def run(self, fn: Callable, *args: Any, progress: Any = None, cancel: Any = None) -> RunRecord:
+    def run(self, fn: Callable, *args: object, progress: Any = None, cancel: Any = None) -> RunRecord:
         """As every engine's `run`.
 
         Without a `ClientReader`, progress is told, and `cancel` looked at, before and after the computation only; with

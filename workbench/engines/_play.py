@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal, Var
 
+from workbench._types import Atom
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
 from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, trace_listening
@@ -17,7 +18,7 @@ PICTURE = 8  # rows and columns of a picture at most
 MOST_VALUES = 8  # arrays of one stage, the largest
 
 
-def play(fn: Callable, *args: Any) -> PlayRecord:
+def play(fn: Callable, *args: object) -> PlayRecord:
     """Evaluates a program once and keeps what every stage made, for all clients.
 
     Runs by the plan, stage by stage, in this process; every client is computed. What the program emits inside a client
@@ -52,11 +53,11 @@ def play(fn: Callable, *args: Any) -> PlayRecord:
     return _record(traced, values)
 
 
-def _dtype(x: Any) -> Any:
+def _dtype(x: Any) -> np.dtype:
     return x.dtype if hasattr(x, "dtype") else jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
 
 
-def _here(x: object) -> Any:
+def _here(x: object) -> object:
     """The value on one device of this process: the plan is evaluated without a mesh."""
     if is_key(_dtype(x)):
         return x
@@ -77,7 +78,7 @@ def _inputs(step: Step) -> Sequence[Any]:
     return step.equation.invars
 
 
-def _read(atom: Any, values: dict[Var, Any]) -> Any:
+def _read(atom: Atom, values: dict[Var, Any]) -> Any:
     return np.asarray(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else values[atom]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from workbench._types import Aval
 from workbench.mesh import Placement
 
 
@@ -20,7 +21,7 @@ class RemoteRows:
     def __init__(
         self,
         name: str,
-        aval: Any,
+        aval: Aval,
         placement: Placement,
         *,
         made_by: tuple[str, str],

@@ -46,7 +46,7 @@ class BatchFunction(ClientLoop):
         """What the user called the client function."""
         return self.plan.stages[leading(self.phase).stage].name
 
-    def __call__(self, index: object, *operands: Any) -> list[Any]:
+    def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[Any]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
         kept, totals = self._shard.run(values[:count], values[count:], index)
@@ -104,7 +104,7 @@ class WholeFunction(BatchFunction):
     def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
         super().__init__(plan, phase, path, phase.placement.size)
 
-    def __call__(self, index: object, *operands: Any) -> list[Any]:
+    def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[Any]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
         results = self.run_phase(self.phase, values[:count], values[count:])
@@ -151,7 +151,7 @@ def to_edge(x: Any) -> Any:
     return jax.random.key_data(x) if is_key(x.dtype) else x
 
 
-def from_edge(x: Any, dtype: Any) -> Any:
+def from_edge(x: Any, dtype: np.dtype) -> Any:
     """A plain array as a value of its dtype."""
     if is_key(dtype):
         return jax.random.wrap_key_data(x, impl=_jax_compat.key_implementation(dtype))
@@ -168,6 +168,6 @@ def dtype_of(v: Any) -> Any:
     return v.aval.dtype
 
 
-def is_key(dtype: Any) -> bool:
+def is_key(dtype: np.dtype) -> bool:
     """Whether it is the dtype of PRNG keys."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)

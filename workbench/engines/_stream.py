@@ -16,12 +16,13 @@ import numpy as np
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from workbench._types import AnyMesh, PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._stage import BatchFunction, dtype_of, from_edge, to_edge
 from workbench.mesh import Layout, find_layout
 from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, resolve_chunk_size
-from workbench.primitives import CallbackErrors, PyTree
+from workbench.primitives import CallbackErrors
 
 _BATCH_BYTES = 16 << 20  # of rows that are on their way at a time
 _AHEAD = 2  # batches that are read while one is computed
@@ -33,7 +34,7 @@ class StreamedPass(ClientLoop):
     `size` clients are one batch, spread over the devices along the layout of their placement, in chunks on each.
     """
 
-    def __init__(self, batch_of_one: BatchFunction, mesh: Any, chunk_size: ChunkSize, size: int | None) -> None:
+    def __init__(self, batch_of_one: BatchFunction, mesh: AnyMesh, chunk_size: ChunkSize, size: int | None) -> None:
         self._stage, self.mesh = batch_of_one, mesh
         self._chunk_size: ChunkSize = chunk_size
         layout = _automatic(find_layout(batch_of_one.phase.placement, mesh, uneven=True) if mesh is not None else None)
@@ -95,7 +96,7 @@ class StreamedPass(ClientLoop):
     def _call(self, compiled: Callable, *operands: Any) -> tuple[list[Any], list[Any]]:
         return self._errors.call(compiled, operands, {})
 
-    def _batch(self, number: object, totals: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list, list]:
+    def _batch(self, number: jax.Array, totals: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list, list]:
         typed = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.rows, rows, strict=True)]
         read = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.shared.values(), shared, strict=True)]
         kept, added = self.run_batch(self.phase, typed, read, number=number, size=self.size)

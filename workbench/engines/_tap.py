@@ -7,8 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, walk_client
@@ -26,7 +29,7 @@ _EMIT = "emit"
 
 def tap(
     fn: Callable,
-    *args: Any,
+    *args: object,
     client: int | tuple[int, ...] = 0,
     most_values: int = 10_000,
     most_bytes: int = 64 << 20,
@@ -108,7 +111,7 @@ class _Tap(Engine):
         self._place: tuple[Any, ...] = ()
         self._here: dict[str, np.ndarray] = {}
 
-    def _planned(self, fn: Callable, shapes: Any, heard: bool) -> tuple[PlannedCall, PlanInterpreter]:
+    def _planned(self, fn: Callable, shapes: PyTree[Array], heard: bool) -> tuple[PlannedCall, PlanInterpreter]:
         """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
         from workbench.engines._run_recorder import RunRecorder
 
@@ -205,7 +208,7 @@ class _Tap(Engine):
 class _TappedClient(TracedClient):
     """Hands every named value to the tap."""
 
-    def __init__(self, work: Pass, client: Any, owner: _Tap, *, round: int) -> None:
+    def __init__(self, work: Pass, client: int | str, owner: _Tap, *, round: int) -> None:
         super().__init__(work.stage, work.name, client, None, False)
         self.owner, self.round, self.phase = owner, round, id(work.phase)
         self.chain: tuple[int, ...] = owner.client[:1]
@@ -220,7 +223,7 @@ class _TappedClient(TracedClient):
         self._repeated = not self.owner.is_first(stage, self.round, self.phase)
         self._at_entry = not self._repeated
 
-    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
         jaxpr = closed.jaxpr
         if id(jaxpr) not in self._names:
             self._names[id(jaxpr)] = named_values(jaxpr)
@@ -235,7 +238,7 @@ class _TappedClient(TracedClient):
         finally:
             self._current = around
 
-    def equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    def equation(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         opaque = is_opaque(equation)
         self._quiet += opaque
         try:
@@ -256,7 +259,7 @@ class _TappedClient(TracedClient):
         wanted = self.owner.client
         return self.chain == wanted[: len(self.chain)] or self.chain[: len(wanted)] == wanted
 
-    def _take(self, equation: Any, name: str, value: Any) -> None:
+    def _take(self, equation: JaxprEqn | None, name: str, value: jax.Array) -> None:
         self.owner.take(
             value,
             stage=self.stage,

@@ -36,7 +36,7 @@ def is_program_text(x: object) -> bool:
     return isinstance(x, str | bytes | bytearray | Path)
 
 
-def inspect_stage(x: object, **options: Any) -> ProgramRecord | None:
+def inspect_stage(x: object, **options: object) -> ProgramRecord | None:
     """What JAX gives on the way from a function to what runs; None for anything else."""
     if isinstance(x, jax.stages.Traced):
         return inspect_call(call_of_traced(x), **_options(options))
@@ -71,7 +71,7 @@ def _inspect_lowered(x: object, options: dict[str, Any]) -> ProgramRecord:
 def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> ProgramRecord:
     args, kwargs = jax.tree.unflatten(x.in_tree, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in x.in_avals])
 
-    def program(*args: Any, **kwargs: Any) -> Any:
+    def program(*args: object, **kwargs: object) -> Any:
         return x.call(*args, **kwargs)
 
     program.__name__ = x.fun_name
@@ -84,7 +84,7 @@ def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> Progra
     return made.replace(name=x.fun_name, notes=(*made.notes, note))
 
 
-def inspect_source(x: str | bytes | bytearray | Path, **options: Any) -> Record:
+def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Record:
     """The record of a program that comes as text, bytes, a file or a directory of dumps.
 
     Raises:
@@ -197,7 +197,9 @@ def _given_mesh(options: dict[str, Any]) -> MeshRecord | None:
     return None if mesh is None else inspect_mesh(mesh)
 
 
-def _of_module(module: Any, mesh: MeshRecord | None, options: dict[str, Any], *, notes: tuple[str, ...]) -> Any:
+def _of_module(
+    module: Any, mesh: MeshRecord | None, options: dict[str, Any], *, notes: tuple[str, ...]
+) -> ProgramRecord:
     name = module.name.removeprefix("jit_")
     plan = PlanRecord(name=name, placements=(), stages=())
     chip = known_chip(options["chip"]) if options.get("chip") else None

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat
+from workbench._types import AnyMesh
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
@@ -281,7 +283,14 @@ class Inspection:
         )
 
     def on_target(
-        self, target: str, mesh: Any, *, chip: str | None, order: Any, force: bool, waiting: Mapping[str, Any]
+        self,
+        target: str,
+        mesh: AnyMesh | None,
+        *,
+        chip: str | None,
+        order: Any,
+        force: bool,
+        waiting: Mapping[str, Any],
     ) -> ProgramRecord:
         machine = parse_target(target, force=force)
         call = self.call
@@ -360,7 +369,7 @@ def _place_all(mesh: MeshRecord, described: PlanRecord) -> MeshRecord:
     return mesh
 
 
-def _types(mesh: Any) -> Any:
+def _types(mesh: AnyMesh | None) -> tuple[jax.sharding.AxisType, ...] | None:
     return None if mesh is None else tuple(mesh.axis_types)
 
 
@@ -375,7 +384,7 @@ def _labelled(call: Call, inputs: ShardingRecord) -> ShardingRecord:
     return inputs.replace(leaves=tuple(leaf.replace(path=path) for leaf, path in pairs))
 
 
-def _compiled_shardings(compiled: Any) -> Any:
+def _compiled_shardings(compiled: jax.stages.Compiled | None) -> Any:
     return () if compiled is None else (compiled.input_shardings, compiled.output_shardings)
 
 
@@ -384,10 +393,10 @@ def _old_mesh() -> Mesh | None:
     return None if mesh.empty else mesh
 
 
-def _positional(jitted: Any, count: int, names: tuple[str, ...]) -> Any:
+def _positional(jitted: Callable, count: int, names: tuple[str, ...]) -> Callable:
     """A jitted function of positional arguments alone."""
 
-    def program(*args: Any) -> Any:
+    def program(*args: object) -> Any:
         return jitted(*args[:count], **dict(zip(names, args[count:], strict=True)))
 
     return jax.jit(functools.wraps(jitted)(program))
@@ -445,7 +454,7 @@ def _shardings(tree: object, shardings: object, mesh: Mesh | None = None) -> Sha
     return inspect_sharding(jax.tree.unflatten(structure, structs))
 
 
-def _as_propagated(tree: Any, propagation: PropagationRecord, mesh: Any) -> ShardingRecord | None:
+def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:
     """Inputs that nobody placed where Shardy's propagation places them; None where it does not know them."""
     leaves, structure = jax.tree.flatten(tree)
     planned = [value for value in propagation.values if value.operation == "input"]
@@ -454,7 +463,7 @@ def _as_propagated(tree: Any, propagation: PropagationRecord, mesh: Any) -> Shar
         return None  # an argument that the program does not read is no input of its StableHLO
     free = [getattr(leaf, "sharding", None) is None for leaf in leaves]
 
-    def place(leaf: Any, value: PlannedValueRecord) -> Any:
+    def place(leaf: Any, value: PlannedValueRecord) -> jax.ShapeDtypeStruct:
         spec = jax.P(*(axes or None for axes in value.spec))
         sharding = jax.NamedSharding(mesh, spec)
         return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), _dtype(leaf), sharding=sharding)
@@ -468,7 +477,7 @@ def _as_propagated(tree: Any, propagation: PropagationRecord, mesh: Any) -> Shar
     )
 
 
-def _dtype(x: Any) -> Any:
+def _dtype(x: Any) -> np.dtype:
     return x.dtype if hasattr(x, "dtype") else jax.numpy.result_type(x)
 
 

@@ -9,9 +9,11 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
@@ -67,7 +69,7 @@ def main(order: StartupConfig, pipe: Any, log_path: str, environment: dict[str, 
 
 
 class _Sender:
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._lock = threading.Lock()
 
@@ -100,7 +102,7 @@ class _Child:
         for runner in self._runners.values():
             runner.start(order.attempt)
 
-    def live(self, pipe: Any) -> None:
+    def live(self, pipe: Connection) -> None:
         parent = parent_process()
         watched = [pipe, self._wake, *([parent.sentinel] if parent is not None else [])]
         while True:
@@ -167,7 +169,7 @@ class _Child:
             return self._hosts.setdefault(address, RemoteHost(address, self._order.authkey))
 
 
-def _writer(label: str | None) -> Any:
+def _writer(label: str | None) -> Callable[[str], None]:
     prefix = f"{label}: " if label else ""
 
     def write(line: str) -> None:
@@ -186,7 +188,7 @@ def _capture_output(log_path: str) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")
 
 
-def _leave(code: int) -> Any:
+def _leave(code: int) -> NoReturn:
     # Not sys.exit: it would wait for the nodes' threads and pools, and one of them may hang.
     try:
         sys.stdout.flush()

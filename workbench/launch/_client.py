@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from workbench.errors import NodeError, NodeTimeoutError
 from workbench.launch._pool import DaemonPool
@@ -59,7 +59,7 @@ class Client:
     What a method raises is raised here, with the traceback of where it happened.
     """
 
-    def __init__(self, line: CallQueue, timeout_seconds: float | None = None, *, keeps: Any = None) -> None:
+    def __init__(self, line: CallQueue, timeout_seconds: float | None = None, *, keeps: object = None) -> None:
         self._line = line
         self._timeout_seconds = timeout_seconds
         self._keeps = keeps  # the launched program, which must not end while somebody can call it
@@ -96,7 +96,7 @@ class Client:
     def __repr__(self) -> str:
         return f"<client of {self._line.endpoint.label}: {', '.join(self._line.endpoint.methods)}>"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         message = (
             f"A client of node {self._line.endpoint.label!r} was to be pickled. Clients belong to the place where "
             "their node lives: pass the node's handle to the other node's constructor instead."
@@ -107,7 +107,7 @@ class Client:
 class Futures:
     """A client's methods, returning futures."""
 
-    def __init__(self, line: CallQueue, keeps: Any = None) -> None:
+    def __init__(self, line: CallQueue, keeps: object = None) -> None:
         self._line = line
         self._keeps = keeps
 
@@ -115,7 +115,7 @@ class Futures:
         _check_method(self._line.endpoint, method)
         line, keeps = self._line, self._keeps
 
-        def submit(*args: Any, **kwargs: Any) -> Future[Any]:
+        def submit(*args: object, **kwargs: object) -> Future[Any]:
             future = line.submit(method, args, kwargs)
             if keeps is not None:
                 kept = [keeps]  # until the answer is there, also if nobody holds the client
@@ -128,12 +128,14 @@ class Futures:
         return list(self._line.endpoint.methods)
 
 
-def _call(keeps: Any, endpoint_call: Callable[..., Any], method: str, /, *args: Any, **kwargs: Any) -> Any:
+def _call(keeps: object, endpoint_call: Callable[..., Any], method: str, /, *args: object, **kwargs: object) -> Any:
     del keeps
     return endpoint_call(method, args, kwargs)
 
 
-def _call_within(keeps: Any, line: CallQueue, seconds: float, method: str, /, *args: Any, **kwargs: Any) -> Any:
+def _call_within(
+    keeps: object, line: CallQueue, seconds: float, method: str, /, *args: object, **kwargs: object
+) -> Any:
     del keeps
     future = line.submit(method, args, kwargs)
     try:

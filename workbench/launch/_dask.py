@@ -283,7 +283,7 @@ class DaskEngine:
         else:
             self._on_the_cluster(place.set, list(where))
 
-    def _on_the_cluster(self, does: Callable[..., Any], *args: Any) -> None:
+    def _on_the_cluster(self, does: Callable[..., Any], *args: object) -> None:
         if self.client.status == "running":
             with contextlib.suppress(Exception):  # it may be gone by now: that its nodes are lost is reported elsewhere
                 does(*args)

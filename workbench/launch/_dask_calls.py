@@ -186,7 +186,7 @@ class InOrder:
         self._next = 0
         self._early: dict[int, asyncio.Future[None]] = {}
 
-    async def run(self, number: int, function: Callable[..., bytes], *args: Any) -> bytes:
+    async def run(self, number: int, function: Callable[..., bytes], *args: object) -> bytes:
         """Calls `function` in a thread, once the calls before have begun."""
         loop = asyncio.get_running_loop()
         if number != self._next:

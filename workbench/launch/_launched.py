@@ -215,7 +215,7 @@ class Launched:
         picture = render_graph_svg(record.graph, states=record.states)
         return figure(picture, f"{describe_launched(record)} {describe_graph(record.graph)}")
 
-    def _tell(self, label: str, event: str, detail: Any) -> None:
+    def _tell(self, label: str, event: str, detail: str | int | None) -> None:
         if event in ("running", "serving"):  # nothing to decide, so that the first answer waits for no other thread
             with self._changed:
                 self._nodes[label].state = event
@@ -408,7 +408,7 @@ class Launched:
 
 
 def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> Emit:
-    def tell(label: str, event: str, detail: Any) -> None:
+    def tell(label: str, event: str, detail: str | int | None) -> None:
         launched = found[0]()
         if launched is None:
             events.put((label, event, detail))

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ class Node:
     kind: "ClassVar[NodeKind]" = "function"
     concurrency: ClassVar[int] = 1  # unless `add_node` says otherwise
 
-    def __init__(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, target: Callable[..., Any], /, *args: object, **kwargs: object) -> None:
         self.target = target
         self.args = args
         self.kwargs = kwargs
@@ -174,7 +174,7 @@ class NodeSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def handles_in(value: Any) -> Iterator[Handle]:
+def handles_in(value: object) -> Iterator[Handle]:
     """Every handle in `value`: itself, or inside lists, tuples and dictionaries."""
     if isinstance(value, Handle):
         yield value
@@ -186,7 +186,7 @@ def handles_in(value: Any) -> Iterator[Handle]:
             yield from handles_in(item)
 
 
-def dereference(value: Any, client_of: Callable[[Handle], Any]) -> Any:
+def dereference(value: object, client_of: Callable[[Handle], Any]) -> Any:
     """`value` with each handle replaced by a client of its node."""
     if isinstance(value, Handle):
         return client_of(value)
@@ -216,9 +216,9 @@ def _require_class(node: Node) -> None:
         raise ProgramError(message)
 
 
-def _name(target: Any) -> str:
+def _name(target: object) -> str:
     return getattr(target, "__qualname__", repr(target))
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

@@ -2,12 +2,11 @@
 
 import pickle
 from multiprocessing import parent_process
-from typing import Any
 
 from workbench.errors import needs_library
 
 
-def pickled(value: Any) -> bytes:
+def pickled(value: object) -> bytes:
     """`value` as bytes that every process of the launch can read with `pickle.loads`.
 
     The notebook's own process sends what it defined by value, as the others do not have it. A spawned process tries
@@ -21,7 +20,7 @@ def pickled(value: Any) -> bytes:
     return _by_value(value)
 
 
-def _by_value(value: Any) -> bytes:
+def _by_value(value: object) -> bytes:
     with needs_library("cloudpickle", needed_for="A program of several processes"):
         import cloudpickle
 

@@ -52,7 +52,7 @@ class _Call:
     method: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    sent: Any = None  # what the endpoint returned
+    sent: object = None  # what the endpoint returned
     sent_at: float = 0.0
     announced: bool = False  # whether it comes back into the inbox when it is answered
 

@@ -11,6 +11,8 @@ import threading
 import time
 import weakref
 from multiprocessing import connection, util
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ class ProcessHost:
         self._log = log
         self._payload = _pickled_specs(specs)
         self._remote = RemoteHost(address, engine.authkey)
-        self._process: Any = None
+        self._process: BaseProcess | None = None
         self._pipe: Any = None
         self._sending = threading.Lock()
         self._exited = threading.Event()
@@ -163,7 +165,7 @@ class ProcessHost:
         with self._sending, contextlib.suppress(OSError, AttributeError):  # gone, or not started yet
             self._pipe.send(order)
 
-    def _listen(self, process: Any, pipe: Any) -> None:
+    def _listen(self, process: BaseProcess, pipe: Connection) -> None:
         emit = self._engine.emit
         while True:
             # The sentinel as well: a child that was stopped by a signal keeps the pipe open.

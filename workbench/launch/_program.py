@@ -1,9 +1,8 @@
 """A program of nodes: groups, handles, and the graph that they make."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from workbench.errors import ProgramError
 from workbench.launch._nodes import Handle, Node, NodeSpec, Restart, handles_in
@@ -214,7 +213,7 @@ class Program:
             )
             raise ProgramError(message)
 
-    def _check_owned(self, handles: Any, operation: str) -> None:
+    def _check_owned(self, handles: Iterable[Handle], operation: str) -> None:
         foreign = sorted(f"{handle.label} of {handle.program}" for handle in handles if handle not in self._handles)
         if foreign:
             message = (
@@ -223,7 +222,7 @@ class Program:
             )
             raise ProgramError(message)
 
-    def _share_host(self, indices: Any) -> None:
+    def _share_host(self, indices: Iterable[int]) -> None:
         wanted = {self._hosts[index] for index in indices}
         members = [spec for spec, host in zip(self.specs, self._hosts, strict=True) if host in wanted]
         if len({tuple(sorted(spec.environment.items())) for spec in members}) > 1:

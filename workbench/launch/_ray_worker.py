@@ -3,7 +3,7 @@
 import os
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ class NodeActor:
                 self._codes[label] = 1 if event == "raised" else (detail or 0)
             self._changed.notify_all()
 
-    def _writer(self, label: str) -> Any:
+    def _writer(self, label: str) -> Callable[[str], None]:
         return lambda line: self._lines.append((label, line))
 
     def _seen(self) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import managers
 from typing import Any, cast
 
@@ -163,7 +163,7 @@ def unpacked(answer: bytes) -> Any:
     raise value from RemoteTraceback(*where)
 
 
-def _manager_class(connection: Any) -> type[managers.BaseManager]:
+def _manager_class(connection: Callable[[], object] | None) -> type[managers.BaseManager]:
     # A class of its own: `register` writes into the class.
     made = type("DoorManager", (managers.BaseManager,), {})
     made.register("connection", callable=connection, proxytype=Connection, exposed=("ask",))

@@ -1,7 +1,7 @@
 """A table of experience between actors and learners, sampled uniformly, in order, or by priority."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from workbench.errors import NodeError, ProgramError
@@ -71,7 +71,7 @@ class Replay:
         self._random = np.random.default_rng(seed)
         self._changed = threading.Condition()
 
-    def insert(self, item: Any, priority: float = 1.0) -> int:
+    def insert(self, item: object, priority: float = 1.0) -> int:
         """Adds an item, in place of the oldest when the table is full; returns its key."""
         weight = self._weight(priority)
         with self._changed:
@@ -176,7 +176,7 @@ class Replay:
         places = np.minimum(places, np.flatnonzero(self._weights)[-1])  # a draw may round up to the very end
         return places.tolist(), (self._weights[places] / total[-1]).tolist()
 
-    def _wait(self, ready: Any, timeout_seconds: float | None, count: int) -> None:
+    def _wait(self, ready: Callable[[], bool], timeout_seconds: float | None, count: int) -> None:
         context = CURRENT.get(None)
         left = float("inf") if timeout_seconds is None else timeout_seconds
         while not self._changed.wait_for(ready, min(_WAIT_SECONDS, max(left, 0.0))):
@@ -204,5 +204,5 @@ class ReplayNode(ServiceNode):
 
     concurrency = 256
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(cast(Any, Replay), *args, **kwargs)

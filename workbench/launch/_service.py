@@ -167,7 +167,7 @@ class Service:
             for name, (size, patience) in batchings(spec.target).items()
         }
 
-    def open(self, instance: Any, context: NodeContext) -> None:
+    def open(self, instance: object, context: NodeContext) -> None:
         """Starts to answer with `instance`; a restarted node comes with a new one and an empty count."""
         with self._lock:
             self._instance, self._context = None if self._closed else instance, context

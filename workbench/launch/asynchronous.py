@@ -5,7 +5,7 @@ dictionaries, lists and tuples of arrays.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.errors import NodeError, ProgramError
@@ -39,7 +39,7 @@ class AsynchronousServer:
 
     def __init__(
         self,
-        params: Any,
+        params: object,
         *,
         clients: Sequence[str],
         rounds: int,
@@ -70,7 +70,7 @@ class AsynchronousServer:
                 return None
             return {"params": self._params, "version": self._version, "round": self._finished[client]}
 
-    def push(self, client: str, params: Any, version: int) -> int:
+    def push(self, client: str, params: object, version: int) -> int:
         """Mixes in the result that `client` made from `version`; returns the new version."""
         with self._changed:
             late = self._version - version
@@ -96,7 +96,7 @@ class AsynchronousServer:
     def _ahead(self, client: str) -> int:
         return self._finished[client] - min(self._finished.values())
 
-    def _forget(self, failed: Any) -> None:
+    def _forget(self, failed: Iterable[str]) -> None:
         for label in [label for label in failed if label in self._finished]:
             del self._finished[label]
 
@@ -104,7 +104,7 @@ class AsynchronousServer:
 class AsynchronousClient:
     """Trains on its own data, round after round, at its own pace."""
 
-    def __init__(self, server: Any, train: Callable[[Any, Any], Any], data: Any) -> None:
+    def __init__(self, server: Any, train: Callable[[Any, Any], Any], data: object) -> None:
         self._server, self._train, self._data = server, train, data
 
     def run(self) -> None:
@@ -116,7 +116,7 @@ class AsynchronousClient:
 
 def asynchronous_fedavg_program(
     train: Callable[[Any, Any], Any],
-    params: Any,
+    params: object,
     data: Sequence[Any],
     *,
     rounds: int,
@@ -180,7 +180,13 @@ class Learner:
     """Learns from a replay table, and hands out its newest parameters meanwhile."""
 
     def __init__(
-        self, replay: Any, learn: Callable[[Any, list[Any], list[float]], Any], params: Any, *, steps: int, batch: int
+        self,
+        replay: Any,
+        learn: Callable[[Any, list[Any], list[float]], Any],
+        params: object,
+        *,
+        steps: int,
+        batch: int,
     ) -> None:
         self._replay, self._learn, self._steps, self._batch = replay, learn, steps, batch
         self._newest = (params, 0)
@@ -225,7 +231,7 @@ class Actor:
 def actor_learner_program(
     act: Callable[[Any, Any], tuple[Any, float]],
     learn: Callable[[Any, list[Any], list[float]], Any],
-    params: Any,
+    params: object,
     *,
     actors: int,
     steps: int,

@@ -21,7 +21,7 @@ class QState(NamedTuple):
 
     params: Params
     target: Params
-    optimizer: Any
+    optimizer: optax.OptState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ def deep_q_agent(
     )
 
 
-def q_values(params: Params, x: Any, maximum: Any = jnp.maximum) -> Any:
+def q_values(params: Params, x: Any, maximum: Callable = jnp.maximum) -> Any:
     """The value of each action, by the default network."""
     return maximum(x @ params["in"] + params["b"], 0) @ params["out"] + params["c"]
 

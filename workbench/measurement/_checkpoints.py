@@ -4,17 +4,18 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
 from workbench.measurement._history_file import HistoryFile
 from workbench.measurement._state_check import changed_leaves, describe_state, misfits
-from workbench.primitives import PyTree
 from workbench.records import RoundRecord
 
 _LOCK = "run.lock"
@@ -180,7 +181,7 @@ class Checkpoints:
         return self._manager
 
 
-def _orbax() -> Any:
+def _orbax() -> ModuleType:
     with needs_library("orbax-checkpoint", extra="checkpoints", needed_for="`checkpoint_dir=`"):
         import orbax.checkpoint as ocp  # half a second that only runs with checkpoints pay
     return ocp
@@ -191,16 +192,16 @@ def _rooted(state: PyTree[Array]) -> Mapping[str, Any]:
     return {"state": state}
 
 
-def _without_scalars(state: PyTree[Array]) -> Any:
+def _without_scalars(state: PyTree[Array]) -> PyTree[Array]:
     """NumPy's scalars as arrays: orbax writes the former, and cannot read them again."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, state)
 
 
-def _as_it_was(like: object, leaf: object) -> Any:
+def _as_it_was(like: object, leaf: object) -> object:
     return leaf[()] if isinstance(like, np.generic) and isinstance(leaf, np.ndarray) else leaf
 
 
-def _template(leaf: object) -> Any:
+def _template(leaf: object) -> object:
     if isinstance(leaf, jax.Array):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
     return leaf

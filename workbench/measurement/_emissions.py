@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from workbench.errors import ProgramError
@@ -26,12 +27,12 @@ def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
         yield lambda metrics: _merged(metrics, {each.name: _clients_first(each.axes, each.value) for each in heard})
 
 
-def _clients_first(axes: tuple[str, ...], value: Any) -> Any:
+def _clients_first(axes: tuple[str, ...], value: jax.Array) -> jax.Array:
     place = next((i for i, axis in enumerate(axes) if not axis.startswith(_LOOPS)), 0)
     return jnp.moveaxis(value, place, 0) if place else value
 
 
-def _merged(metrics: object, heard: Mapping[str, Any]) -> Any:
+def _merged(metrics: object, heard: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
         msg = (
             f"`run_rounds` was given emitted=True and a step whose metrics are a `{type(metrics).__name__}`. What the "

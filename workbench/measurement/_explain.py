@@ -10,8 +10,9 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import jax
@@ -110,12 +111,12 @@ class explain:
             if not self.quiet:
                 print(f"explain: what was seen cannot be shown ({type(own).__name__}: {own})")
 
-    def _duration(self, event: str, seconds: float, **told: Any) -> None:
+    def _duration(self, event: str, seconds: float, **told: object) -> None:
         if event in _DURATIONS:
             name = re.sub(r"^jit\((.*)\)$", r"\1", str(told.get("fun_name", "?")))
             self._durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
 
-    def _made(self, seconds: float, error: BaseException | None, trace: object) -> ExplanationRecord:
+    def _made(self, seconds: float, error: BaseException | None, trace: TracebackType | None) -> ExplanationRecord:
         return ExplanationRecord(
             seconds=seconds,
             retraces=_retraces(self._misses),
@@ -131,7 +132,7 @@ class explain:
 
 
 @contextlib.contextmanager
-def _listening(listener: Any) -> Iterator[None]:
+def _listening(listener: Callable[..., None]) -> Iterator[None]:
     jax.monitoring.register_event_duration_secs_listener(listener)
     try:
         yield
@@ -296,7 +297,7 @@ def _transfers(lines: list[str]) -> tuple[TransferRecord, ...]:
     )
 
 
-def _out_of_memory(error: BaseException, trace: Any) -> OutOfMemoryRecord | None:
+def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMemoryRecord | None:
     text = str(error)
     if isinstance(error, MemoryError):
         text = text or "MemoryError"

@@ -18,7 +18,7 @@ class Feed:
         finished: Rounds that an iterator has to skip.
     """
 
-    def __init__(self, data: Any, key: Any, *, finished: int) -> None:
+    def __init__(self, data: object, key: jax.Array | None, *, finished: int) -> None:
         self._data, self._key = data, key
         if isinstance(data, Iterator):
             for _ in range(finished):

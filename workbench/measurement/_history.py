@@ -210,7 +210,7 @@ def _numbers(values: float | tuple[Any, ...]) -> Iterator[tuple[tuple[int | None
             yield from (((client, step), value) for step, value in enumerate(row))
 
 
-def _finite(plain: object) -> Any:
+def _finite(plain: object) -> object:
     """JSON has no NaN: what is not finite is written as text that `float` reads back."""
     if isinstance(plain, Mapping):
         return {key: _finite(value) for key, value in plain.items()}

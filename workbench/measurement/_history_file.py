@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class HistoryFile:
         self.rounds = finished
         return {"rounds": self.rounds, "bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
-    def read(self, known: Any) -> History:
+    def read(self, known: Mapping[str, Any]) -> History:
         """The rounds of a checkpoint; later ones in the file are left out.
 
         Raises:

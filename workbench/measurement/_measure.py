@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Sharding
 
 from workbench.cost import nearest_dtype
 from workbench.errors import MeasureError
@@ -191,7 +192,7 @@ def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
     if len(shardings) == len(leaves):
         leaves = [_placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
 
-    def call(walls: list[float]) -> Any:
+    def call(walls: list[float]) -> object:
         fresh = [jnp.copy(leaf) if gone else leaf for leaf, gone in zip(leaves, donated, strict=True)]
         own = jax.block_until_ready(tree.unflatten(fresh))
         started = time.perf_counter()
@@ -202,7 +203,7 @@ def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
     return call
 
 
-def _placed(leaf: Any, sharding: Any) -> Any:
+def _placed(leaf: object, sharding: Sharding | None) -> Any:
     """The argument where the program wants it, so that moving it there is not measured."""
     if sharding is None or not isinstance(leaf, np.ndarray | jax.Array):
         return leaf

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from workbench._jax_compat.profiler import user_frame_of
+from workbench._types import Device
 from workbench.mesh import is_here
 from workbench.records import ArrayRecord, SourceLine
 
@@ -20,12 +21,12 @@ class DeviceMemory(NamedTuple):
     source: str  # "memory_stats", "live_arrays"
 
 
-def device_label(device: Any) -> str:
+def device_label(device: Device) -> str:
     """A short name such as "cpu:3"."""
     return f"{device.platform}:{device.id}"
 
 
-def read_memory(device: Any, live: dict[int, int] | None = None) -> DeviceMemory:
+def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMemory:
     """The memory of one device: the backend's own figures, or else the live arrays that lie on it.
 
     Args:
@@ -118,7 +119,7 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
     return tuple(_array_record(array, held) for _, _, array, held in sizes[:count])
 
 
-def bytes_per_device(array: Any) -> list[tuple[Any, int]]:
+def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
     """Devices of this host that hold a part of an array, and its bytes; none for a deleted one.
 
     From the sharding alone: asking for the shards would make new arrays.
@@ -134,7 +135,7 @@ def bytes_per_device(array: Any) -> list[tuple[Any, int]]:
         return []
 
 
-def _array_record(array: Any, held: list[tuple[Any, int]]) -> ArrayRecord:
+def _array_record(array: jax.Array, held: list[tuple[Any, int]]) -> ArrayRecord:
     frame = user_frame_of(array)
     spec = getattr(array.sharding, "spec", None)
     return ArrayRecord(

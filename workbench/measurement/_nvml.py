@@ -63,7 +63,7 @@ class NvmlReader:
         """Lets NVML go."""
         self._ask(self._nvml.nvmlShutdown)
 
-    def _find(self, index: int) -> Any:
+    def _find(self, index: int) -> object:
         name = self._visible[index] if index < len(self._visible) else str(index)
         if name.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
@@ -88,7 +88,7 @@ class NvmlReader:
                 if part is not None:
                     yield _text(nvml.nvmlDeviceGetUUID(part)), part
 
-    def _whole(self, handle: object) -> Any:
+    def _whole(self, handle: object) -> object:
         """The GPU that a MIG slice belongs to; the GPU itself otherwise."""
         nvml = self._nvml
         if not hasattr(nvml, "nvmlDeviceIsMigDeviceHandle") or not self._ask(

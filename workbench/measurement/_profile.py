@@ -21,7 +21,7 @@ class Profile:
     source: Literal["memory", "directory"]
     others: tuple[OtherEvent, ...] = ()  # on devices, without an instruction: copies, waiting, what overlaps
     runs: tuple[ModuleRun, ...] = ()  # whole programs, where the profile has them (TPU)
-    result: Any = field(default=None, repr=False, compare=False)
+    result: object = field(default=None, repr=False, compare=False)
 
     def modules(self) -> dict[str, int]:
         """Number of events of every HLO module that ran."""
@@ -60,7 +60,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         (6.0, True)
     """
 
-    def run() -> Any:
+    def run() -> object:
         return jax.block_until_ready(fn())
 
     _let_finish()
@@ -93,7 +93,7 @@ def _let_finish() -> None:
             continue
 
 
-def _read(spaces: Iterable[bytes], result: Any, source: Literal["memory", "directory"]) -> Profile:
+def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "directory"]) -> Profile:
     events: list[DeviceEvent] = []
     others: list[OtherEvent] = []
     runs: list[ModuleRun] = []

@@ -1,11 +1,14 @@
 """The progress bar of a run."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.errors import needs_library
 from workbench.records import RoundRecord
+
+if TYPE_CHECKING:
+    from workbench.measurement._rounds import Run
 
 _SHOWN_METRICS = 3
 
@@ -34,7 +37,7 @@ class Progress:
         self._bar.set_postfix(shown | ({"problems": self._problems} if self._problems else {}), refresh=False)
         self._bar.update()
 
-    def close(self, run: Any) -> None:
+    def close(self, run: "Run") -> None:
         """Leaves the bar as it is, with the reason if the run ended early."""
         if self._bar is None:
             return

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
 from workbench.measurement._controls import Controls, stop_and_wait
@@ -25,7 +26,6 @@ from workbench.measurement._history import History, read_metrics, without_client
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._run_store import StoredRun, load_run
-from workbench.primitives import PyTree
 from workbench.records import ProblemRecord, RoundRecord, RunRecord
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
@@ -64,7 +64,7 @@ def run_rounds(step: Callable[..., Any], state: PyTree[Array], rounds: int, **se
 class RoundEngine(Protocol):
     """What runs a step elsewhere: every engine of `workbench.engines`."""
 
-    def run(self, fn: Callable, *args: Any) -> RunRecord:
+    def run(self, fn: Callable, *args: object) -> RunRecord:
         """A record of the run, whose `results` are what `fn` returns."""
         ...
 
@@ -72,7 +72,7 @@ class RoundEngine(Protocol):
 class _Finished(NamedTuple):
     """What is known after a round, exchanged as a whole so that an interrupt finds the old or the new."""
 
-    state: Any
+    state: PyTree[Array]
     rounds: int  # as many of the run's records are finished rounds
 
 
@@ -119,7 +119,7 @@ class Run:
         rounds: int,
         *,
         data: PyTree[Array] = None,
-        key: object = None,
+        key: jax.Array | None = None,
         callbacks: Sequence[Callback] = (),
         checkpoint_dir: str | Path | None = None,
         keep: int = 3,
@@ -182,7 +182,7 @@ class Run:
         return tuple(sorted([*in_rounds, *self._problems], key=lambda problem: problem.round))
 
     @property
-    def state(self) -> Any:
+    def state(self) -> PyTree[Array]:
         """The state after the last finished round.
 
         Raises:
@@ -531,7 +531,7 @@ class Run:
         return failed
 
 
-def _program_of(step: Any) -> str:
+def _program_of(step: Callable) -> str:
     """The name of a step and a digest of its own code: enough to tell that a folder holds another program's states."""
     code = getattr(inspect.unwrap(step), "__code__", None)
     name = getattr(step, "__qualname__", type(step).__name__)

@@ -18,10 +18,10 @@ import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import MeasureError
 from workbench.measurement._history import line_of
 from workbench.measurement._state_check import describe_state
-from workbench.primitives import PyTree
 from workbench.records import RoundRecord, write_whole
 
 ABOUT, HISTORY, PROGRAM = "run.json", "history.jsonl", "program.pkl"
@@ -125,7 +125,9 @@ def trackers_of(log: object) -> list[Tracker]:
     return made
 
 
-def describe_run(step: object, state: PyTree[Array], *, data: Any, key: Any, rounds: int, name: str) -> dict[str, Any]:
+def describe_run(
+    step: object, state: PyTree[Array], *, data: object, key: jax.Array | None, rounds: int, name: str
+) -> dict[str, Any]:
     """The provenance of a run: code, versions, devices, seeds and hashes of data and state, as plain values."""
     config: Any = jax.config  # its flags are attributes that no stub names
     return {

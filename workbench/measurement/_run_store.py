@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from workbench.measurement._run_log import ABOUT, HISTORY, PROGRAM, describe_run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from workbench.measurement._rounds import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class StoredRun:
         """How it ended; "running" also for one whose process was killed."""
         return self.about["status"]
 
-    def rerun(self, *, progress: bool = False) -> Any:
+    def rerun(self, *, progress: bool = False) -> "Run":
         """Runs the kept program again: the same step, first state, data and key, in this process.
 
         Loads a pickle, which runs code: only for folders that you trust.
@@ -61,7 +63,7 @@ class StoredRun:
         run = self.make_run(*(kept[name] for name in names), progress=progress, **settings)
         return run.start()
 
-    def differences(self, run: Any) -> list[str]:
+    def differences(self, run: "Run") -> list[str]:
         """What differs between this run and another one, such as that of `rerun`: versions, devices, metrics by bit.
 
         Returns:
@@ -122,7 +124,7 @@ def stored_runs(folder: str | Path, make_run: Callable[..., Any]) -> list[Stored
     return sorted(found, key=lambda run: run.about["started_unix_seconds"])
 
 
-def _no_run(*_: Any, **__: Any) -> Any:
+def _no_run(*_: object, **__: object) -> NoReturn:
     raise NotImplementedError  # a table runs nothing
 
 

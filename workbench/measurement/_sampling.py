@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from workbench._types import Device
 from workbench.errors import MissingDependencyError, needs_library
 from workbench.measurement._amdsmi import AmdSmiReader
 from workbench.measurement._memory import device_label, largest_arrays, live_bytes, read_memory
@@ -99,7 +100,7 @@ class Sampler:
         except (MissingDependencyError, RuntimeError) as error:
             self._notes.append(str(error))
 
-    def _device(self, device: Any, live: dict[int, int], duty: Sequence[float]) -> DeviceSampleRecord:
+    def _device(self, device: Device, live: dict[int, int], duty: Sequence[float]) -> DeviceSampleRecord:
         label, identity = device_label(device), {"device_id": int(device.id), "platform": str(device.platform)}
         try:
             memory = read_memory(device, live)
@@ -123,7 +124,7 @@ class Sampler:
             **identity,
         )
 
-    def _figures(self, device: Any, duty: Sequence[float]) -> GpuFigures:
+    def _figures(self, device: Device, duty: Sequence[float]) -> GpuFigures:
         index = _index(device)
         if device.platform in ("gpu", "rocm") and self._amd is not None:
             return self._amd.read(index)
@@ -134,14 +135,14 @@ class Sampler:
             return GpuFigures(duty[chip], None, None) if chip < len(duty) else _NOTHING
         return _NOTHING
 
-    def _devices_per_chip(self, device: Any, chips: int) -> int:
+    def _devices_per_chip(self, device: Device, chips: int) -> int:
         """A duty cycle is one of a chip, which on v2, v3 and v7x is two devices of JAX."""
         if _TWO_CORES.fullmatch(str(device.device_kind)):
             return 2
         count = sum(other.platform == "tpu" for other in self._devices)
         return 2 if count == 2 * chips else 1
 
-    def _notes_on(self, device: Any) -> tuple[str, ...]:
+    def _notes_on(self, device: Device) -> tuple[str, ...]:
         if device.platform == "tpu":
             return (PEAK_NOTE,)
         note = self._nvml.notes.get(_index(device)) if self._nvml is not None else None
@@ -157,6 +158,6 @@ class Sampler:
         )
 
 
-def _index(device: Any) -> int:
+def _index(device: Device) -> int:
     index = getattr(device, "local_hardware_id", None)
     return int(device.id) if index is None else int(index)

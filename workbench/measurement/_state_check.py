@@ -1,6 +1,7 @@
 """What a state is made of, and a digest of it: a checkpoint is read only into the same, bit for bit."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from workbench.primitives import PyTree
+from workbench._types import PyTree
 
 
 def describe_state(state: PyTree[Array]) -> dict[str, list[Any]]:
@@ -72,5 +73,5 @@ def _name(path: str) -> str:
     return f"state{path}"
 
 
-def _shown(form: Any) -> str:
+def _shown(form: Sequence[Any]) -> str:
     return f"{form[0]}{list(form[1])}" if form[1] else str(form[0])

@@ -81,7 +81,7 @@ class WandbLog:
         options: More arguments of `wandb.init`, such as `name`, `group`, `dir`.
     """
 
-    def __init__(self, project: str, *, mode: str = "offline", **options: Any) -> None:
+    def __init__(self, project: str, *, mode: str = "offline", **options: object) -> None:
         self._options = {"project": project, "mode": mode, **options}
         self._run: Any = None
 
@@ -147,7 +147,7 @@ class TrackioLog:
         options: More arguments of `trackio.init`, such as `name`, `group`.
     """
 
-    def __init__(self, project: str, **options: Any) -> None:
+    def __init__(self, project: str, **options: object) -> None:
         self._options = {"project": project, **options}
         self._run: Any = None
 

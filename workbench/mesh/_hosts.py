@@ -1,9 +1,9 @@
 """Arrays of several hosts: what of them this process can read."""
 
-from typing import Any
-
 import jax
 import numpy as np
+
+from workbench._types import Device
 
 
 def read_here(x: object) -> np.ndarray:
@@ -27,6 +27,6 @@ def read_here(x: object) -> np.ndarray:
     return values
 
 
-def is_here(device: Any) -> bool:
+def is_here(device: Device) -> bool:
     """Whether a device belongs to this process."""
     return device.process_index == jax.process_index()

@@ -144,7 +144,7 @@ def reveal(x: object, layout: Layout | None) -> Any:
     return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, P(*(P.UNCONSTRAINED,) * x.ndim)))
 
 
-def gather(x: Any, layout: Layout | None) -> Any:
+def gather(x: jax.Array, layout: Layout | None) -> Any:
     """Explicitly sharded rows as rows that every device has, where types leave no other way; others as they are."""
     if layout is None or not layout.explicit:
         return x

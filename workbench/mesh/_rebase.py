@@ -16,6 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
+from workbench._types import Atom
 from workbench.mesh._layout import find_layout
 
 
@@ -68,7 +69,7 @@ class Place:
     def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         variables: dict[Any, Any] = {}
 
-        def atom(v: Any) -> Any:
+        def atom(v: Atom) -> Any:
             if isinstance(v, Literal):
                 return _jax_compat.retyped_literal(v, self.type(v.aval))
             if v not in variables:
@@ -187,7 +188,7 @@ def _with_fields(value: object, changes: Mapping[str, Any]) -> Any:
     return made
 
 
-def _without(entry: object, hidden: frozenset[str]) -> Any:
+def _without(entry: object, hidden: frozenset[str]) -> object:
     if isinstance(entry, tuple):
         return tuple(axis for axis in entry if axis not in hidden) or None
     return None if entry in hidden else entry

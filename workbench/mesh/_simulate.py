@@ -2,13 +2,14 @@
 
 import os
 import warnings
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from workbench import _jax_compat
+from workbench._types import Device
 from workbench.errors import MeshError
 from workbench.mesh._placement import check_axis_names
 
@@ -60,7 +61,13 @@ def simulate_devices(count: int) -> None:
         )
 
 
-def make_mesh(shape: dict[str, int] | None = None, *, devices: Any = None, axis_types: Any = None, **axes: int) -> Mesh:
+def make_mesh(
+    shape: dict[str, int] | None = None,
+    *,
+    devices: Sequence[Device] | np.ndarray | None = None,
+    axis_types: jax.sharding.AxisType | tuple[jax.sharding.AxisType, ...] | None = None,
+    **axes: int,
+) -> Mesh:
     """A mesh from axis names and sizes, in the device order that the hardware prefers.
 
     Args:

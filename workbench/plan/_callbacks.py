@@ -39,14 +39,14 @@ def _bind_callback(equation: JaxprEqn, present: Any, operands: Sequence[Any]) ->
     params, primitive = equation.params, equation.primitive
     if primitive.name in ("debug_callback", "debug_print"):
 
-        def report(present: Any, *values: Any) -> None:
+        def report(present: jax.Array, *values: jax.Array) -> None:
             if np.any(present):
                 primitive.impl(*values, **params)
 
         jax.debug.callback(report, present, *operands, partitioned=params["partitioned"])
         return []
 
-    def call(present: Any, *values: Any) -> Any:
+    def call(present: jax.Array, *values: jax.Array) -> tuple[np.ndarray, ...]:
         if np.any(present):
             return tuple(params["callback"](*values))
         return tuple(np.zeros(aval.shape, aval.dtype) for aval in params["result_avals"])

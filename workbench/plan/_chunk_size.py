@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from workbench import _jax_compat
 from workbench.plan._count import count_jaxpr_work
@@ -49,7 +49,7 @@ def _flops(jaxpr: object) -> float:
 
 
 @_jax_compat.once_per_jaxpr
-def _turns(jaxpr: Any) -> int:
+def _turns(jaxpr: Jaxpr) -> int:
     """How often the bodies of the innermost loops run; a loop of unknown length counts once."""
     total = 0
     for equation in jaxpr.eqns:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax.extend.core import Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
+from workbench._types import Aval, PyTree
 from workbench.mesh import Layout, bind_here, chunk_shard, rebase, sharding_here
 from workbench.plan._callbacks import call_present
 from workbench.plan._inline import uses_primitives
@@ -20,7 +21,7 @@ from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
 from workbench.plan._spread import Spread, choose_spread, manual_axes
-from workbench.primitives import PyTree, calls_back
+from workbench.primitives import calls_back
 
 
 class ClientLoop:
@@ -70,7 +71,7 @@ class ClientLoop:
         return results
 
     def run_batch(
-        self, phase: Phase, rows: Sequence[Any], shared: Sequence[Any], *, number: Any, size: int
+        self, phase: Phase, rows: Sequence[Any], shared: Sequence[Any], *, number: jax.Array, size: int
     ) -> tuple[list[Any], list[Any]]:
         """Batch `number` of `size` clients of a divisible phase that has more; `size` fills the devices evenly.
 
@@ -100,7 +101,9 @@ class ClientShard:
     loop: ClientLoop
     hidden: tuple[str, ...] = ()  # axes of the traced mesh that types do not mention here
 
-    def run(self, rows: Sequence[Any], shared: Sequence[Any], shard_index: Any) -> tuple[list[Any], list[Any]]:
+    def run(
+        self, rows: Sequence[Any], shared: Sequence[Any], shard_index: jax.Array | None
+    ) -> tuple[list[Any], list[Any]]:
         """Kept rows and totals of this shard; totals are merged over the mesh by the caller."""
         chunks, one = self.per_shard // self.chunk_size, self.chunk_size == 1
         starts = tuple(_start(step.equation, self.hidden) for step in self.phase.reductions)
@@ -167,7 +170,7 @@ class ClientShard:
         ys = jax.vmap(call, in_axes=axes, axis_size=self.chunk_size)(*(x for x, _ in given))
         return [(y, True) for y in ys]
 
-    def _call(self, step: Step, present: object, *operands: Any) -> list[Any]:
+    def _call(self, step: Step, present: object, *operands: object) -> list[Any]:
         """One client; the callbacks of one that is not `present` do not run."""
         jaxpr = step.jaxpr
         assert jaxpr is not None
@@ -179,11 +182,11 @@ class ClientShard:
             return call_present(jaxpr, present, operands)
         return jaxpr_as_fun(jaxpr)(*operands)
 
-    def _as_rows(self, x: Any, batched: bool) -> Any:
+    def _as_rows(self, x: jax.Array, batched: bool) -> jax.Array:
         return x if batched or self.chunk_size == 1 else jnp.broadcast_to(x[None], (self.chunk_size, *x.shape))
 
 
-def _start(equation: Any, hidden: Sequence[str]) -> Any:
+def _start(equation: Any, hidden: Sequence[str]) -> jax.Array:
     """An empty accumulator, explicitly sharded as the result will be: a loop keeps the types of what it carries."""
     start = REDUCTION_OF[equation.primitive].start(equation)
     sharding = sharding_here(equation.outvars[0].aval.sharding, hidden)
@@ -204,7 +207,9 @@ def _spread_by_shard_map(
     `first` is the number of the first position's shard among all of the phase, where that is not 0.
     """
 
-    def per_device(rows: Any, shared: Any, *first: Any) -> Any:
+    def per_device(
+        rows: Sequence[jax.Array], shared: Sequence[jax.Array], *first: Any
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
         with jax.named_scope(scope):
             index = None if shard.clients is None else sum(first, jax.lax.axis_index(layout.axes))
             kept, totals = shard.run(rows, shared, index)
@@ -235,20 +240,20 @@ def _spread_by_vmap(
     hidden = layout.axes if layout.explicit else ()
     shard = dataclasses.replace(shard, hidden=hidden)
 
-    def pinned(x: Any) -> Any:
+    def pinned(x: jax.Array) -> jax.Array:
         if not hasattr(x, "ndim") or layout.mesh.empty:
             return x
         open_spec = P(*(P.UNCONSTRAINED,) * x.ndim)
         mesh = layout.mesh if jax.sharding.get_abstract_mesh().empty else jax.sharding.get_abstract_mesh()
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, open_spec))
 
-    def per_shard(index: Any, rows: Any, shared: Any) -> Any:
+    def per_shard(index: jax.Array, rows: Sequence[jax.Array], shared: Any) -> tuple[list[jax.Array], list[jax.Array]]:
         with jax.named_scope(scope):
             kept, totals = shard.run([pinned(x) for x in rows], shared, index)
             kept, totals = [pinned(x) for x in kept], [pinned(x) for x in totals]
         return kept, _merged(shard, totals, _SHARDS)
 
-    def everywhere(rows: PyTree[Array], shared: object) -> Any:
+    def everywhere(rows: PyTree[Array], shared: object) -> tuple[list[jax.Array], list[jax.Array]]:
         apart = [x.reshape(size, -1, *x.shape[1:]) for x in rows]
         index = sum(first, jnp.arange(size, dtype=jnp.int32))
         mapped = jax.vmap(
@@ -266,11 +271,11 @@ def _spread_by_vmap(
         return everywhere(list(rows), list(shared))
     kept_specs = [_explicit_spec(v.aval, layout, rows=True) for v in shard.phase.kept]
     total_specs = [_explicit_spec(step.equation.outvars[0].aval, layout, rows=False) for step in shard.phase.reductions]
-    spread: Any = jax.sharding.auto_axes(everywhere, axes=layout.axes, out_sharding=(kept_specs, total_specs))
+    spread: Callable = jax.sharding.auto_axes(everywhere, axes=layout.axes, out_sharding=(kept_specs, total_specs))
     return spread(list(rows), list(shared))
 
 
-def _explicit_spec(aval: Any, layout: Layout, *, rows: bool) -> P:
+def _explicit_spec(aval: Aval, layout: Layout, *, rows: bool) -> P:
     spec = list(aval.sharding.spec)
     if rows:
         return P(layout.entry, *spec[1:])
@@ -285,7 +290,7 @@ def _merged(shard: ClientShard, totals: Sequence[Any], axes: object) -> list[Any
     return merged
 
 
-def _pad(x: Any, slots: int, layout: Layout | None) -> Any:
+def _pad(x: jax.Array, slots: int, layout: Layout | None) -> jax.Array:
     """Fills empty slots with copies of the first clients, whose results are masked: zeros could make NaNs."""
     if slots != x.shape[0]:
         if layout is not None and layout.explicit:
@@ -297,7 +302,7 @@ def _pad(x: Any, slots: int, layout: Layout | None) -> Any:
     return x
 
 
-def _unpad(x: Any, clients: int, layout: Layout | None) -> Any:
+def _unpad(x: jax.Array, clients: int, layout: Layout | None) -> jax.Array:
     if x.shape[0] == clients:
         return x
     if layout is not None and layout.explicit:
@@ -305,7 +310,7 @@ def _unpad(x: Any, clients: int, layout: Layout | None) -> Any:
     return x[:clients]
 
 
-def _replicate_leading(x: object, layout: Layout) -> Any:
+def _replicate_leading(x: object, layout: Layout) -> jax.Array:
     spec = tuple(jax.typeof(x).sharding.spec)[1:]
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *spec)))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jax.extend import core
+from jax.extend.core import JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan._windows import valid_positions
@@ -142,8 +143,8 @@ def _count(jaxpr: Any) -> _Cost:
 
 
 @_jax_compat.once_per_jaxpr
-def _count_open(jaxpr: Any) -> _Cost:
-    scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
+def _count_open(jaxpr: core.Jaxpr) -> _Cost:
+    scope: dict[core.Var | core.Literal, _Value] = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     equations = list(_inlined(jaxpr, scope))
     outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
     equations = _live(equations, outputs)
@@ -255,7 +256,7 @@ def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
     return kept[::-1]
 
 
-def _inlined(jaxpr: Any, scope: dict[Any, _Value], chain: tuple[Any, ...] = ()) -> Iterator[_Equation]:
+def _inlined(jaxpr: core.Jaxpr, scope: dict[Any, _Value], chain: tuple[Any, ...] = ()) -> Iterator[_Equation]:
     """Equations in order, with calls that only group (jit, remat, custom rules) replaced by what they hold."""
     for eqn in jaxpr.eqns:
         inner = _only_jaxpr(eqn) if eqn.primitive.name in _INLINED else None
@@ -281,7 +282,7 @@ def _seen(var: Any, scope: dict[Any, _Value]) -> _Value:
     return _Value(var.aval) if _is_literal(var) else scope[var]
 
 
-def _only_jaxpr(eqn: Any) -> Any | None:
+def _only_jaxpr(eqn: JaxprEqn) -> Any | None:
     inner = list(_nested(eqn.params))
     return _open(inner[0]) if len(inner) == 1 else None
 

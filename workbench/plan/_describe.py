@@ -11,6 +11,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.mesh import Placement, find_layout
 from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import find_disclosed
@@ -18,7 +19,6 @@ from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
-from workbench.primitives import PyTree
 from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
 _MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
@@ -243,6 +243,6 @@ def _body(
     return tuple(records)
 
 
-def abstract(tree: PyTree[Array]) -> Any:
+def abstract(tree: PyTree[Array]) -> PyTree[Array]:
     """The arrays of a pytree as shapes, dtypes and shardings."""
     return jax.tree.map(_jax_compat.aval_of, tree)

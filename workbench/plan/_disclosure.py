@@ -6,6 +6,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
+from workbench._types import Aval
 from workbench.plan._interpreter import Scan, While, control_flow
 from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.plan._reductions import accumulator_of
@@ -65,7 +66,7 @@ def _operands_of_clients(plan: Plan, step: Step) -> dict[int, int]:
     return axes
 
 
-def _place(key: tuple[str, int, int]) -> Any:
+def _place(key: tuple[str, int, int]) -> tuple[list[int], int, int]:
     path, step, output = key
     return [int("".join(c for c in part if c.isdigit()) or 0) for part in path.split(".")], step, output
 
@@ -130,7 +131,7 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         passed = more
 
 
-def _record(stage: str, name: str, aval: Any, axes: int) -> DisclosedRecord:
+def _record(stage: str, name: str, aval: Aval, axes: int) -> DisclosedRecord:
     shape = tuple(aval.shape[axes:])
     size = math.prod(shape) * getattr(aval.dtype, "itemsize", 4)
     kind = "row" if axes else "partial result"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 
 from workbench import _jax_compat
+from workbench._types import Aval
 from workbench.plan._interpreter import Cond, Interpreter, Scan
 from workbench.primitives import emit_p, map_p
 
@@ -39,7 +40,7 @@ def _traced(
 ) -> tuple[ClosedJaxpr, list[Emission], list[Any]]:
     emissions: list[Emission] = []
 
-    def flat(*inputs: Any) -> list[Any]:
+    def flat(*inputs: object) -> list[Any]:
         outputs, found = _collect(closed, inputs)
         emissions.extend(emission for emission, _ in found)
         return [*outputs, *(value for _, value in found)]
@@ -88,7 +89,9 @@ class _Collector(Interpreter[Any]):
         emissions: list[Emission] = []
         carries = len(start)
 
-        def iteration(carry: Any, x: Any) -> Any:
+        def iteration(
+            carry: Sequence[jax.Array], x: Sequence[jax.Array]
+        ) -> tuple[tuple[jax.Array, ...], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]]:
             outputs, found = _collect(flow.body, [*consts, *carry, *x])
             emissions[:] = [emission for emission, _ in found]
             return tuple(outputs[:carries]), (tuple(outputs[carries:]), tuple(value for _, value in found))
@@ -113,7 +116,7 @@ class _Collector(Interpreter[Any]):
         ]
 
         def branch_of(number: int, jaxpr: ClosedJaxpr) -> Callable:
-            def call(*values: Any) -> tuple:
+            def call(*values: object) -> tuple:
                 outputs = jaxpr_as_fun(jaxpr)(*values)
                 own = iter(outputs[plain:])
                 filled = [next(own) if owner == number else _absent(aval) for owner, _, aval in slots]
@@ -139,6 +142,6 @@ def _below_loop(axes: tuple[str, ...]) -> tuple[str, ...]:
     return (base, *deeper)
 
 
-def _absent(aval: Any) -> Any:
+def _absent(aval: Aval) -> jax.Array:
     fill = jnp.nan if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
     return jnp.full(aval.shape, fill, aval.dtype)

@@ -72,7 +72,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
                 self.values.update(self.run_phase(phase, rows, shared))
         return [self._read(atom) for atom in closed.jaxpr.outvars]
 
-    def _read(self, atom: Any) -> Any:
+    def _read(self, atom: Any) -> jax.Array:
         if isinstance(atom, Literal):
             return atom.val
         if atom not in self.values:  # rows of a broadcast that somebody other than the clients reads

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from workbench import _jax_compat
+from workbench._types import Aval
 
 Value = TypeVar("Value")
 
@@ -145,7 +147,7 @@ class Cond(Generic[Value]):
         """The index, and the inputs of the branch."""
         return operands[0], list(operands[1:])
 
-    def taken(self, index: Any) -> int:
+    def taken(self, index: int) -> int:
         """The number of the branch that a concrete index selects; `lax.switch` clamps it."""
         return min(max(int(index), 0), len(self.bodies) - 1)
 
@@ -247,7 +249,9 @@ class Interpreter(Generic[Value]):
         consts, start, xs = flow.split(operands)
         carries = len(start)
 
-        def iteration(carry: Any, x: Any) -> Any:
+        def iteration(
+            carry: Sequence[jax.Array], x: Sequence[jax.Array]
+        ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
             results = self.body(flow, flow.body, [*consts, *carry, *x])
             return tuple(results[:carries]), tuple(results[carries:])
 
@@ -320,7 +324,7 @@ class PythonInterpreter(Interpreter[Any]):
         """Iteration `number` of a loop; of a scan the index of its slice."""
         return self.body(flow, flow.body, operands)
 
-    def stack(self, values: list[Any], aval: Any) -> Any:
+    def stack(self, values: list[Any], aval: Aval) -> jax.Array | np.ndarray:
         """The results of all iterations as one array; `aval` is the type of one."""
         if not values:
             return jax.numpy.zeros((0, *aval.shape), aval.dtype)

@@ -9,13 +9,14 @@ from jax import Array
 from jax.core import Tracer
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._plan import plan_jaxpr
 from workbench.plan._spread import Spread
-from workbench.primitives import CallbackErrors, PyTree, hide_static, is_array, refuse_deleted, show_static
+from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_deleted, show_static
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> PlannedCall:

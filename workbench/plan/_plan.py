@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from workbench import _jax_compat
+from workbench._types import Aval
 from workbench.mesh import Placement
 from workbench.plan._inline import inline_calls, uses_primitives
 from workbench.plan._interpreter import control_flow
@@ -99,7 +100,7 @@ def _inner_placements(step: Step) -> list[Placement]:
         return []
     found: list[Placement] = []
 
-    def search(jaxpr: Any) -> None:
+    def search(jaxpr: Jaxpr) -> None:
         for equation in jaxpr.eqns:
             if equation.primitive is map_p or equation.primitive is broadcast_p or equation.primitive in REDUCTIONS:
                 found.append(equation.params["placement"])
@@ -213,7 +214,7 @@ def _has_explicit_type(equation: Any) -> bool:
 def _row_jaxpr(equation: JaxprEqn) -> ClosedJaxpr:
     params = {key: (None if key == "sharding" else value) for key, value in equation.params.items()}
 
-    def row(*rows: Any) -> list[Any]:
+    def row(*rows: jax.Array) -> list[Any]:
         supply = iter(rows)
         operands = [v.val if isinstance(v, Literal) else next(supply) for v in equation.invars]
         with _jax_compat.source_of(equation):
@@ -321,6 +322,6 @@ def loop_bodies(equation: JaxprEqn) -> list[ClosedJaxpr]:
     return [] if flow is None else list(flow.bodies)
 
 
-def as_struct(aval: Any) -> jax.ShapeDtypeStruct:
+def as_struct(aval: Aval) -> jax.ShapeDtypeStruct:
     """The shape and dtype of an abstract value."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
+from jax.typing import DTypeLike
 
 from workbench.mesh import Placement
 from workbench.primitives import by_key_p, group_rows, highest, lowest, max_p, mean_p, min_p, sum_by_key, sum_p
@@ -39,21 +40,21 @@ def accumulator_of(equation: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(result.shape, equation.params.get("accumulator", result.dtype))
 
 
-def _start_sum(equation: Any) -> Any:
+def _start_sum(equation: JaxprEqn) -> Any:
     accumulator = accumulator_of(equation)
     return jax.lax.full(accumulator.shape, 0, accumulator.dtype)
 
 
-def _add_sum(equation: JaxprEqn, total: object, rows: Sequence[Any], mask: object) -> Any:
+def _add_sum(equation: JaxprEqn, total: jax.Array, rows: Sequence[Any], mask: jax.Array | None) -> Any:
     return total + _partial_sum(_masked(rows[0], mask, 0), equation.params["accumulator"])
 
 
-def _add_one_to_sum(equation: JaxprEqn, total: jax.Array, row: Sequence[Any], present: Any) -> Any:
+def _add_one_to_sum(equation: JaxprEqn, total: jax.Array, row: Sequence[Any], present: jax.Array) -> Any:
     # A loop's body is traced and lowered operation by operation: `lax` makes one where `jnp` makes several.
     return jax.lax.add(total, jax.lax.convert_element_type(_masked(row[0], present, 0), total.dtype))
 
 
-def _partial_sum(x: Any, accumulator: Any) -> Any:
+def _partial_sum(x: jax.Array, accumulator: DTypeLike) -> Any:
     if x.shape[0] == 1:
         return x[0].astype(accumulator)
     # The primitive lowers to what each platform sums fastest.
@@ -61,7 +62,7 @@ def _partial_sum(x: Any, accumulator: Any) -> Any:
     return sum_p.bind(x.astype(accumulator), placement=some, layout=None, accumulator=accumulator)
 
 
-def _masked(x: Any, mask: Any, absent: Any) -> Any:
+def _masked(x: jax.Array, mask: Any, absent: Any) -> Any:
     if mask is None:
         return x
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.full_like(x, absent))
@@ -77,7 +78,7 @@ def _finish_mean(equation: Any, total: jax.Array) -> Any:
 
 
 def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callable) -> Reduction:
-    def start(equation: Any) -> Any:
+    def start(equation: JaxprEqn) -> Any:
         accumulator = accumulator_of(equation)
         return jnp.full(accumulator.shape, absent(accumulator.dtype), accumulator.dtype)
 
@@ -90,13 +91,13 @@ def _extreme(merge: Callable, reduce: Callable, across: Callable, absent: Callab
     return Reduction(start, add, add_one, merge, across, lambda _, extreme: extreme)
 
 
-def _add_by_key(equation: JaxprEqn, total: object, rows: Sequence[Any], mask: object) -> Any:
+def _add_by_key(equation: JaxprEqn, total: jax.Array, rows: Sequence[Any], mask: jax.Array | None) -> Any:
     values, keys = rows
     options = {name: equation.params[name] for name in ("num_keys", "accumulator", "batch_dims")}
     return total + sum_by_key(values, group_rows(keys, mask, options["num_keys"]), **options)
 
 
-def _add_one_by_key(equation: JaxprEqn, total: object, row: Sequence[Any], present: Any) -> Any:
+def _add_one_by_key(equation: JaxprEqn, total: jax.Array, row: Sequence[Any], present: jax.Array) -> Any:
     mask = None if present is None else jax.lax.expand_dims(present, (0,))
     return _add_by_key(equation, total, [jax.lax.expand_dims(x, (0,)) for x in row], mask)
 

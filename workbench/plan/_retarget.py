@@ -6,7 +6,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench.mesh import Place, find_layout
+from workbench._types import AnyMesh, Aval
+from workbench.mesh import Layout, Place, find_layout
 
 
 class RebaseError(ValueError):
@@ -80,7 +81,7 @@ class _Elsewhere(_Rewriting):
                 raise RebaseError(message)
         return params
 
-    def type(self, aval: object) -> Any:
+    def type(self, aval: object) -> Aval:
         sharding = getattr(aval, "sharding", None)
         known = sharding.mesh if isinstance(sharding, NamedSharding) else None
         if known is not None and (_explicit_axes(known) != _explicit_axes(self.mesh)):
@@ -99,15 +100,15 @@ class _Elsewhere(_Rewriting):
         return self.mesh
 
 
-def _explicit(layout: Any) -> bool:
+def _explicit(layout: Layout | None) -> bool:
     return layout is not None and layout.explicit
 
 
-def _explicit_axes(mesh: Any) -> set[str]:
+def _explicit_axes(mesh: AnyMesh) -> set[str]:
     return {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
+def _axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     if entry is None or entry is P.UNCONSTRAINED:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)

@@ -1,12 +1,13 @@
 """Sums that a mask leaves with the value of one client alone: `reduce_sum(where(arange(clients) == i, x, 0))`."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from workbench._types import Atom, Aval
 from workbench.plan._plan import Plan, Step
 from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
 
@@ -42,7 +43,7 @@ def single_client(plan: Plan, step: Step) -> str:
     return _Search(step.placement.size).masked(step.equation.invars[0], values) or ""
 
 
-def _of(jaxpr: Any, constants: dict[Any, Any], outer: Any, *, per_client: bool) -> _Values:
+def _of(jaxpr: Jaxpr, constants: dict[Any, Any], outer: Any, *, per_client: bool) -> _Values:
     made = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     return _Values(made, constants, outer, per_client)
 
@@ -51,7 +52,7 @@ def _of(jaxpr: Any, constants: dict[Any, Any], outer: Any, *, per_client: bool) 
 class _Search:
     clients: int
 
-    def masked(self, v: Any, values: _Values) -> str | None:
+    def masked(self, v: Atom, values: _Values) -> str | None:
         """Whose value alone is not zero in a value; None: as far as one sees, all clients'."""
         name, equation, v, values = self._maker(v, values)
         if equation is None:
@@ -66,7 +67,7 @@ class _Search:
             return self.masked(operands[0], values)
         return None
 
-    def mask(self, v: Any, values: _Values) -> str | None:
+    def mask(self, v: Atom, values: _Values) -> str | None:
         """Which client alone is not zero, or true, in a mask; None: not known to be one."""
         constant = self._rows(v, values)
         if constant is not None:
@@ -84,7 +85,7 @@ class _Search:
             return self.mask(equation.invars[0], values)
         return None
 
-    def _equal(self, operands: Any, values: _Values) -> str | None:
+    def _equal(self, operands: Sequence[Atom], values: _Values) -> str | None:
         for one, other in (operands, operands[::-1]):
             numbers = self._numbers(one, values)
             if numbers is None or not self._shared(other, values):
@@ -96,7 +97,7 @@ class _Search:
             return f"client {found[0]}" if len(found) else None
         return None
 
-    def _numbers(self, v: Any, values: _Values) -> Any:
+    def _numbers(self, v: Atom, values: _Values) -> np.ndarray | None:
         """One number for each client, all different; None: not known to be that."""
         constant = self._rows(v, values)
         if constant is not None:
@@ -111,40 +112,40 @@ class _Search:
             return self._numbers(equation.invars[0], values)
         return None
 
-    def _shared(self, v: Any, values: _Values) -> bool:
+    def _shared(self, v: Atom, values: _Values) -> bool:
         """Whether all clients have the same value."""
         constant, of_one = self._constant(v, values)
         if constant is not None:
             return of_one or np.unique(constant).size == 1
-        if v.aval.ndim == 0 and not values.per_client:
+        if not _shape(v) and not values.per_client:
             return True
         name, equation, v, values = self._maker(v, values)
         if equation is not None and (
             name in _KEEPING or name == "broadcast_in_dim" or equation.primitive is broadcast_p
         ):
-            return equation.invars[0].aval.ndim == 0 and self._shared(equation.invars[0], values)
-        return not isinstance(v, Literal) and v.aval.ndim == 0 and not values.per_client
+            return not _shape(equation.invars[0]) and self._shared(equation.invars[0], values)
+        return not isinstance(v, Literal) and not _shape(v) and not values.per_client
 
-    def _keeps_clients(self, equation: Any, values: _Values) -> bool:
+    def _keeps_clients(self, equation: JaxprEqn, values: _Values) -> bool:
         """Whether an equation only adds axes behind that of the clients, or removes such of size 1."""
-        name, shape = equation.primitive.name, equation.invars[0].aval.shape if equation.invars else ()
+        name, shape = equation.primitive.name, _shape(equation.invars[0]) if equation.invars else ()
         if name == "broadcast_in_dim":
             kept = equation.params["broadcast_dimensions"][:1] == (0,)
             return values.per_client or (kept and shape[:1] == (self.clients,))
         if name in ("reshape", "squeeze", "expand_dims"):
-            return values.per_client or shape[:1] == equation.outvars[0].aval.shape[:1] == (self.clients,)
+            return values.per_client or shape[:1] == _shape(equation.outvars[0])[:1] == (self.clients,)
         return False
 
-    def _rows(self, v: Any, values: _Values) -> Any:
+    def _rows(self, v: Atom, values: _Values) -> np.ndarray | None:
         """A constant with one row for each client; None for everything else."""
         constant, of_one = self._constant(v, values)
         return None if constant is None or of_one or constant.shape[:1] != (self.clients,) else constant
 
-    def _is_zero(self, v: Any, values: _Values) -> bool:
+    def _is_zero(self, v: Atom, values: _Values) -> bool:
         constant = self._constant(v, values)[0]
         return constant is not None and not np.any(constant)
 
-    def _constant(self, v: Any, values: _Values) -> tuple[Any, bool]:
+    def _constant(self, v: Atom, values: _Values) -> tuple[np.ndarray | None, bool]:
         """A literal or a constant of the program, perhaps converted or repeated; and whether it is that of one client.
 
         That of one client lacks the axis of clients, and is the same for all.
@@ -158,7 +159,7 @@ class _Search:
             return (found, of_one) if found is not None and (name in _KEEPING or found.ndim == 0) else (None, False)
         return None, False
 
-    def _maker(self, v: Any, values: _Values) -> tuple[str, Any, Any, _Values]:
+    def _maker(self, v: Atom, values: _Values) -> tuple[str, JaxprEqn | None, Atom, _Values]:
         """The equation that made a value, through calls and client functions; None where it was passed in."""
         while not isinstance(v, Literal):
             equation = values.made.get(v)
@@ -177,11 +178,11 @@ class _Search:
         return "", None, v, values
 
     @staticmethod
-    def _enter(equation: Any, closed: Any, v: Any, values: _Values) -> tuple[Any, _Values]:
+    def _enter(equation: JaxprEqn, closed: ClosedJaxpr, v: Var, values: _Values) -> tuple[Atom, _Values]:
         jaxpr = closed.jaxpr
         passed = dict(zip(jaxpr.invars, equation.invars, strict=False))
 
-        def outer(inner: Any) -> tuple[Any, _Values] | None:
+        def outer(inner: Var) -> tuple[Atom, _Values] | None:
             return (passed[inner], values) if inner in passed else None
 
         constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -189,3 +190,8 @@ class _Search:
         return jaxpr.outvars[equation.outvars.index(v)], _of(
             jaxpr, constants, outer, per_client=values.per_client or is_map
         )
+
+
+def _shape(v: Atom) -> tuple[int, ...]:
+    aval: Aval = v.aval
+    return aval.shape

@@ -5,8 +5,9 @@ further axes it is only partly manual, and then some operations have no lowering
 (a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from jax.extend.core import Jaxpr
 from jax.sharding import AxisType
 
 from workbench import _jax_compat
@@ -65,7 +66,7 @@ def manual_axes(phase: Phase) -> set[str]:
 
 
 @_jax_compat.once_per_jaxpr
-def _primitives(jaxpr: Any) -> frozenset[str]:
+def _primitives(jaxpr: Jaxpr) -> frozenset[str]:
     names: set[str] = set()
     for equation in jaxpr.eqns:
         names.add(equation.primitive.name)

@@ -47,7 +47,7 @@ class TunedJitted(Jitted):
         self.plan_choice: PlanChoiceRecord | None = None
         self._tuned: dict[Any, tuple[PlanChoiceRecord, Jitted]] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         # Inside another transformation there is nothing to time, and a listener must hear every round once.
         if not _jax_compat.at_top_level() or listeners():
             return super().__call__(*args, **kwargs)
@@ -59,11 +59,11 @@ class TunedJitted(Jitted):
         self.chunk_size: ChunkSize = self.plan_choice.chunk_size  # what inspects this program sees what runs
         return chosen(*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+    def lower(self, *args: object, **kwargs: object) -> jax.stages.Lowered:
         """As `jax.jit(fn).lower`, with the choice for these shapes, or "auto" where none was made."""
         return self._chosen(args, kwargs).lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: object, **kwargs: object) -> Any:
         """As `jax.jit(fn).trace`, with the choice for these shapes, or "auto" where none was made."""
         return self._chosen(args, kwargs).trace(*args, **kwargs)
 
@@ -120,14 +120,14 @@ def choose_plan(program: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], 
     return choice
 
 
-def _plan_of_call(program: Jitted, args: Any, kwargs: Any) -> Plan:
+def _plan_of_call(program: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """The plan of a call, whose static arguments are values and not traced."""
     static = {name: program.options[name] for name in _STATIC if name in program.options}
     if not static:
         return trace(program.fn, *args, **kwargs).plan
     found: list[Plan] = []
 
-    def look(*args: Any, **kwargs: Any) -> None:
+    def look(*args: object, **kwargs: object) -> None:
         fn, moving, named = without_static(program.fn, args, kwargs)
         found.append(trace(fn, *moving, **named).plan)
 
@@ -158,7 +158,9 @@ def _shards(phase: Phase) -> int:
     return 1 if phase.layout is None else phase.layout.size
 
 
-def _time(candidates: dict[Size, Jitted], args: Any, kwargs: Any, seconds: float) -> dict[Size, list[float]]:
+def _time(
+    candidates: dict[Size, Jitted], args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float
+) -> dict[Size, list[float]]:
     """Seconds of each run; the candidates take turns, and those that are far behind drop out after the first."""
     began = time.monotonic()
     taken: dict[Size, list[float]] = {}
@@ -184,7 +186,7 @@ def _time(candidates: dict[Size, Jitted], args: Any, kwargs: Any, seconds: float
     return taken
 
 
-def _seconds(run: Jitted, args: Any, kwargs: Any) -> float:
+def _seconds(run: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
     began = time.perf_counter()
     jax.block_until_ready(run(*args, **kwargs))
     return time.perf_counter() - began
@@ -235,7 +237,7 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tree, mesh, tuple(_shape(leaf) for leaf in leaves)
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: Any) -> tuple[object, ...]:
     if hasattr(leaf, "dtype"):
         return leaf.shape, str(leaf.dtype), getattr(leaf, "sharding", None)
     return type(leaf), repr(leaf)

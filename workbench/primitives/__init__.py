@@ -38,7 +38,6 @@ from workbench.primitives._static import (
     refuse_deleted as refuse_deleted,
     show_static as show_static,
 )
-from workbench.primitives._types import PyTree as PyTree
 from workbench.primitives._weighted import (
     reduce_logsumexp as reduce_logsumexp,
     reduce_mean as reduce_mean,

@@ -4,12 +4,12 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 
+from workbench._types import PyTree
 from workbench.errors import PlacementError
 from workbench.mesh import find_layout, resolve, reveal
 from workbench.primitives._checks import as_arrays
 from workbench.primitives._linear import bind_broadcast
 from workbench.primitives._map import map_fn
-from workbench.primitives._types import PyTree
 
 
 def broadcast(

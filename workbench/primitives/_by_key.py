@@ -1,6 +1,7 @@
 """`reduce_by_key`: the shuffle of MapReduce. Values of all clients are added up in groups, by an integer key."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -14,12 +15,12 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Integer, Shaped
 
 from workbench import _jax_compat
+from workbench._types import Aval, PyTree
 from workbench.errors import PlacementError
 from workbench.mesh import Layout, Placement, align, find_layout, resolve, spread
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
-from workbench.primitives._types import PyTree
 
 by_key_p: Primitive = Primitive("reduce_by_key")
 
@@ -93,12 +94,12 @@ def reduce_by_key(
     return structure.unflatten(sums)
 
 
-def _divide(total: jax.Array, counts: Any) -> Any:
+def _divide(total: jax.Array, counts: jax.Array) -> jax.Array:
     divisor = jnp.maximum(counts, 1).astype(total.dtype)
     return total / divisor.reshape(divisor.shape + (1,) * (total.ndim - 1))
 
 
-def _checked_keys(keys: object, num_keys: int, leaves: list[Any], placement: Placement) -> Any:
+def _checked_keys(keys: object, num_keys: int, leaves: list[Any], placement: Placement) -> jax.Array:
     if not isinstance(num_keys, int | np.integer) or isinstance(num_keys, bool) or num_keys < 1:
         message = (
             f"`reduce_by_key` was given num_keys={num_keys!r}. The number of groups fixes the shape of the result, so "
@@ -151,7 +152,7 @@ def bind_by_key(
     num_keys: int,
     accumulator: DTypeLike | None = None,
     batch_dims: int = 0,
-) -> Any:
+) -> jax.Array:
     """Binds the sums by key of one array; behind the clients come `batch_dims` axes that values and keys share."""
     dtype = sum_dtype(values.dtype)
     values = values if values.dtype == dtype else values.astype(dtype)
@@ -170,10 +171,12 @@ def bind_by_key(
         )
 
 
-def sum_by_key(values: object, keys: Any, *, num_keys: int, accumulator: Any, batch_dims: int) -> Any:
+def sum_by_key(
+    values: jax.Array, keys: jax.Array, *, num_keys: int, accumulator: DTypeLike, batch_dims: int
+) -> jax.Array:
     """Sums by key of some clients' rows, in the dtype `accumulator`."""
 
-    def grouped(rows: Any, groups: Any) -> Any:
+    def grouped(rows: jax.Array, groups: jax.Array) -> jax.Array:
         flat = _group_numbers(groups, num_keys).reshape(groups.size)
         shape = rows.shape[groups.ndim :]
         zeros = jnp.zeros((num_keys, *shape), accumulator)
@@ -184,7 +187,7 @@ def sum_by_key(values: object, keys: Any, *, num_keys: int, accumulator: Any, ba
     return grouped(values, keys)
 
 
-def _group_numbers(keys: Any, num_keys: int) -> Any:
+def _group_numbers(keys: jax.Array, num_keys: int) -> jax.Array:
     """Keys as numbers that hold `num_keys` itself, which stands for no group."""
     wide = keys.astype(jnp.int32) if jnp.iinfo(keys.dtype).bits <= 32 else keys
     return jnp.where((wide < 0) | (wide >= num_keys), jnp.full_like(wide, num_keys), wide)
@@ -192,14 +195,14 @@ def _group_numbers(keys: Any, num_keys: int) -> Any:
 
 def _evaluate(
     values: jax.Array,
-    keys: Any,
+    keys: jax.Array,
     *,
     placement: Placement,
     layout: Layout | None,
     num_keys: int,
     accumulator: DTypeLike,
     batch_dims: int,
-) -> Any:
+) -> jax.Array:
     some = functools.partial(sum_by_key, num_keys=num_keys, accumulator=accumulator, batch_dims=batch_dims)
     values, keys = spread(values, layout), spread(keys, layout)
     if layout is None or placement.size % layout.size:
@@ -222,7 +225,7 @@ mlir.register_lowering(by_key_p, mlir.lower_fun(_evaluate, multiple_results=Fals
 
 
 @by_key_p.def_abstract_eval
-def _type(values: Any, keys: Any, *, num_keys: int, batch_dims: int, **_: Any) -> Any:
+def _type(values: Aval, keys: Aval, *, num_keys: int, batch_dims: int, **_: object) -> Aval:
     front, item_axes = 1 + batch_dims, keys.ndim - 1 - batch_dims
     shape = (*values.shape[1:front], num_keys, *values.shape[front + item_axes :])
     sharding = values.sharding
@@ -233,7 +236,7 @@ def _type(values: Any, keys: Any, *, num_keys: int, batch_dims: int, **_: Any) -
     return ShapedArray(shape, values.dtype)
 
 
-def _jvp(primals: PyTree[Array], tangents: PyTree[Array], **params: Any) -> tuple[Any, Any]:
+def _jvp(primals: PyTree[Array], tangents: PyTree[Array], **params: object) -> tuple[Any, Any]:
     (values, keys), (slope, _) = primals, tangents
     total = _bind(values, keys, params)
     if isinstance(slope, ad.Zero):
@@ -241,7 +244,7 @@ def _jvp(primals: PyTree[Array], tangents: PyTree[Array], **params: Any) -> tupl
     return total, _bind(slope, keys, params)
 
 
-def _bind(values: jax.Array, keys: jax.Array, params: dict[str, Any]) -> Any:
+def _bind(values: jax.Array, keys: jax.Array, params: dict[str, Any]) -> jax.Array:
     return bind_by_key(values, keys, **params)
 
 
@@ -250,9 +253,9 @@ ad.primitive_jvps[by_key_p] = _jvp
 
 # The transpose of adding up groups: every item gets the cotangent of its group, or 0 if it belongs to none.
 def _transpose(
-    cotangent: Any,
+    cotangent: jax.Array,
     values: jax.Array,
-    keys: Any,
+    keys: jax.Array,
     *,
     placement: Placement,
     layout: Layout | None,
@@ -263,7 +266,7 @@ def _transpose(
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(values.aval), None]
 
-    def back(groups: Any, pulled: Any) -> Any:
+    def back(groups: jax.Array, pulled: jax.Array) -> jax.Array:
         inside = (groups >= 0) & (groups < num_keys)
         taken = jnp.take(pulled, jnp.where(inside, groups, jnp.zeros_like(groups)), axis=0, mode="clip")
         return jnp.where(inside.reshape(inside.shape + (1,) * (taken.ndim - inside.ndim)), taken, jnp.zeros_like(taken))
@@ -278,7 +281,7 @@ def _transpose(
 ad.primitive_transposes[by_key_p] = _transpose
 
 
-def _batch(operands: PyTree[Array], axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
+def _batch(operands: PyTree[Array], axes: Sequence[int | None], *, batch_dims: int, **params: Any) -> tuple[Any, int]:
     values, keys = operands
     values_axis, keys_axis = axes
     size = keys.shape[keys_axis] if values_axis is None else values.shape[values_axis]
@@ -299,7 +302,7 @@ def _batch(operands: PyTree[Array], axes: Any, *, batch_dims: int, **params: Any
 batching.primitive_batchers[by_key_p] = _batch
 
 
-def group_rows(keys: Any, mask: Any, num_keys: int) -> Any:
+def group_rows(keys: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
     """Keys of rows, with those of absent clients in no group."""
     if mask is None:
         return keys

@@ -1,14 +1,15 @@
 """Checks of what a user hands to a primitive: arrays, and one row per client."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import PlacementError, ProgramError
 from workbench.mesh import Placement
 from workbench.primitives._static import hide_static, is_array, refuse_deleted, show_static
-from workbench.primitives._types import PyTree
 
 
 class Structure:
@@ -17,12 +18,12 @@ class Structure:
     def __init__(self, treedef: object, *, static: bool) -> None:
         self.treedef, self._static = treedef, static
 
-    def unflatten(self, arrays: Any) -> Any:
+    def unflatten(self, arrays: Sequence[jax.Array]) -> PyTree[Array]:
         """The pytree with these arrays."""
         tree = jax.tree.unflatten(self.treedef, arrays)
         return show_static(tree) if self._static else tree
 
-    def hidden(self, arrays: Any) -> Any:
+    def hidden(self, arrays: Sequence[jax.Array]) -> PyTree[Array]:
         """The pytree with these arrays and without leaves that are none."""
         return jax.tree.unflatten(self.treedef, arrays)
 

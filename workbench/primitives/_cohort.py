@@ -1,6 +1,7 @@
 """`sample` draws a cohort, `select` takes its rows: a round with some of the clients."""
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -13,12 +14,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int32, Integer, Key, Shaped, UInt32
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.errors import PlacementError
 from workbench.mesh import Layout, Placement, align, find_layout, gather, resolve, spread
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import rows_of, typed
 from workbench.primitives._map import map_fn
-from workbench.primitives._types import PyTree
 
 select_p: Primitive = Primitive("select")
 place_p: Primitive = Primitive("place")
@@ -200,14 +201,14 @@ def _bind(primitive: Primitive, x: object, indices: object, **params: Any) -> An
         return primitive.bind(align(x, indices, batch), align(indices, x, batch), **params)
 
 
-def _select(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
+def _select(x: Any, indices: Any, *, placement: Placement, layout: Layout, cohort_layout: Layout, **params: Any) -> Any:
     def take(rows: PyTree[Array], numbers: object) -> Any:
         return jnp.take(rows, _clipped(numbers, placement), axis=0, mode="clip")
 
     return spread(_over_batch(take, params["batch_dims"])(gather(x, layout), indices), cohort_layout)
 
 
-def _place(x: Any, indices: Any, *, placement: Placement, layout: Any, cohort_layout: Any, **params: Any) -> Any:
+def _place(x: Any, indices: Any, *, placement: Placement, layout: Layout, cohort_layout: Layout, **params: Any) -> Any:
     def put(rows: PyTree[Array], numbers: object) -> Any:
         nothing = jnp.zeros((placement.size, *rows.shape[1:]), rows.dtype)
         return nothing.at[_clipped(numbers, placement)].add(rows)
@@ -219,21 +220,21 @@ def _clipped(indices: Any, placement: Placement) -> Any:
     return jnp.clip(indices, 0, placement.size - 1)
 
 
-def _over_batch(fn: Any, batch_dims: int) -> Any:
+def _over_batch(fn: Callable, batch_dims: int) -> Any:
     for _ in range(batch_dims):
         fn = jax.vmap(fn, in_axes=1, out_axes=1)
     return fn
 
 
-def _select_type(x: Any, indices: object, *, cohort: Placement, cohort_layout: Any, **_: Any) -> Any:
+def _select_type(x: jax.Array, indices: object, *, cohort: Placement, cohort_layout: Layout | None, **_: object) -> Any:
     return rows_of(_jax_compat.drop_leading_axis(x), cohort, cohort_layout)
 
 
-def _place_type(x: Any, indices: object, *, placement: Placement, layout: Any, **_: Any) -> Any:
+def _place_type(x: jax.Array, indices: object, *, placement: Placement, layout: Layout | None, **_: object) -> Any:
     return rows_of(_jax_compat.drop_leading_axis(x), placement, layout)
 
 
-def _jvp(primitive: Primitive, primals: PyTree[Array], tangents: PyTree[Array], **params: Any) -> tuple[Any, Any]:
+def _jvp(primitive: Primitive, primals: PyTree[Array], tangents: PyTree[Array], **params: object) -> tuple[Any, Any]:
     (x, indices), (slope, _) = primals, tangents
     rows = _bind(primitive, x, indices, **params)
     if isinstance(slope, ad.Zero):
@@ -242,13 +243,15 @@ def _jvp(primitive: Primitive, primals: PyTree[Array], tangents: PyTree[Array], 
 
 
 # What was taken from a client goes back to it; what was put at a client is taken from it.
-def _transpose(other: Primitive, cotangent: Any, x: Any, indices: object, **params: Any) -> list[Any]:
+def _transpose(other: Primitive, cotangent: jax.Array, x: jax.Array, indices: object, **params: object) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval), None]
     return [_bind(other, cotangent, indices, **params), None]
 
 
-def _batch(primitive: Primitive, operands: Any, axes: Any, *, batch_dims: int, **params: Any) -> tuple[Any, int]:
+def _batch(
+    primitive: Primitive, operands: Any, axes: Sequence[Any], *, batch_dims: int, **params: Any
+) -> tuple[Any, int]:
     (x, indices), (x_axis, indices_axis) = operands, axes
     if indices_axis is None:  # the same clients: the batch is one more axis of what they hold
         position = 1 + batch_dims

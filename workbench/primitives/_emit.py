@@ -1,5 +1,6 @@
 """`emit`: hands a value out of a running program, whatever transformations it is under; free when nobody listens."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,9 +11,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Shaped
 
 from workbench import _jax_compat
+from workbench._types import Aval, PyTree
 from workbench.errors import ProgramError
 from workbench.primitives._static import is_array
-from workbench.primitives._types import PyTree
 
 emit_p: Primitive = Primitive("emit")
 emit_p.multiple_results = True
@@ -62,7 +63,7 @@ def _evaluate(value: object, *, name: str) -> list[Any]:
 
 
 @emit_p.def_effectful_abstract_eval
-def _type(value: object, *, name: str) -> Any:
+def _type(value: object, *, name: str) -> tuple[list[Aval], set[object]]:
     return [], {_jax_compat.EMIT_EFFECT}
 
 
@@ -73,7 +74,7 @@ def _jvp(primals: PyTree[Array], tangents: PyTree[Array], *, name: str) -> tuple
     return emit_p.bind(*primals, name=name), []
 
 
-def _batch(operands: Any, axes: Any, *, name: str) -> tuple[list[Any], list[Any]]:
+def _batch(operands: Sequence[jax.Array], axes: Sequence[int], *, name: str) -> tuple[list[Any], list[Any]]:
     (value,), (axis,) = operands, axes
     return emit_p.bind(jax.numpy.moveaxis(value, axis, 0), name=name), []
 

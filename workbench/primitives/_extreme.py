@@ -2,18 +2,19 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad
+from jax.typing import DTypeLike
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.mesh import Layout, Placement, spread
 from workbench.primitives._linear import bind_broadcast, bind_reduction, bind_sum, register_reduction
 from workbench.primitives._map import bind_map
-from workbench.primitives._types import PyTree
 
 max_p: Primitive = Primitive("reduce_max")
 min_p: Primitive = Primitive("reduce_min")
@@ -22,7 +23,7 @@ min_p: Primitive = Primitive("reduce_min")
 HOLDS = "holds"
 
 
-def lowest(dtype: Any) -> Any:
+def lowest(dtype: DTypeLike) -> float | int | bool:
     """What an absent client holds for a maximum."""
     return (
         -jnp.inf
@@ -33,7 +34,7 @@ def lowest(dtype: Any) -> Any:
     )
 
 
-def highest(dtype: Any) -> Any:
+def highest(dtype: DTypeLike) -> float | int | bool:
     """What an absent client holds for a minimum."""
     return (
         jnp.inf
@@ -44,7 +45,7 @@ def highest(dtype: Any) -> Any:
     )
 
 
-def _extreme(x: object, *, placement: Placement, layout: Layout | None, reduction: Callable) -> Any:
+def _extreme(x: object, *, placement: Placement, layout: Layout | None, reduction: Callable) -> jax.Array:
     return reduction(spread(x, layout), axis=0)
 
 
@@ -60,7 +61,7 @@ def _extreme_jvp(
     *,
     placement: Placement,
     layout: Layout | None,
-) -> Any:
+) -> tuple[jax.Array, jax.Array | ad.Zero]:
     (x,), (tangent,) = primals, tangents
     extreme = bind_reduction(primitive, x, placement, layout)
     if isinstance(tangent, ad.Zero):

@@ -1,19 +1,21 @@
 """Broadcast, sum and mean over clients as primitives: linear maps, of which each is the transpose of another."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
+from workbench._types import Aval
 from workbench.mesh import Layout, Placement, spread
-from workbench.primitives._types import PyTree
+
+T = TypeVar("T")
 
 broadcast_p: Primitive = Primitive("broadcast")
 sum_p: Primitive = Primitive("reduce_sum")
@@ -23,20 +25,20 @@ mean_p: Primitive = Primitive("reduce_mean")
 _PRODUCT_FROM_ELEMENTS = 1 << 14
 
 
-def bind_broadcast(x: object, placement: Placement, layout: Layout | None) -> Any:
+def bind_broadcast(x: ArrayLike, placement: Placement, layout: Layout | None) -> jax.Array:
     """Binds one array."""
     with jax.named_scope(f"wb.broadcast[{placement.name}]"):
         return broadcast_p.bind(x, placement=placement, layout=layout)
 
 
-def rows_of(aval: object, placement: Placement, layout: Layout | None) -> Any:
+def rows_of(aval: Aval, placement: Placement, layout: Layout | None) -> Aval:
     """The type of one row per client of something of type `aval`."""
     if layout is None:
         return _jax_compat.add_leading_axis(aval, placement.size, None)
     return _jax_compat.add_leading_axis(aval, placement.size, layout.explicit_axes, layout.mesh)
 
 
-def typed(x: object, layout: Layout | None) -> Any:
+def typed(x: T, layout: Layout | None) -> T:
     """`x` with the explicit type of its layout; under Auto axes and without a mesh nothing changes."""
     if layout is None or not layout.explicit:
         return x
@@ -44,25 +46,25 @@ def typed(x: object, layout: Layout | None) -> Any:
     return x if len(spec) and spec[0] == layout.entry else spread(x, layout)
 
 
-def _broadcast(x: object, *, placement: Placement, layout: Layout | None) -> Any:
+def _broadcast(x: ArrayLike, *, placement: Placement, layout: Layout | None) -> jax.Array:
     x = x if isinstance(x, jax.Array) else jax.numpy.asarray(x)
     return spread(jax.numpy.broadcast_to(x[None], (placement.size, *x.shape)), layout)
 
 
 @broadcast_p.def_impl
-def _now(x: object, *, placement: Placement, layout: Layout | None) -> Any:
+def _now(x: ArrayLike, *, placement: Placement, layout: Layout | None) -> jax.Array:
     if layout is not None:
         return _broadcast(x, placement=placement, layout=layout)
     return _compiled(x, placement)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _compiled(x: object, placement: Placement) -> Any:
+def _compiled(x: ArrayLike, placement: Placement) -> jax.Array:
     return _broadcast(x, placement=placement, layout=None)
 
 
 @broadcast_p.def_abstract_eval
-def _broadcast_type(x: object, *, placement: Placement, layout: Layout | None) -> Any:
+def _broadcast_type(x: Aval, *, placement: Placement, layout: Layout | None) -> Aval:
     return rows_of(x, placement, layout)
 
 
@@ -70,7 +72,9 @@ mlir.register_lowering(broadcast_p, mlir.lower_fun(_broadcast, multiple_results=
 
 
 # The transpose of sending one value to all is adding up what comes back from all.
-def _broadcast_transpose(cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None) -> list[Any]:
+def _broadcast_transpose(
+    cotangent: jax.Array | ad.Zero, x: ad.UndefinedPrimal, *, placement: Placement, layout: Layout | None
+) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval)]
     return [bind_sum(cotangent, placement, layout)]
@@ -79,7 +83,9 @@ def _broadcast_transpose(cotangent: Any, x: Any, *, placement: Placement, layout
 ad.deflinear2(broadcast_p, _broadcast_transpose)
 
 
-def _batch_broadcast(operands: Any, axes: Any, *, placement: Placement, layout: Layout | None) -> tuple[Any, int]:
+def _batch_broadcast(
+    operands: Sequence[jax.Array], axes: Sequence[int], *, placement: Placement, layout: Layout | None
+) -> tuple[jax.Array, int]:
     (x,), (axis,) = operands, axes
     return bind_broadcast(x, placement, layout), axis + 1
 
@@ -87,26 +93,32 @@ def _batch_broadcast(operands: Any, axes: Any, *, placement: Placement, layout: 
 batching.primitive_batchers[broadcast_p] = _batch_broadcast
 
 
-def bind_sum(x: Any, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None) -> Any:
+def bind_sum(
+    x: jax.Array, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None
+) -> jax.Array:
     """Binds the sum of one array."""
     dtype = sum_dtype(x.dtype)
     x = x if x.dtype == dtype else jnp.asarray(x).astype(dtype)
     return bind_reduction(sum_p, x, placement, layout, accumulator=accumulator_of(dtype, accumulator))
 
 
-def bind_mean(x: Any, placement: Placement, layout: Layout | None, *, accumulator: Any = None) -> Any:
+def bind_mean(
+    x: jax.Array, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None
+) -> jax.Array:
     """Binds the mean of one array."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = jnp.asarray(x).astype(jnp.result_type(float))
     return bind_reduction(mean_p, x, placement, layout, accumulator=accumulator_of(x.dtype, accumulator))
 
 
-def bind_reduction(primitive: Primitive, x: object, placement: Placement, layout: Layout | None, **params: Any) -> Any:
+def bind_reduction(
+    primitive: Primitive, x: ArrayLike, placement: Placement, layout: Layout | None, **params: object
+) -> jax.Array:
     with jax.named_scope(f"wb.{primitive.name}[{placement.name}]"):
         return primitive.bind(typed(x, layout), placement=placement, layout=layout, **params)
 
 
-def sum_dtype(dtype: object) -> Any:
+def sum_dtype(dtype: DTypeLike) -> DTypeLike:
     return (
         jax.eval_shape(lambda x: jnp.sum(x, axis=0), jax.ShapeDtypeStruct((1,), dtype)).dtype
         if _is_small(dtype)
@@ -114,17 +126,17 @@ def sum_dtype(dtype: object) -> Any:
     )
 
 
-def _is_small(dtype: Any) -> bool:
+def _is_small(dtype: DTypeLike) -> bool:
     return jnp.dtype(dtype) == jnp.bool_ or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32)
 
 
-def accumulator_of(dtype: Any, wanted: PyTree[Array]) -> Any:
+def accumulator_of(dtype: DTypeLike, wanted: DTypeLike | None) -> np.dtype:
     if wanted is not None:
         return jnp.dtype(wanted)
     return jnp.dtype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else jnp.dtype(dtype)
 
 
-def sum_rows(x: Any, accumulator: Any, *, by_product: bool = False) -> Any:
+def sum_rows(x: jax.Array, accumulator: DTypeLike, *, by_product: bool = False) -> jax.Array:
     """Sum over the leading axis in the dtype `accumulator`; the result has the dtype of `x`."""
     if by_product and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
         # XLA's CPU sum over the leading axis of a large array is 30-60 × slower than this product (JAX 0.10).
@@ -138,14 +150,14 @@ def sum_rows(x: Any, accumulator: Any, *, by_product: bool = False) -> Any:
 
 
 def _sum(
-    x: object, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike, by_product: bool = False
-) -> Any:
+    x: jax.Array, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike, by_product: bool = False
+) -> jax.Array:
     return sum_rows(spread(x, layout), accumulator, by_product=by_product)
 
 
 def _mean(
-    x: Any, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike, by_product: bool = False
-) -> Any:
+    x: jax.Array, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike, by_product: bool = False
+) -> jax.Array:
     total = sum_rows(spread(x, layout).astype(accumulator), accumulator, by_product=by_product)
     return (total / placement.size).astype(x.dtype)
 
@@ -154,20 +166,22 @@ def _compiled_once(rule: Callable) -> Callable:
     """Eager evaluation in one call of a compiled function instead of one per operation; not under a mesh."""
 
     @functools.lru_cache(maxsize=256)
-    def compiled(**params: Any) -> Callable:
+    def compiled(**params: object) -> Callable:
         return jax.jit(functools.partial(rule, **params))
 
-    def run(x: object, **params: Any) -> Any:
+    def run(x: jax.Array, **params: object) -> jax.Array:
         return rule(x, **params) if params["layout"] is not None else compiled(**params)(x)
 
     return run
 
 
-def _type(x: object, **_: Any) -> Any:
+def _type(x: Aval, **_: object) -> Aval:
     return _jax_compat.drop_leading_axis(x).update(weak_type=False)
 
 
-def _batch(primitive: Primitive, operands: Any, axes: Any, **params: Any) -> tuple[Any, int]:
+def _batch(
+    primitive: Primitive, operands: Sequence[jax.Array], axes: Sequence[int], **params: Any
+) -> tuple[jax.Array, int]:
     (x,), (axis,) = operands, axes
     x, axis = (jnp.moveaxis(x, 0, 1), 1) if axis == 0 else (x, axis)
     return bind_reduction(primitive, x, params.pop("placement"), params.pop("layout"), **params), axis - 1
@@ -189,7 +203,12 @@ for _primitive, _rule in ((sum_p, _sum), (mean_p, _mean)):
 
 
 def _sum_transpose(
-    cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike
+    cotangent: jax.Array | ad.Zero,
+    x: ad.UndefinedPrimal,
+    *,
+    placement: Placement,
+    layout: Layout | None,
+    accumulator: DTypeLike,
 ) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval)]
@@ -197,7 +216,12 @@ def _sum_transpose(
 
 
 def _mean_transpose(
-    cotangent: Any, x: Any, *, placement: Placement, layout: Layout | None, accumulator: DTypeLike
+    cotangent: jax.Array | ad.Zero,
+    x: ad.UndefinedPrimal,
+    *,
+    placement: Placement,
+    layout: Layout | None,
+    accumulator: DTypeLike,
 ) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval)]

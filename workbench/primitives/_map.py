@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.errors import ProgramError, WorkbenchError
 from workbench.mesh import (
     Layout,
@@ -30,7 +31,6 @@ from workbench.primitives._callback_errors import CallbackErrors, calls_back
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._static import hide_static, is_array, show_static
-from workbench.primitives._types import PyTree
 
 map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True

@@ -68,7 +68,7 @@ class Program:
         self._blocks.__dict__.setdefault("open", []).append(block)
         return self.placements
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._blocks.open.pop().__exit__(*raised)
 
 
@@ -76,7 +76,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
     if inspect.isgeneratorfunction(fn):
 
         @functools.wraps(fn)
-        def steps(*args: Any, **kwargs: Any) -> Any:
+        def steps(*args: object, **kwargs: object) -> Any:
             # A generator runs in its caller's context: the placement is active only while a step of it runs.
             return _generate(fn(*args, **kwargs), scope)
 
@@ -84,7 +84,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
     if inspect.iscoroutinefunction(fn):
 
         @functools.wraps(fn)
-        async def task(*args: Any, **kwargs: Any) -> Any:
+        async def task(*args: object, **kwargs: object) -> Any:
             return await _Steps(fn(*args, **kwargs), scope)
 
         return task
@@ -92,7 +92,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
     if inspect.isasyncgenfunction(fn):
 
         @functools.wraps(fn)
-        async def items(*args: Any, **kwargs: Any) -> Any:
+        async def items(*args: object, **kwargs: object) -> Any:
             source, sent = fn(*args, **kwargs), None
             try:
                 while True:
@@ -105,7 +105,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
         return items
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with active(scope):
             return fn(*args, **kwargs)
 

@@ -9,8 +9,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Shaped
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.primitives._types import PyTree
 
 State = TypeVar("State")
 Output = TypeVar("Output")

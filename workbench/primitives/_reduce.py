@@ -10,12 +10,12 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Shaped
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.mesh import Layout, Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._extreme import highest, lowest, max_p, min_p
 from workbench.primitives._linear import bind_mean, bind_reduction, bind_sum
 from workbench.primitives._map import map_fn
-from workbench.primitives._types import PyTree
 
 
 def reduce_sum(
@@ -155,7 +155,7 @@ def _is_eager(x: object, placement: Placement) -> bool:
 def _compiled(operation: str, over: str | None, placement: Placement, accumulator: DTypeLike | None) -> Callable:
     """A whole reduction in one call of a compiled function: eagerly, each of its steps would be dispatched alone."""
 
-    def reduce(x: Any) -> Any:
+    def reduce(x: jax.Array) -> Any:
         return reduce_leaves(operation, x, over, None, accumulator)
 
     reduce.__name__ = operation
@@ -163,7 +163,7 @@ def _compiled(operation: str, over: str | None, placement: Placement, accumulato
 
 
 def _bind_leaf(
-    operation: str, x: object, placement: Placement, layout: Layout | None, accumulator: DTypeLike | None
+    operation: str, x: jax.Array, placement: Placement, layout: Layout | None, accumulator: DTypeLike | None
 ) -> Any:
     if operation == "reduce_sum":
         return bind_sum(x, placement, layout, accumulator=accumulator)
@@ -178,7 +178,7 @@ def _reduce_present(
     """Reduces the clients that the mask holds: the others get a value that does not count."""
     absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
 
-    def fill(row: Any, takes_part: Any) -> Any:
+    def fill(row: jax.Array, takes_part: jax.Array) -> Any:
         return jnp.where(takes_part, row, jnp.full_like(row, absent(row.dtype)))
 
     filled = [map_fn(fill, (leaf, mask), over=placement.name) for leaf in leaves]

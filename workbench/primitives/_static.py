@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.primitives._types import PyTree
 
 
 @jax.tree_util.register_pytree_node_class
@@ -48,12 +48,12 @@ def is_static(leaf: object) -> bool:
     return True
 
 
-def hide_static(tree: PyTree[Array]) -> Any:
+def hide_static(tree: PyTree[Array]) -> PyTree[Array]:
     """The same pytree with every leaf that is no array as a static part of its structure."""
     return jax.tree.map(lambda leaf: Static(leaf) if not is_array(leaf) and is_static(leaf) else leaf, tree)
 
 
-def show_static(tree: PyTree[Array]) -> Any:
+def show_static(tree: PyTree[Array]) -> PyTree[Array]:
     """The pytree that `hide_static` was given, with other arrays perhaps."""
     return jax.tree.map(lambda x: x.value if isinstance(x, Static) else x, tree, is_leaf=_is_hidden)
 

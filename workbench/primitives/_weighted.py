@@ -8,13 +8,13 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Shaped
 
 from workbench import _jax_compat
+from workbench._types import PyTree
 from workbench.errors import PlacementError
 from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
 from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static
-from workbench.primitives._types import PyTree
 
 
 def reduce_mean(
@@ -129,13 +129,13 @@ def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[
 
 def _means(
     leaves: list[Any], vectors: list[Any], index: tuple[int, ...], placement: Placement, accumulator: DTypeLike | None
-) -> Any:
+) -> list[jax.Array]:
     """Means of the leaves, each weighted by the vector at its `index`."""
     dtypes = [x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float) for x in leaves]
     kinds = {(i, dtype): vectors[i].astype(dtype) for i, dtype in zip(index, dtypes, strict=True)}
     keys = list(kinds)
 
-    def weigh(rows: list[Any], *counts: Any) -> list[Any]:
+    def weigh(rows: list[Any], *counts: jax.Array) -> list[Any]:
         count_of = dict(zip(keys, counts, strict=True))
         weighed = []
         for row, i, dtype in zip(rows, index, dtypes, strict=True):
@@ -154,12 +154,12 @@ def _means(
 _compiled_means = jax.jit(_means, static_argnums=(2, 3, 4))
 
 
-def _divide(total: jax.Array, weights: Any) -> Any:
+def _divide(total: jax.Array, weights: jax.Array) -> jax.Array:
     nobody = weights == 0
     return jnp.where(nobody, jnp.zeros_like(total), total / jnp.where(nobody, jnp.ones_like(weights), weights))
 
 
-def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None) -> Any:
+def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None) -> PyTree[Array]:
     """The logarithm of the sum of exponentials over the clients: a smooth maximum.
 
     Costs a `reduce_max` (which keeps the exponentials finite) and a `reduce_sum`. Differentiable in both modes; its
@@ -203,7 +203,7 @@ def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None
         return structure.unflatten([of_leaf(leaf, where, placement) for leaf in leaves])
 
 
-def _logsumexp(x: Any, where: Any, placement: Placement) -> Any:
+def _logsumexp(x: jax.Array, where: jax.Array | None, placement: Placement) -> jax.Array:
     top = jax.lax.stop_gradient(reduce_max(x, over=placement.name, where=where))
     top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
     grown = map_fn(lambda row: jnp.exp(row - top), (x,), over=placement.name)

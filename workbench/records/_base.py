@@ -7,7 +7,8 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal, Self
 
 from workbench.errors import RecordError
@@ -20,6 +21,11 @@ or changes its meaning; a new field with a default does not change it."""
 _RENDERER = "workbench.render"
 _CLASSES: dict[str, type["Record"]] = {}
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def renderer() -> ModuleType:
+    """What writes records as text: a display hook, looked up at its first use, since records import no renderer."""
+    return importlib.import_module(_RENDERER)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +117,12 @@ class Record:
         return cls.from_dict(plain)
 
     def __str__(self) -> str:
-        # A display hook, looked up when a record is first printed: records themselves import no renderer.
-        return importlib.import_module(_RENDERER).render_text(self)
+        return renderer().render_text(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
@@ -133,7 +138,7 @@ def _plain(value: object) -> Any:
     return value
 
 
-def _finite(plain: object) -> Any:
+def _finite(plain: object) -> object:
     if isinstance(plain, float) and not math.isfinite(plain):
         return {"float": "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"}
     if isinstance(plain, list):
@@ -237,7 +242,7 @@ def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
     return read
 
 
-def _mapping(value: object, where: str) -> Any:
+def _mapping(value: object, where: str) -> ItemsView[str, object]:
     if not isinstance(value, Mapping):
         raise _misfit(where, value, "an object")
     return value.items()

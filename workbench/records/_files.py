@@ -39,7 +39,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[I
         raise
 
 
-def _write(opened: IO[bytes], content: Any) -> None:
+def _write(opened: IO[bytes], content: str | bytes | Callable[[IO[bytes]], object]) -> None:
     if callable(content):
         content(opened)
     else:

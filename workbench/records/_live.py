@@ -203,7 +203,7 @@ class TapRecord(Record):
         """The first value that is not finite: where a NaN comes from."""
         return next((value for value in self.values if value.nonfinite), None)
 
-    def find(self, name: str, **where: Any) -> tuple[TappedValueRecord, ...]:
+    def find(self, name: str, **where: object) -> tuple[TappedValueRecord, ...]:
         """All values of that name, one per round and step; `where` narrows it down by `stage`, `round` or `steps`."""
         return tuple(
             value

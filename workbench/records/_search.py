@@ -1,13 +1,12 @@
 """Records of a search for shardings, for a mesh, and for the smallest machine that a program fits on."""
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from workbench.errors import needs_library
-from workbench.records._base import Record
+from workbench.records._base import Record, renderer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,9 +79,8 @@ class ShardingSearchRecord(Record):
             style: "rules" writes rules by path and places the arguments by them; "in_shardings" hands the rules to
                 `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
         """
-        write = importlib.import_module("workbench.render").sharding_code  # as for text: records import no renderer
-        names = self.arguments
-        return write(self.choices[choice], style=style, arguments=names, function=self.name)
+        write = renderer().sharding_code
+        return write(self.choices[choice], style=style, arguments=self.arguments, function=self.name)
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per choice: predicted seconds, bytes, and a column per mesh axis for what is sent.

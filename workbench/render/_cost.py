@@ -1,7 +1,7 @@
 """Predicted costs as figures and text: roofline, time line, collective bytes by mesh axis and stage."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from workbench.records import CostRecord, ModuleRecord, StageCostRecord
 from workbench.render._svg import (
@@ -12,11 +12,14 @@ from workbench.render._svg import (
     work_text,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _BOUNDS = {"compute": 0, "memory": 1, "collective": 5, "unknown": 7}  # indices of Okabe and Ito's colours
 _MARKERS = {"compute": "o", "memory": "s", "collective": "D", "unknown": "x"}
 
 
-def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | None = None) -> Any:
+def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | None = None) -> "Figure":
     """Every stage under the roof of its chip: predicted FLOP/s against FLOPs per byte of HBM.
 
     Args:
@@ -64,7 +67,7 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
     return figure
 
 
-def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> Any:
+def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> "Figure":
     """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap."""
     from workbench.render._figures import HATCHES, colour, grid, legend, new_figure, say_nothing, second_axis, title
 
@@ -94,7 +97,7 @@ def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> Any:
     return figure
 
 
-def plot_collectives(record: ModuleRecord | CostRecord, *, dark: bool | None = None) -> Any:
+def plot_collectives(record: ModuleRecord | CostRecord, *, dark: bool | None = None) -> "Figure":
     """Bytes that one device sends per call, by stage, stacked by the mesh axes that they cross."""
     from workbench.render._figures import byte_axis, grid, legend, new_figure, say_nothing, stacked_bars, title
 

@@ -9,6 +9,7 @@ from workbench.records import ClientDataRecord
 from workbench.render._theme import palette, sequential
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -160,7 +161,7 @@ def _title(record: ClientDataRecord) -> str:
     return " · ".join(parts)
 
 
-def tabulate_clients(record: ClientDataRecord) -> Any:
+def tabulate_clients(record: ClientDataRecord) -> "pd.DataFrame":
     """The record as a pandas table: one row per client, with examples, bytes, skew and one column per class.
 
     Example:

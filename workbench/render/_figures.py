@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from workbench.errors import needs_library
 from workbench.render._svg import bytes_text, seconds_text
@@ -11,6 +11,7 @@ from workbench.render._theme import OKABE_ITO, palette
 
 with needs_library("matplotlib", needed_for="A figure"):
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, Locator
 
@@ -81,7 +82,7 @@ def legend(axes: Axes, dark: bool | None, **options: Any) -> None:
         entry.set_color(ink(dark))
 
 
-def grid(axes: Axes, dark: bool | None, axis: Any = "y") -> None:
+def grid(axes: Axes, dark: bool | None, axis: Literal["both", "x", "y"] = "y") -> None:
     """Faint lines to read values by."""
     axes.grid(axis=axis, color=ink(dark), alpha=0.25, linewidth=0.6)
 
@@ -117,13 +118,13 @@ class _BinaryLocator(Locator):
         return [at * step for at in range(first, math.floor(high / step) + 1)]
 
 
-def byte_axis(axis: Any) -> None:
+def byte_axis(axis: Axis) -> None:
     """Ticks in bytes with binary units."""
     axis.set_major_locator(_BinaryLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
 
 
-def second_axis(axis: Any) -> None:
+def second_axis(axis: Axis) -> None:
     """Ticks in seconds with the unit that suits them."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
 

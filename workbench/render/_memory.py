@@ -1,9 +1,12 @@
 """Memory as figures and text: what the compiler planned for one device, and what arrays take on every device."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from workbench.records import MemoryRecord
+from workbench.records import BufferRecord, MemoryRecord
 from workbench.render._svg import bytes_text, count_text, line_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PARTS = (
     ("argument_bytes", "arguments"),
@@ -13,7 +16,7 @@ _PARTS = (
 )
 
 
-def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = None) -> Any:
+def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = None) -> "Figure":
     """The planned memory of one device by use, and the largest buffers alive at its peak."""
     from workbench.render._figures import (
         NotebookFigure,
@@ -57,7 +60,7 @@ def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = 
     return figure
 
 
-def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> Any:
+def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> "Figure":
     """Live bytes over the schedule of the compiled program, with its peak named."""
     from workbench.render._figures import byte_axis, colour, grid, ink, new_figure, say_nothing, title
 
@@ -115,7 +118,7 @@ def memory_parts(memory: MemoryRecord) -> list[str]:
     return [f"  {', '.join(parts)}"] if parts else []
 
 
-def _buffer_name(buffer: Any) -> str:
+def _buffer_name(buffer: BufferRecord) -> str:
     where = f" ({buffer.source.file.rsplit('/', 1)[-1]}:{buffer.source.line})" if buffer.source else ""
     name = f"{buffer.name}{where}"
     return name if len(name) <= 40 else name[:39] + "…"

@@ -183,7 +183,7 @@ def _range_text(start: int, stop: int) -> str:
     return f"client {start}" if stop == start + 1 else f"clients {start}–{stop - 1}"
 
 
-def _short_range(held: Any) -> str:
+def _short_range(held: ClientRange) -> str:
     if held.start == held.stop:
         return "–"
     clients = str(held.start) if held.stop == held.start + 1 else f"{held.start}–{held.stop - 1}"

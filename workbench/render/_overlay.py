@@ -1,8 +1,7 @@
 """Several runs over one another, as text, table and picture."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from workbench.records import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
 from workbench.render._svg import Markup, count_text, group, join, path, rect, svg, text
@@ -121,7 +120,7 @@ def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: b
     return svg(width, height, ground, join(curves), join(labels), join(key), label=said, style=svg_style(dark))
 
 
-def _drawn(curve: OverlaidMetricRecord, index: int, place: Any) -> Markup:
+def _drawn(curve: OverlaidMetricRecord, index: int, place: Callable[[int, float], str]) -> Markup:
     hue = series(index)
     points = [place(r, v) for r, v in zip(curve.rounds, curve.mean, strict=True) if v is not None]
     band = _band(curve, place)
@@ -131,7 +130,7 @@ def _drawn(curve: OverlaidMetricRecord, index: int, place: Any) -> Markup:
     )
 
 
-def _band(curve: OverlaidMetricRecord, place: Any) -> Sequence[str]:
+def _band(curve: OverlaidMetricRecord, place: Callable[[int, float], str]) -> Sequence[str]:
     known = [
         (r, lo, hi)
         for r, lo, hi in zip(curve.rounds, curve.low, curve.high, strict=True)

@@ -1,10 +1,11 @@
 """What was learned against what it cost: simulated populations as figures."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _COSTS = ("hours", "moved (GB)", "energy (kWh)")
 
@@ -15,7 +16,7 @@ def plot_costs(
     *,
     against: Sequence[str] = _COSTS,
     dark: bool | None = None,
-) -> Any:
+) -> "Figure":
     """A metric of several schedules against each of their costs, one panel per cost.
 
     Args:

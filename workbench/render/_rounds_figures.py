@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.records import RoundRecord, RunRecord, TimelineRecord
 from workbench.render._rounds import curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_CURVES = 9
 _MOST_ROWS = 48
 
 
-def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> Any:
+def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> "Figure":
     """Every metric over the rounds: the mean, and a band from the least to the most over clients and local steps.
 
     Args:
@@ -45,7 +48,7 @@ def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> 
     return figure
 
 
-def plot_clients_over_rounds(history: Sequence[RoundRecord], metric: str, *, dark: bool | None = None) -> Any:
+def plot_clients_over_rounds(history: Sequence[RoundRecord], metric: str, *, dark: bool | None = None) -> "Figure":
     """One metric of every client as a heat map: clients down, rounds across; of local steps their mean.
 
     Args:
@@ -85,7 +88,7 @@ def plot_clients_over_rounds(history: Sequence[RoundRecord], metric: str, *, dar
     return figure
 
 
-def plot_gantt(timeline: TimelineRecord, *, dark: bool | None = None) -> Any:
+def plot_gantt(timeline: TimelineRecord, *, dark: bool | None = None) -> "Figure":
     """A simulated round: what every client did when, and where the round ended; of many clients the slowest.
 
     Args:
@@ -126,7 +129,7 @@ def plot_gantt(timeline: TimelineRecord, *, dark: bool | None = None) -> Any:
     return figure
 
 
-def plot_run(run: RunRecord, *, dark: bool | None = None) -> Any:
+def plot_run(run: RunRecord, *, dark: bool | None = None) -> "Figure":
     """Measured seconds of every device per call, by what they went into: compute, collectives, waiting for others.
 
     Args:

@@ -16,6 +16,7 @@ from workbench.records import (
     MemoryRecord,
     MeshRecord,
     ModuleRecord,
+    PlannedValueRecord,
     PlanRecord,
     ProgramRecord,
     PropagationRecord,
@@ -243,7 +244,7 @@ def _stage_row(stage: StageRecord) -> dict[str, Any]:
     }
 
 
-def _leaf_row(leaf: Any) -> dict[str, Any]:
+def _leaf_row(leaf: LeafShardingRecord | PlannedValueRecord) -> dict[str, Any]:
     return {**_fields(leaf, leave_out="shards"), "spec": spec_text(leaf.spec)}
 
 
@@ -253,7 +254,7 @@ def _fields(record: Record, *, leave_out: str = "") -> dict[str, Any]:
     return {name: _cell(getattr(record, name)) for name in names}
 
 
-def _cell(value: object) -> Any:
+def _cell(value: object) -> object:
     if isinstance(value, Record):
         return str(value) if isinstance(value, SourceLine) else type(value).__name__
     if isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from workbench.records import LeafShardingRecord, MeshRecord, Record, ShardingRecord, TapRecord
@@ -31,7 +32,7 @@ def register_treescope(*, load: bool = False) -> bool:
     return True
 
 
-def show_record(node: Any, path: str | None, subtree_renderer: Any) -> Any:
+def show_record(node: Record, path: str | None, subtree_renderer: Callable) -> Any:
     """A treescope handler: a record as a foldable tree of its fields, with a picture of meshes and shardings."""
     from treescope import rendering_parts as parts, repr_lib
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import PlacementError, ProgramError
-from workbench.primitives import PyTree
 from workbench.replicate._reduce import REDUCE, permute, take_from
 
 
@@ -38,7 +38,9 @@ class ReplicaContext:
         self._check_inside("replica_id")
         return jnp.asarray(jax.lax.axis_index(self.axis), jnp.int32)
 
-    def all_reduce(self, tree: PyTree[Array], op: Literal["sum", "mean", "min", "max", "first"] = "sum") -> Any:
+    def all_reduce(
+        self, tree: PyTree[Array], op: Literal["sum", "mean", "min", "max", "first"] = "sum"
+    ) -> PyTree[Array]:
         """Combines the values of all replicas; every replica gets the result. One all-reduce per array.
 
         Args:
@@ -69,7 +71,7 @@ class ReplicaContext:
             raise PlacementError(message)
         return self._each("all_reduce", lambda x: REDUCE[op](x, self.axis), tree)
 
-    def broadcast(self, tree: PyTree[Array], source: int = 0) -> Any:
+    def broadcast(self, tree: PyTree[Array], source: int = 0) -> PyTree[Array]:
         """The values of replica `source`, on every replica. One all-reduce per array.
 
         Raises:
@@ -79,7 +81,7 @@ class ReplicaContext:
         self._check_replicas("broadcast", "source", [source])
         return self._each("broadcast", lambda x: take_from(x, source, self.axis), tree)
 
-    def all_gather(self, tree: PyTree[Array]) -> Any:
+    def all_gather(self, tree: PyTree[Array]) -> PyTree[Array]:
         """The values of all replicas, each leaf `[replicas, *shape]`, on every replica. One all-gather per array.
 
         Raises:
@@ -118,7 +120,7 @@ class ReplicaContext:
 
         return self._each("reduce_scatter", scatter, tree)
 
-    def all_to_all(self, tree: PyTree[Array], split_axis: int = 0, concat_axis: int = 0) -> Any:
+    def all_to_all(self, tree: PyTree[Array], split_axis: int = 0, concat_axis: int = 0) -> PyTree[Array]:
         """Sends the i-th part of every array along `split_axis` to replica `i`; the parts received are concatenated.
 
         Raises:
@@ -130,7 +132,7 @@ class ReplicaContext:
             "all_to_all", lambda x: jax.lax.all_to_all(x, self.axis, split_axis, concat_axis, tiled=True), tree
         )
 
-    def permute(self, tree: PyTree[Array], to: Mapping[int, int] | int) -> Any:
+    def permute(self, tree: PyTree[Array], to: Mapping[int, int] | int) -> PyTree[Array]:
         """Sends the values of each replica to another one; a replica that receives nothing gets zeros.
 
         Args:
@@ -155,7 +157,7 @@ class ReplicaContext:
             raise PlacementError(message)
         return self._each("permute", lambda x: permute(x, pairs, count, self.axis), tree)
 
-    def merge_call(self, fn: Callable[[Any], Any], tree: PyTree[Array]) -> Any:
+    def merge_call(self, fn: Callable[[Any], Any], tree: PyTree[Array]) -> PyTree[Array]:
         """Calls `fn` with the values of all replicas, each leaf `[replicas, *shape]`; every replica gets its result.
 
         Costs one all-gather per array, and `fn` runs on every replica.
@@ -166,7 +168,7 @@ class ReplicaContext:
         """
         return fn(self.all_gather(tree))
 
-    def _each(self, operation: str, fn: Callable, tree: PyTree[Array]) -> Any:
+    def _each(self, operation: str, fn: Callable, tree: PyTree[Array]) -> PyTree[Array]:
         self._check_inside(operation)
         paths, structure = jax.tree_util.tree_flatten_with_path(tree)
         wrong = [f"tree{jax.tree_util.keystr(path)} = {leaf!r}"[:80] for path, leaf in paths if not _is_array(leaf)]

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import DataError
-from workbench.primitives import PyTree
 from workbench.replicate._context import InputContext
 
 
@@ -29,7 +29,7 @@ class ReplicaInputs:
             raise DataError(message)
         self.sources: list[Iterator[Any]] = [iter(source) for source in made.values()]
 
-    def next_batch(self, step: int, steps: int) -> Any:
+    def next_batch(self, step: int, steps: int) -> PyTree[Array]:
         """The batches of one step, each leaf a numpy array `[replicas of this host, *shape]`.
 
         Raises:

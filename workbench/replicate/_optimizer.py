@@ -6,8 +6,8 @@ import jax
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
-from workbench.primitives import PyTree
 from workbench.replicate._context import ReplicaContext
 
 
@@ -43,7 +43,9 @@ def wrap_optimizer(
     if accumulate > 1:
         inner = optax.MultiSteps(optimizer, every_k_schedule=accumulate)
 
-    def update(updates: PyTree[Array], state: PyTree[Array], params: PyTree[Array] = None, **extra: Any) -> Any:
+    def update(
+        updates: PyTree[Array], state: PyTree[Array], params: PyTree[Array] = None, **extra: Any
+    ) -> PyTree[Array]:
         return inner.update(ctx.all_reduce(updates, "mean"), state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(inner.init, jax.named_call(update, name="wrap_optimizer"))

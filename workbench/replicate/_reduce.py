@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from workbench.primitives import PyTree
+from workbench._types import PyTree
 
 
-def take_from(x: Any, source: int, axis: str) -> Any:
+def take_from(x: jax.Array, source: int, axis: str) -> Any:
     """The value of replica `source`, on every replica: one all-reduce, since the others add nothing."""
     dtype = x.dtype
     counted = x.astype(jnp.int8) if dtype == jnp.bool_ else x
@@ -18,7 +18,7 @@ def take_from(x: Any, source: int, axis: str) -> Any:
     return jax.lax.psum(jnp.where(mine, counted, jnp.zeros_like(counted)), axis).astype(dtype)
 
 
-def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> Any:
+def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> PyTree[Array]:
     """`jax.lax.ppermute` that may leave replicas out: under `vmap` JAX 0.10 only has whole permutations."""
     whole = dict(pairs)
     silent = [i for i in range(count) if i not in whole]
@@ -36,7 +36,7 @@ def extreme(x: object, axis: str, reduce: Callable) -> Any:
     """`jax.lax.pmin` or `pmax` with a derivative: that of the replica which holds the extreme, shared among equals."""
 
     @jax.custom_jvp
-    def call(value: object) -> Any:
+    def call(value: object) -> PyTree[Array]:
         return reduce(value, axis)
 
     @call.defjvp

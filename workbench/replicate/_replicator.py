@@ -11,9 +11,10 @@ import optax
 from jax import Array
 from jax.sharding import AxisType, Mesh
 
+from workbench._types import PyTree
 from workbench.errors import MeshError, PlacementError
 from workbench.plan import jit
-from workbench.primitives import PyTree, map_fn, program
+from workbench.primitives import map_fn, program
 from workbench.replicate._context import ReplicaContext
 from workbench.replicate._inputs import ReplicaInputs
 from workbench.replicate._optimizer import wrap_optimizer
@@ -98,17 +99,17 @@ class Replicator:
 
         @program(placements={self.axis: self.num_replicas})
         @functools.wraps(step_fn)
-        def replicated(batch: PyTree[Array], state: PyTree[Array]) -> Any:
+        def replicated(batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
             return map_fn(one, (batch, state), over=self.axis)
 
         del replicated.__wrapped__  # its arguments are other ones
         return replicated
 
-    def replicate(self, state: PyTree[Array]) -> Any:
+    def replicate(self, state: PyTree[Array]) -> PyTree[Array]:
         """One copy of a state per replica: each leaf `[replicas, ...]`, the rest of its sharding as it was."""
         return copy_to_replicas(state, self.num_replicas, self.mesh, self.axis)
 
-    def value(self, states: PyTree[Array]) -> Any:
+    def value(self, states: PyTree[Array]) -> PyTree[Array]:
         """The state that all replicas hold, from what `replicate` or the program of `step` returned; moves nothing."""
         return first_rows(states, self.mesh, self.axis)
 

@@ -8,7 +8,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from workbench.primitives import PyTree
+from workbench._types import PyTree
 
 
 def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]:
@@ -19,7 +19,7 @@ def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]
     return tuple(sorted({replica for (rows,) in places for replica in range(replicas)[rows]}))
 
 
-def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> Any:
+def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> PyTree[Array]:
     """Rows of this process's replicas `[own, ...]` as arrays `[replicas, ...]` along the mesh axis."""
     if mesh is None:
         return jax.tree.map(jax.numpy.asarray, tree)
@@ -28,7 +28,7 @@ def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int
         return jax.device_put(tree, sharding)
     row_of = {replica: row for row, replica in enumerate(own)}
 
-    def place(x: Any) -> Any:
+    def place(x: Any) -> PyTree[Array]:
         def rows(index: Any) -> Any:
             return x[[row_of[replica] for replica in range(replicas)[index[0]]]]
 
@@ -37,7 +37,7 @@ def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int
     return jax.tree.map(place, tree)
 
 
-def read_rows(tree: PyTree[Array]) -> Any:
+def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
     """Rows of all replicas as numpy arrays, on every host."""
 
     def read(x: object) -> np.ndarray:
@@ -48,7 +48,7 @@ def read_rows(tree: PyTree[Array]) -> Any:
     return jax.tree.map(read, tree)
 
 
-def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> Any:
+def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> PyTree[Array]:
     """One copy of every array per replica; how an array is sharded over other mesh axes is kept."""
 
     def copy(x: Any) -> Any:
@@ -66,10 +66,10 @@ def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis
     return jax.tree.map(lambda x: copy(x if isinstance(x, jax.Array) else jax.numpy.asarray(x)), tree)
 
 
-def first_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str) -> Any:
+def first_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str) -> PyTree[Array]:
     """The one value that all rows hold. Moves nothing: every device keeps its own copy, as a part of one array."""
 
-    def first(rows: PyTree[Array]) -> Any:
+    def first(rows: PyTree[Array]) -> PyTree[Array]:
         return jax.tree.map(lambda x: x[0], rows)
 
     if mesh is None:

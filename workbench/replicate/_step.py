@@ -7,8 +7,8 @@ import jax
 from jax import Array
 from jax.extend.core import jaxpr_as_fun
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError, WorkbenchError
-from workbench.primitives import PyTree
 from workbench.replicate._context import ReplicaContext
 from workbench.replicate._order import Uneven, read_order
 
@@ -20,7 +20,7 @@ class ReplicaStep:
         self.step_fn, self.ctx, self.check_state = step_fn, ctx, check_state
         self.__name__ = getattr(step_fn, "__name__", type(step_fn).__name__)
 
-    def __call__(self, batch: PyTree[Array], state: PyTree[Array]) -> Any:
+    def __call__(self, batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
         closed, shapes = self._trace(batch, state)
         leaves, in_tree = jax.tree.flatten((batch, state))
         batch_leaves = jax.tree.structure(batch).num_leaves
@@ -35,7 +35,7 @@ class ReplicaStep:
         return jax.tree.unflatten(jax.tree.structure(shapes), jaxpr_as_fun(closed)(*leaves))
 
     def _trace(self, batch: PyTree[Array], state: PyTree[Array]) -> Any:
-        def call(batch: PyTree[Array], state: PyTree[Array]) -> Any:
+        def call(batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
             return self.step_fn(self.ctx, batch, state)
 
         try:

@@ -4,8 +4,7 @@ from matplotlib.colors import to_hex
 
 from workbench.federated import data as wd
 from workbench.records import ClientDataRecord
-from workbench.render import render_label_skew, tabulate_clients
-from workbench.render._theme import palette
+from workbench.render import palette, render_label_skew, tabulate_clients
 
 RECORD = ClientDataRecord(
     name="toy",

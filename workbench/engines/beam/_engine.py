@@ -98,7 +98,7 @@ class Beam(Engine):
         self._child: Child | None = None
         self.name: str = f"beam ({_runner_name(runner)})"
 
-    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: object = None) -> RunRecord:
+    def run(self, fn: Callable, *args: object, progress: Progress | None = None, cancel: object = None) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         try:
             with contextlib.ExitStack() as files:
@@ -150,7 +150,7 @@ class Beam(Engine):
                 )
                 raise EngineError(message, run=record) from error
 
-    def _do(self, job: str, *arguments: Any, check: Callable[[], Any] = lambda: None) -> None:
+    def _do(self, job: str, *arguments: object, check: Callable[[], Any] = lambda: None) -> None:
         """One pipeline, here or in the other process."""
         if not self.own_process:
             from workbench.engines.beam import _here

@@ -120,7 +120,7 @@ class WriteTotals(beam.DoFn):
         yield 0
 
 
-def run_pipeline(folder: str, batches: int, runner: Any, flags: Sequence[str]) -> None:
+def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
     """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
     from apache_beam.options.pipeline_options import PipelineOptions
 

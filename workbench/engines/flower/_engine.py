@@ -7,11 +7,12 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from jax.extend.core import Var
 
 from workbench.engines._client_loop import Pass, list_clients, partial_avals
 from workbench.engines._clients import Batch, ReadRows, batches
@@ -121,7 +122,7 @@ class Flower(Engine):
             self._running.close()
             self._running = None
 
-    def run(self, fn: Callable, *args: Any, progress: Any = None, cancel: Any = None) -> RunRecord:
+    def run(self, fn: Callable, *args: object, progress: Any = None, cancel: object = None) -> RunRecord:
         """As every engine's `run`; rows that stayed at the clients are in a failed run's `results` as stand-ins."""
         try:
             return super().run(fn, *args, progress=progress, cancel=cancel)
@@ -207,7 +208,7 @@ class Flower(Engine):
         work.recorder.stage(work.stage, "clients' files", time.perf_counter() - started)
         return asked
 
-    def _here(self, x: Any, work: Pass) -> Any:
+    def _here(self, x: object, work: Pass) -> object:
         """Rows that are held at other clients than this pass is of have to be sent."""
         elsewhere = isinstance(x, RemoteRows) and x.placement != work.phase.placement
         return to_host(materialize([x])[0]) if elsewhere else x
@@ -231,7 +232,7 @@ class Flower(Engine):
             return "own", known[0] if known else f"input-{next(self._numbers)}"
         return "sent", ""
 
-    def _key(self, x: np.ndarray) -> Any:
+    def _key(self, x: np.ndarray) -> Hashable:
         """Slices of an argument, one per turn of a loop, are made again; their place in memory is not."""
         return x.__array_interface__["data"], x.shape, x.strides
 
@@ -250,7 +251,7 @@ class Flower(Engine):
         seconds = float(reply.told["seconds"])
         work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, held=True)
 
-    def _held(self, name: str, v: Any, work: Pass, label: str) -> RemoteRows:
+    def _held(self, name: str, v: Var, work: Pass, label: str) -> RemoteRows:
         made_by = work.stage, label
         return RemoteRows(
             name, v.aval, work.phase.placement, made_by=made_by, bring=self._bring, dropped=self._dropped.append
@@ -325,7 +326,7 @@ def _as_expected(x: Any, aval: Any, work: Pass, batch: Batch, where: str) -> np.
     return x.view(aval.dtype) if x.dtype != aval.dtype else x
 
 
-def _check(runtime: Any, counts: Mapping[str, Any]) -> None:
+def _check(runtime: object, counts: Mapping[str, Any]) -> None:
     if runtime not in ("simulation", "deployment"):
         message = (
             f'`Flower` was given runtime={runtime!r}. Flower has two: "simulation", in worker processes of Ray, and '

@@ -27,7 +27,9 @@ PACKAGE = "workbench_app"
 _LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
 
 
-def export_app(fn: Callable[..., Any], folder: str | Path, *args: Any, platforms: Sequence[str] | None = None) -> Path:
+def export_app(
+    fn: Callable[..., Any], folder: str | Path, *args: object, platforms: Sequence[str] | None = None
+) -> Path:
     """Writes a program as a Flower app: a ServerApp that walks the plan, a ClientApp that runs one stage when asked.
 
     Every function of the plan is StableHLO with its versions, in text files that are checked before they run; there is

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench._jax_compat.exported import without_folders
+from workbench._types import AnyArray, Atom
 from workbench.engines._artifact import pack
 from workbench.engines._client_loop import partial_avals
 from workbench.engines._interpreter import PlanInterpreter, Server
@@ -94,7 +95,7 @@ class Block:
         self._own_constants.append([number, {"name": name, **describe(self.constants[name])}])
         return number
 
-    def _read(self, atom: Any, reader: str) -> int:
+    def _read(self, atom: Atom, reader: str) -> int:
         """The number of a value; `reader` is "server", "clients", or "held" for who only passes it on."""
         if isinstance(atom, Literal):
             number, self._count = self._count, self._count + 1
@@ -124,7 +125,7 @@ class Block:
     ) -> None:
         inputs, made = ends
 
-        def call(*operands: Any) -> list[Any]:
+        def call(*operands: jax.Array) -> list[Any]:
             return [to_edge(y) for y in fn([from_edge(x, dtype_of(v)) for x, v in zip(operands, inputs, strict=True)])]
 
         numbers = [self._read(v, "server") for v in inputs]
@@ -148,7 +149,7 @@ class Block:
         totals = Totals(phase)
         count = len(partial)
 
-        def merge(*both: Any) -> Any:
+        def merge(*both: object) -> Any:
             return totals.merge(list(both[:count]), list(both[count:]))
 
         op: dict[str, Any] = {
@@ -196,7 +197,7 @@ class Block:
             self._loop(step, "cond", {"branches": branches})
 
     def _body(
-        self, flow: ControlFlow, closed: Any, operands: Sequence[Any], part: str = "", sliced: int = 0
+        self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "", sliced: int = 0
     ) -> dict[str, Any]:
         """A loop's body; what it reads of its inputs is read of the operands, the last `sliced` one slice at a time."""
         walk = self.walk.inner(flow, closed, part)
@@ -213,11 +214,11 @@ class Block:
         self._ops.append({"op": kind, "stage": f"{self.walk.path}{step.stage}", "in": numbers, "out": out, **more})
 
 
-def _edge(v: Any) -> jax.ShapeDtypeStruct:
+def _edge(v: Atom) -> jax.ShapeDtypeStruct:
     aval = edge_aval(v.aval)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def describe(x: Any) -> dict[str, Any]:
+def describe(x: jax.ShapeDtypeStruct | AnyArray) -> dict[str, Any]:
     """Shape and dtype, for JSON."""
     return {"shape": list(x.shape), "dtype": str(x.dtype)}

@@ -45,7 +45,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
 def only_same_user(app: ASGI, read_table: Callable[[], str] = Path("/proc/net/tcp").read_text) -> ASGI:
     """An ASGI app that refuses the connections of other users with status 403."""
 
-    async def guarded(scope: Mapping[str, Any], receive: object, send: Any) -> None:
+    async def guarded(scope: Mapping[str, Any], receive: object, send: Callable) -> None:
         if scope["type"] == "lifespan":
             await app(scope, receive, send)
             return

@@ -19,8 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from workbench._processes import temporary_folder
+from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch
 from workbench.engines._client_loop import Pass, partial_avals
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
@@ -120,7 +122,7 @@ class Spark(Engine):
         if started is not None:
             _session.stop(started)
 
-    def run(self, fn: Callable, *args: Any, progress: Progress | None = None, cancel: object = None) -> RunRecord:
+    def run(self, fn: Callable, *args: object, progress: Progress | None = None, cancel: object = None) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         with self._lock, temporary_folder("workbench-", self.folder) as folder:
             jobs = self._jobs = _Jobs(self._opened(), folder, self)
@@ -548,7 +550,7 @@ class _Jobs:
             raise EngineError(message) from error
         return [reader if i == position else x for i, x in enumerate(args)]
 
-    def _packed(self, source: Any, struct: Any) -> "_Clients":
+    def _packed(self, source: Any, struct: PyTree[Array]) -> "_Clients":
         import pyarrow as pa
 
         from workbench.engines.spark._worker import Pack, shapes_of
@@ -599,7 +601,7 @@ class _Jobs:
 class _Clients(ClientReader):
     """Clients of a table, packed by the executors into batches; read here only if the server needs them."""
 
-    def __init__(self, frame: Any, ids: Sequence[Any], struct: Any, size: int) -> None:
+    def __init__(self, frame: Any, ids: Sequence[Any], struct: PyTree[Array], size: int) -> None:
         self.frame, self.ids, self.size = frame, tuple(ids), size
         self._leaves_of = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in jax.tree.leaves(struct)]
         self._tree = jax.tree.structure(struct)

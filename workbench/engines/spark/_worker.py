@@ -51,7 +51,7 @@ def encode(arrays: Sequence[Any]) -> bytes:
     return b"".join(np.ascontiguousarray(x).tobytes() for x in arrays)
 
 
-def decode(data: Any, shapes: Shapes) -> list[np.ndarray]:
+def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
     """The arrays of `encode`, without a copy."""
     arrays, offset = [], 0
     for name, shape in shapes:
@@ -231,7 +231,7 @@ class Pack:
         return pa.RecordBatch.from_pydict(columns)
 
 
-def read_cell(cell: Any, name: str, shape: tuple[str, tuple[int, ...]], client: Any) -> np.ndarray:
+def read_cell(cell: Any, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
     """One client's array from a cell of a table: nested or flat lists, a number, or the bytes of the array.
 
     Raises:

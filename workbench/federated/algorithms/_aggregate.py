@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree, broadcast, program, reduce_by_key, reduce_weighted_mean
+from workbench.primitives import broadcast, program, reduce_by_key, reduce_weighted_mean
 
 
 class Aggregator(NamedTuple):
@@ -49,7 +50,7 @@ def _weighted(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tu
     return reduce_weighted_mean(update, weight), state
 
 
-def gather_rows(rows: PyTree[Array], clients: int) -> Any:
+def gather_rows(rows: PyTree[Array], clients: int) -> PyTree[Array]:
     """Every client's own value at the server, `[clients, ...]`: for what is not a sum, such as a median.
 
     As a reduction it is a sum by key, in which each client is a key of its own. It moves the same bytes from each
@@ -58,7 +59,7 @@ def gather_rows(rows: PyTree[Array], clients: int) -> Any:
     return reduce_by_key(rows, jnp.arange(clients, dtype=jnp.int32), clients)
 
 
-def at_every_client(value: object, clients: int) -> Any:
+def at_every_client(value: object, clients: int) -> PyTree[Array]:
     """The same value at every client, also outside of a program."""
     with program(clients=clients):
         return broadcast(value)

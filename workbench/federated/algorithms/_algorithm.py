@@ -8,9 +8,10 @@ import jax
 import optax
 from jaxtyping import Array, Float
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._types import Batch, ClientBatches, ClientParams, Metrics, Params
-from workbench.primitives import PyTree, program
+from workbench.primitives import program
 
 Loss: TypeAlias = Callable[[Params, Batch], Float[Array, ""]]
 
@@ -42,8 +43,8 @@ class ServerState(NamedTuple):
     """The parameters at the server, the state of its optimiser, and what its aggregator remembers."""
 
     params: Params
-    optimizer: Any
-    aggregation: Any = ()
+    optimizer: PyTree[Array]
+    aggregation: PyTree[Array] = ()
 
 
 def with_server_optimizer(

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import has_examples, split_weight
 from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, ClientParams, Metrics, Params
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
 class ApflState(NamedTuple):
@@ -67,7 +68,7 @@ def apfl(
     server_optimizer = optax.sgd(1.0)
     init_server = with_server_optimizer(server_optimizer, combiner, clients)
 
-    def train(params: Params, own: Params, share: jax.Array, weight: jax.Array, batches: Batches) -> Any:
+    def train(params: Params, own: Params, share: jax.Array, weight: jax.Array, batches: Batches) -> PyTree[Array]:
         def step(carry: PyTree[Array], batch: Batch) -> tuple[Any, Any]:
             shared, private = carry
             value, gradient = jax.value_and_grad(loss)(shared, batch)
@@ -104,7 +105,7 @@ def apfl(
     return Algorithm(name="APFL", init=init, round=apfl_round, personalize=personalize)
 
 
-def _mix(share: jax.Array, own: Params, shared: Params) -> Any:
+def _mix(share: jax.Array, own: Params, shared: Params) -> PyTree[Array]:
     return jax.tree.map(lambda v, w: share.astype(v.dtype) * v + (1 - share).astype(v.dtype) * w, own, shared)
 
 

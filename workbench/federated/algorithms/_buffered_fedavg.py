@@ -1,11 +1,13 @@
 """One step of FedBuff for clients out of a large population, each of which started from some version of the model."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step
 from workbench.federated.algorithms._local import split_weight, train_locally
@@ -17,7 +19,7 @@ class BufferedState(NamedTuple):
     """The server's state, and its latest versions of the parameters, the newest first (leaves `[versions, ...]`)."""
 
     server: ServerState
-    versions: Any
+    versions: PyTree[Array]
 
 
 def buffered_fedavg(
@@ -68,7 +70,7 @@ def buffered_fedavg(
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     combiner = weighted_mean() if aggregator is None else aggregator
 
-    def train(params: Params, staleness: jax.Array, batches: Batches) -> Any:
+    def train(params: Params, staleness: jax.Array, batches: Batches) -> PyTree[Array]:
         start = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, staleness, keepdims=False), params)
         trained = train_locally(loss, client_optimizer, start, batches)
         scale = (1 + staleness.astype(jnp.float32)) ** -exponent

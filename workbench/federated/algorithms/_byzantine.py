@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree, broadcast, map_fn, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
 def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
+from workbench.primitives import broadcast, map_fn, program, reduce_by_key, reduce_max, reduce_sum
 
 
 def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
@@ -58,7 +59,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         total = reduce_by_key(values, positions, size) / jnp.maximum(reduce_sum(weight), 1e-30).astype(values.dtype)
         return unravel(total), kept
 
-    def init(params: Params) -> Any:
+    def init(params: Params) -> PyTree[Array]:
         flat = ravel_pytree(params)[0]
         return broadcast(jnp.zeros_like(flat if memory else flat[:0]))
 
@@ -112,7 +113,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
     return Aggregator(f"{bits}-bit mean", lambda params: jnp.int32(0), combine)
 
 
-def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> Any:
+def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> PyTree[Array]:
     clients = jax.tree.leaves(shares)[0].shape[0]
     room = math.ceil(math.log2(clients * 2 * _levels(bits) + 1))
     if room > 32:
@@ -123,11 +124,11 @@ def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> Any:
         raise ProgramError(message)
 
     @jax.custom_jvp
-    def rounded(shares: PyTree[Array]) -> Any:
+    def rounded(shares: PyTree[Array]) -> PyTree[Array]:
         return _sum_of_words(bits, room, shares, key)
 
     @rounded.defjvp
-    def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> Any:
+    def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> PyTree[Array]:
         with program(clients=clients):  # differentiated long after the program's own block has ended
             return rounded(*primals), reduce_sum(tangents[0])
 
@@ -138,7 +139,7 @@ def _levels(bits: int) -> int:
     return 2 ** (bits - 1) - 1
 
 
-def _sum_of_words(bits: int, room: int, shares: PyTree[Array], key: jax.Array) -> Any:
+def _sum_of_words(bits: int, room: int, shares: PyTree[Array], key: jax.Array) -> PyTree[Array]:
     levels, lanes = _levels(bits), 32 // room
     shares = jax.lax.stop_gradient(shares)
     clients = jax.tree.leaves(shares)[0].shape[0]

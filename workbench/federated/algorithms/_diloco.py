@@ -1,11 +1,13 @@
 """DiLoCo: many AdamW steps in every data centre, then one Nesterov step on what they have in common."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import split_weight, train_locally
@@ -17,7 +19,7 @@ class DilocoState(NamedTuple):
     """What the server holds, and the inner optimiser of every replica, which goes on where it stopped."""
 
     server: ServerState
-    inner: Any
+    inner: PyTree[Array]
 
     @property
     def params(self) -> Params:
@@ -72,7 +74,7 @@ def diloco(
     def diloco_round(state: DilocoState, client_batches: ClientBatches) -> tuple[DilocoState, Metrics]:
         batches, weight = split_weight(client_batches, clients)
 
-        def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
+        def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
             trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=own)
             kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), trained.optimizer, own)
             return trained.update, kept, trained.loss, trained.squared_drift

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
 class Compressor(NamedTuple):
@@ -34,7 +35,7 @@ class Compressor(NamedTuple):
 class FeedbackState(NamedTuple):
     """What each client has not sent yet (`[clients, ...]`; nothing without feedback), and the rounds so far."""
 
-    memory: Any
+    memory: PyTree[Array]
     round: jax.Array
 
 
@@ -100,11 +101,11 @@ def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -
     return Aggregator(name, init, combine)
 
 
-def _add(row: object, kept: PyTree[Array]) -> Any:
+def _add(row: object, kept: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.map(jnp.add, row, kept)
 
 
-def _left_over(left: PyTree[Array], kept: PyTree[Array], weight: jax.Array) -> Any:
+def _left_over(left: PyTree[Array], kept: PyTree[Array], weight: jax.Array) -> PyTree[Array]:
     return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), left, kept)
 
 
@@ -135,7 +136,7 @@ def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], wei
         return jax.tree.map(lambda t: t / whole.astype(t.dtype), total), left
 
     @exchanged.defjvp
-    def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> Any:
+    def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> PyTree[Array]:
         with program(clients=clients):  # differentiated long after the program's own block has ended
             found = exchanged(*primals)
             _, slope = jax.jvp(reduce_weighted_mean, primals, tangents)
@@ -163,12 +164,12 @@ def top_k(fraction: float) -> Compressor:
     """
     _check_fraction("top_k", fraction)
 
-    def encode(row: object, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> PyTree[Array]:
         flat = ravel_pytree(row)[0]
         positions = jax.lax.top_k(jnp.abs(flat), math.ceil(fraction * flat.size))[1]
         return flat[positions], positions
 
-    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         values, positions = message
         size, unravel = _flat(form)
         return unravel(jnp.zeros(size, values.dtype).at[positions].set(values))
@@ -199,11 +200,11 @@ def random_k(fraction: float) -> Compressor:
     def positions_of(size: int, key: jax.Array) -> jax.Array:
         return jax.random.permutation(key, size)[: math.ceil(fraction * size)]
 
-    def encode(row: object, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> PyTree[Array]:
         flat = ravel_pytree(row)[0]
         return flat[positions_of(flat.size, key)]
 
-    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         size, unravel = _flat(form)
         return unravel(jnp.zeros(size, message.dtype).at[positions_of(size, key)].set(message))
 
@@ -222,11 +223,11 @@ def scaled_sign() -> Compressor:
         Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 4 and Lemma 8; Seide et al., Interspeech 2014.
     """
 
-    def encode(row: object, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> PyTree[Array]:
         flat = ravel_pytree(row)[0]
         return jnp.abs(flat).mean(), _pack((flat >= 0).astype(jnp.uint32), 1)
 
-    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         scale, words = message
         size, unravel = _flat(form)
         return unravel(jnp.where(_unpack(words, 1, size) == 1, scale, -scale))
@@ -258,13 +259,13 @@ def round_to_bits(bits: int) -> Compressor:
         raise ProgramError(message)
     levels = 2 ** (bits - 1) - 1
 
-    def encode(row: object, key: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> PyTree[Array]:
         flat = ravel_pytree(row)[0]
         scale = jnp.abs(flat).max()
         whole = jnp.round(jnp.where(scale > 0, flat / scale, 0) * levels)
         return scale, _pack((whole + levels).astype(jnp.uint32), bits)
 
-    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         scale, words = message
         size, unravel = _flat(form)
         whole = _unpack(words, bits, size).astype(jnp.int32) - levels
@@ -301,8 +302,8 @@ def low_rank(rank: int) -> Compressor:
         rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
         return (rows, columns) if rank * (rows + columns) < rows * columns else None
 
-    def encode(row: object, key: jax.Array) -> Any:
-        def one(number: int, leaf: jax.Array) -> Any:
+    def encode(row: object, key: jax.Array) -> PyTree[Array]:
+        def one(number: int, leaf: jax.Array) -> PyTree[Array]:
             if (shape := matrix(leaf.shape)) is None:
                 return leaf
             wide = leaf.reshape(shape)
@@ -312,7 +313,7 @@ def low_rank(rank: int) -> Compressor:
 
         return [one(number, leaf) for number, leaf in enumerate(jax.tree.leaves(row))]
 
-    def decode(message: PyTree[Array], form: object, key: jax.Array) -> Any:
+    def decode(message: PyTree[Array], form: object, key: jax.Array) -> PyTree[Array]:
         leaves, structure = jax.tree.flatten(form)
         parts = [
             part if matrix(like.shape) is None else (part[0] @ part[1].T).reshape(like.shape)

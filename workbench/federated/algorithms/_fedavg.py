@@ -1,10 +1,10 @@
 """Federated averaging: local SGD at every client, the mean of their updates at the server."""
 
-from typing import Any
-
 import jax
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import Trained, split_weight, train_locally
@@ -54,7 +54,7 @@ def fedavg(
     is_pulled = isinstance(proximal, jax.Array) or proximal != 0  # a tracer of a sweep may be 0 in some trials
 
     def train(params: Params, batches: Batches) -> Trained:
-        def pulled(local: Params, gradient: Params) -> Any:
+        def pulled(local: Params, gradient: Params) -> PyTree[Array]:
             return jax.tree.map(lambda g, w, start: g + proximal * (w - start), gradient, local, params)
 
         return train_locally(loss, client_optimizer, params, batches, pulled if is_pulled else _as_it_is)
@@ -72,7 +72,7 @@ def fedavg(
     return Algorithm(name=name, init=with_server_optimizer(server, combiner, clients), round=fedavg_round)
 
 
-def _as_it_is(params: Params, gradient: Params) -> Any:
+def _as_it_is(params: Params, gradient: Params) -> PyTree[Array]:
     return gradient
 
 

@@ -1,11 +1,13 @@
 """FedBuff: clients train whenever they like, the server steps whenever enough updates have come."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import split_weight, train_locally
@@ -18,7 +20,7 @@ class FedBuffState(NamedTuple):
 
     server: ServerState
     step: jax.Array
-    fetched: Any
+    fetched: PyTree[Array]
     fetched_at: jax.Array
 
     @property
@@ -71,7 +73,7 @@ def fedbuff(
     combiner = weighted_mean() if aggregator is None else aggregator
     init_server = with_server_optimizer(server, combiner, clients)
 
-    def train(params: Params, age: jax.Array, batches: Batches) -> Any:
+    def train(params: Params, age: jax.Array, batches: Batches) -> PyTree[Array]:
         trained = train_locally(loss, client_optimizer, params, batches)
         scale = 1 / jnp.sqrt(1 + age)
         update = jax.tree.map(lambda x: x * scale.astype(x.dtype), trained.update)
@@ -89,7 +91,7 @@ def fedbuff(
         staleness = reduce_mean(results[2], where=delivers)
         after = server_step(server, state.server, update, aggregation)
 
-        def fetch(delivers: jax.Array, new: object, old: object) -> Any:
+        def fetch(delivers: jax.Array, new: object, old: object) -> PyTree[Array]:
             return jax.tree.map(lambda n, o: jnp.where(delivers, n, o), new, old)
 
         new = (broadcast(after.params), broadcast(state.step + 1))

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._algorithm import Algorithm
 from workbench.federated.algorithms._types import Metrics
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_sum
+from workbench.primitives import broadcast, map_fn, program, reduce_sum
 
 
 def kmeans(*, clients: int) -> Algorithm:
@@ -38,7 +39,7 @@ def kmeans(*, clients: int) -> Algorithm:
     """
 
     @program(clients=clients)
-    def kmeans_round(centres: Any, client_points: PyTree[Array]) -> tuple[Any, Metrics]:
+    def kmeans_round(centres: jax.Array, client_points: PyTree[Array]) -> tuple[Any, Metrics]:
         points, mask = _points_and_mask(client_points)
         sums, counts, distance = reduce_sum(map_fn(_assign, (broadcast(centres), points, mask)))
         moved = sums / jnp.maximum(counts, 1)[:, None]

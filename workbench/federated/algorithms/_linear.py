@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight
 from workbench.federated.algorithms._types import ClientBatches, Metrics
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_sum, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_sum, reduce_weighted_mean
 
 
 def power_iteration(*, clients: int) -> Algorithm:

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._algorithm import Loss, optimizer_step
 from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, Params, Weights
-from workbench.primitives import PyTree, emit
+from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
@@ -22,7 +23,7 @@ class Trained(NamedTuple):
     update: Params
     loss: Float[Array, ""]
     steps: Float[Array, ""]
-    optimizer: Any = ()
+    optimizer: PyTree[Array] = ()
 
     @property
     def squared_drift(self) -> Float[Array, ""]:
@@ -89,7 +90,7 @@ def split_weight(client_batches: ClientBatches, clients: int) -> tuple[Any, Weig
     return client_batches, jnp.ones(clients)
 
 
-def mean_gradient(loss: Loss, params: Params, batches: Batches) -> Any:
+def mean_gradient(loss: Loss, params: Params, batches: Batches) -> PyTree[Array]:
     """A client's gradient at the server's parameters, over all its batches that are no padding."""
 
     def add(total: object, batch: Batch) -> tuple[Any, None]:

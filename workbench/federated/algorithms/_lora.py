@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
+from workbench._types import KeyPath, PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._fedavg import fedavg
 from workbench.federated.algorithms._types import Batch, Metrics, Params
-from workbench.primitives import PyTree
 
 Adapters = dict[str, Metrics]
 
@@ -62,7 +62,7 @@ def init_adapters(
     }
 
 
-def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) -> Any:
+def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) -> PyTree[Array]:
     """The parameters with `scale * a @ b` added to each adapted matrix.
 
     Example:
@@ -71,7 +71,7 @@ def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) ->
         [[2.0]]
     """
 
-    def merged(path: Any, leaf: Any) -> Any:
+    def merged(path: KeyPath, leaf: jax.Array) -> PyTree[Array]:
         own = adapters.get(jax.tree_util.keystr(path, simple=True, separator="."))
         return leaf if own is None else leaf + scale * (own["a"] @ own["b"]).astype(leaf.dtype)
 

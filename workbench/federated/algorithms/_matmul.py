@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from workbench._types import PyTree
 from workbench.errors import MeshError, ProgramError
-from workbench.primitives import PyTree, map_fn, program, reduce_sum
+from workbench.primitives import map_fn, program, reduce_sum
 
 
 def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
@@ -48,7 +49,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
     slabs_of_b = b.reshape(layers, -1, b.shape[1])
     slabs_of_a, slabs_of_b = (_laid_out(x, "layers", "rows", "cols") for x in (slabs_of_a, slabs_of_b))
 
-    def summa(a: Any, b: Any) -> Any:
+    def summa(a: jax.Array, b: jax.Array) -> Any:
         # Panel t is the t-th piece of every device's own columns of A, and of the same rows of B.
         pieces_of_a = jnp.moveaxis(a.reshape(a.shape[0], side, panels, -1), 2, 0)
         pieces_of_b = jnp.moveaxis(b.reshape(side, panels, -1, b.shape[1]), 1, 0)
@@ -111,7 +112,7 @@ def _grid() -> tuple[int, int]:
     return sizes["layers"], sizes["rows"]
 
 
-def _check_division(a: Any, b: Any, layers: int, side: int, panels: int) -> None:
+def _check_division(a: jax.Array, b: jax.Array, layers: int, side: int, panels: int) -> None:
     inner = layers * side * panels
     (n, k), (other, m) = a.shape, b.shape
     wrong = [

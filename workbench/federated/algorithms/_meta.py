@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import (
     Algorithm,
@@ -18,7 +19,7 @@ from workbench.federated.algorithms._algorithm import (
 from workbench.federated.algorithms._fedavg import fedavg
 from workbench.federated.algorithms._local import has_examples, split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, ClientParams, Metrics, Params
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
 def reptile(
@@ -143,7 +144,7 @@ def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransforma
     def personalize(state: PyTree[Array], client_batches: ClientBatches) -> ClientParams:
         batches, _ = split_weight(client_batches, clients)
 
-        def tuned(params: Params, batches: Batches) -> Any:
+        def tuned(params: Params, batches: Batches) -> PyTree[Array]:
             return jax.tree.map(jnp.add, params, train_locally(loss, optimizer, params, batches).update)
 
         return map_fn(tuned, (broadcast(state.params), batches))

@@ -6,6 +6,7 @@ import jax
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import (
     Algorithm,
@@ -16,7 +17,7 @@ from workbench.federated.algorithms._algorithm import (
 )
 from workbench.federated.algorithms._local import mean_gradient, split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
 def mime_lite(
@@ -55,7 +56,7 @@ def mime_lite(
     """
     combiner = weighted_mean() if aggregator is None else aggregator
 
-    def train(shared: Params, batches: Batches) -> Any:
+    def train(shared: Params, batches: Batches) -> PyTree[Array]:
         params, statistics = shared
 
         def step_of(updates: PyTree[Array], state: PyTree[Array], params: Params = None) -> Any:

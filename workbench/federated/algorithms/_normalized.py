@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import Trained, has_examples, mean_gradient, split_weight, train_locally
@@ -71,8 +73,8 @@ class FedDynState(NamedTuple):
     """What the server holds (`params`, `correction`) and what each client keeps (`duals`, `[clients, ...]`)."""
 
     params: Params
-    correction: Any
-    duals: Any
+    correction: PyTree[Array]
+    duals: PyTree[Array]
 
 
 def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> Algorithm:
@@ -101,8 +103,8 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
     """
     optimizer = optax.sgd(learning_rate)
 
-    def train(params: Params, dual: object, present: Any, batches: Batches) -> Any:
-        def corrected(local: Params, gradient: Params) -> Any:
+    def train(params: Params, dual: object, present: jax.Array, batches: Batches) -> PyTree[Array]:
+        def corrected(local: Params, gradient: Params) -> PyTree[Array]:
             return jax.tree.map(lambda g, d, w, start: g - d + alpha * (w - start), gradient, dual, local, params)
 
         trained = train_locally(loss, optimizer, params, batches, corrected)
@@ -181,7 +183,7 @@ def fedlin(
             shift = sum(linear[1:], linear[0])
             return loss(local, batch) + shift - jax.lax.stop_gradient(shift)
 
-        def scaled(_: object, gradient: Params) -> Any:
+        def scaled(_: object, gradient: Params) -> PyTree[Array]:
             return jax.tree.map(lambda g: g * learning_rate / count.astype(g.dtype), gradient)
 
         return train_locally(corrected_loss, unit, params, batches, scaled)

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
@@ -70,8 +72,8 @@ def ditto(
     init_server = with_server_optimizer(server, combiner, clients)
     own_optimizer = client_optimizer if personal_optimizer is None else personal_optimizer
 
-    def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
-        def pulled(local: Params, gradient: Params) -> Any:
+    def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+        def pulled(local: Params, gradient: Params) -> PyTree[Array]:
             return jax.tree.map(lambda g, v, w: g + strength * (v - w), gradient, local, params)
 
         trained = train_locally(loss, client_optimizer, params, batches)
@@ -157,12 +159,12 @@ def fedrep(
         shared = [leaf for (_, leaf), mine in zip(found, personal, strict=True) if not mine]
         return shared, [leaf for (_, leaf), mine in zip(found, personal, strict=True) if mine], personal, structure
 
-    def join(shared: list[Any], own: list[Any], form: Any) -> Any:
+    def join(shared: list[Any], own: list[Any], form: Any) -> PyTree[Array]:
         personal, structure = form
         parts = {True: iter(own), False: iter(shared)}
         return structure.unflatten([next(parts[mine]) for mine in personal])
 
-    def train(form: object, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> Any:
+    def train(form: object, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
         head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, own, batches)
         learned = jax.tree.map(jnp.add, own, head.update)
         body: Trained = train_locally(

@@ -1,24 +1,25 @@
 """Populations: models that train apart and are averaged in the end (branch-train-merge) or drawn together (PAPA)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._aggregate import at_every_client
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce_weighted_mean
 
 
 class PopulationState(NamedTuple):
     """A model and its optimiser at every client (leaves `[clients, ...]`)."""
 
-    members: Any
-    optimizer: Any
+    members: PyTree[Array]
+    optimizer: PyTree[Array]
 
 
 def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Algorithm:
@@ -77,7 +78,7 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 
 
 def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTransformation, keep: float) -> Algorithm:
-    def train(member: PyTree[Array], own: Params, weight: jax.Array, batches: Batches) -> Any:
+    def train(member: PyTree[Array], own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
         trained = train_locally(loss, optimizer, member, batches, optimizer_state=own)
         after = (jax.tree.map(jnp.add, member, trained.update), trained.optimizer)
         return jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), after, (member, own)), trained.loss
@@ -96,7 +97,7 @@ def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTr
         return PopulationState(members, own), metrics
 
     @program(clients=clients)
-    def merged(state: PopulationState) -> Any:
+    def merged(state: PopulationState) -> PyTree[Array]:
         return reduce_mean(state.members)
 
     def init(params: Params) -> PopulationState:

@@ -1,22 +1,23 @@
 """PowerSGD: matrices as products of two thin ones, with the error fed back into the next round."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree, broadcast, map_fn, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
 class PowerSgdState(NamedTuple):
     """The right factors of the last round at the server, and what each client has not sent yet (`[clients, ...]`)."""
 
     factors: list[jax.Array]
-    memory: Any
+    memory: PyTree[Array]
 
 
 def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
@@ -81,7 +82,7 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
             new.append(factor)
         mean = structure.unflatten(means)
 
-        def left_over(row: object, kept: PyTree[Array], sent: PyTree[Array], weight: jax.Array) -> Any:
+        def left_over(row: object, kept: PyTree[Array], sent: PyTree[Array], weight: jax.Array) -> PyTree[Array]:
             return jax.tree.map(
                 lambda x, k, m: jnp.where(weight > 0, x - m if is_low(x.shape) else jnp.zeros_like(x), k),
                 row,

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree, emit, map_fn, reduce_sum
+from workbench.primitives import emit, map_fn, reduce_sum
 
 
 def gaussian_mean(
@@ -91,7 +92,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
         raise ProgramError(message)
 
 
-def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> Any:
+def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]:
     """A pytree scaled down to norm `limit`, if it is longer."""
     # The root of 0 has no derivative; an update of 0 is not scaled at all.
     squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]

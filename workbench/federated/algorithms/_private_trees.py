@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._aggregate import Aggregator
 from workbench.federated.algorithms._privacy import clip_to_norm
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree, broadcast, map_fn, reduce_sum
+from workbench.primitives import broadcast, map_fn, reduce_sum
 
 
 def ftrl_mean(
@@ -67,7 +68,7 @@ def ftrl_mean(
     return Aggregator("FTRL mean", lambda params: jnp.int32(0), combine)
 
 
-def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) -> Any:
+def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) -> PyTree[Array]:
     """The noise of the sum of the first `finished` rounds: one draw per node of the tree that the sum is made of."""
 
     def of_leaf(x: jax.Array, number: int) -> jax.Array:
@@ -195,8 +196,8 @@ def _is_below(row: object, weight: jax.Array, clip: jax.Array) -> jax.Array:
     return ((sum(squares[1:], squares[0]) <= clip**2) & (weight > 0)).astype(clip.dtype)
 
 
-def _clipped_sum(update: PyTree[Array], weight: jax.Array, clip: jax.Array) -> Any:
-    def clipped(row: object, weight: jax.Array, limit: jax.Array) -> Any:
+def _clipped_sum(update: PyTree[Array], weight: jax.Array, clip: jax.Array) -> PyTree[Array]:
+    def clipped(row: object, weight: jax.Array, limit: jax.Array) -> PyTree[Array]:
         kept = jax.tree.map(lambda x: jnp.where(weight > 0, x, jnp.zeros_like(x)), row)
         return clip_to_norm(kept, limit)
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, gather_rows
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
-from workbench.primitives import PyTree
 
 
 def median() -> Aggregator:

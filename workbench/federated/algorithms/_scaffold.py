@@ -1,11 +1,13 @@
 """SCAFFOLD: stateful clients whose control variates correct their drift."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._algorithm import Algorithm, Loss
 from workbench.federated.algorithms._local import split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
@@ -16,8 +18,8 @@ class ScaffoldState(NamedTuple):
     """What the server holds (`params`, `control`) and what each client keeps (`client_controls`, `[clients, ...]`)."""
 
     params: Params
-    control: Any
-    client_controls: Any
+    control: PyTree[Array]
+    client_controls: PyTree[Array]
 
 
 def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_rate: float = 1.0) -> Algorithm:
@@ -48,10 +50,10 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
     """
     optimizer = optax.sgd(learning_rate)
 
-    def train(shared: Params, own: Params, present: Any, batches: Batches) -> Any:
+    def train(shared: Params, own: Params, present: jax.Array, batches: Batches) -> PyTree[Array]:
         params, control = shared
 
-        def corrected(local: Params, gradient: Params) -> Any:
+        def corrected(local: Params, gradient: Params) -> PyTree[Array]:
             return jax.tree.map(lambda g, ours, mine: g - mine + ours, gradient, control, own)
 
         trained = train_locally(loss, optimizer, params, batches, corrected)

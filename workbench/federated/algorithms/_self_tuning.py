@@ -7,9 +7,9 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from workbench._types import PyTree
 from workbench.federated.algorithms._algorithm import Algorithm
 from workbench.federated.algorithms._types import ClientBatches, Metrics, Params
-from workbench.primitives import PyTree
 
 
 def hypergradient(

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, at_every_client, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._diloco import outer_nesterov
 from workbench.federated.algorithms._local import split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, Metrics, Params
-from workbench.primitives import PyTree, broadcast, map_fn, program, reduce_weighted_mean
+from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 
 class StreamingState(NamedTuple):
@@ -22,7 +23,7 @@ class StreamingState(NamedTuple):
 
     fragments: tuple[ServerState, ...]
     local: Params
-    inner: Any
+    inner: PyTree[Array]
 
     @property
     def params(self) -> Params:
@@ -80,7 +81,7 @@ def streaming_diloco(
     combiner = weighted_mean() if aggregator is None else aggregator
     init_fragment = with_server_optimizer(outer, combiner, clients)
 
-    def train(local: Params, inner: PyTree[Array], batches: Batches) -> Any:
+    def train(local: Params, inner: PyTree[Array], batches: Batches) -> PyTree[Array]:
         trained = train_locally(loss, inner_optimizer, local, batches, optimizer_state=inner)
         return (
             jax.tree.map(jnp.add, local, trained.update),
@@ -124,7 +125,7 @@ def _updates(own: Sequence[Any], held: Sequence[Any]) -> list[Any]:
     return [mine - server for mine, server in zip(own, held, strict=True)]
 
 
-def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int, keep: float) -> Any:
+def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int, keep: float) -> PyTree[Array]:
     def mix(own: Sequence[Any], new: Sequence[Any]) -> list[Any]:
         return [keep * mine + (1 - keep) * theirs for mine, theirs in zip(own, new, strict=True)]
 

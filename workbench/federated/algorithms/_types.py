@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from jaxtyping import Array, Float, Inexact, Shaped
 
-from workbench.primitives import PyTree
+from workbench._types import PyTree
 
 Params: TypeAlias = PyTree[Inexact[Array, "..."]]
 """Parameters at the server or of one client, and what has their form: gradients, updates, averages."""

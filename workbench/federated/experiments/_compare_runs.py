@@ -1,6 +1,7 @@
 """`compare_runs`: what several runs with several seeds say about which is better."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from workbench.records import RunOverlayRecord
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 Results = SweepResult | Mapping[str, Any]
 
@@ -273,7 +275,7 @@ class RunComparison:
             raise DataError(message)
         return _pandas().DataFrame(rows)
 
-    def figure(self, kind: str = "curves", path: Any = None, **options: Any) -> Any:
+    def figure(self, kind: str = "curves", path: Any = None, **options: Any) -> "Figure":
         """A figure for a paper; see `plot_comparison`."""
         from workbench.federated.experiments._figures import plot_comparison
 
@@ -338,7 +340,7 @@ def _by_seed(name: str, given: object) -> dict[int, History]:
     return found
 
 
-def _pandas() -> Any:
+def _pandas() -> ModuleType:
     with needs_library("pandas", needed_for="The tables of `compare_runs`"):
         import pandas as pd
     return pd

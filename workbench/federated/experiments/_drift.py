@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms import Algorithm
 from workbench.federated.experiments._settings import Settings
@@ -42,7 +43,7 @@ class Drift:
     moved: float
 
 
-def drift_of(algorithm: Algorithm, state: Any, batches: Mapping[str, np.ndarray], round: int) -> Drift:
+def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, np.ndarray], round: int) -> Drift:
     """Repeats a round's local training from the state before it, and reads every client's parameters on the way.
 
     A round in which one client alone answers, with a server that takes its update as it is, ends at that client's
@@ -73,7 +74,7 @@ def drift_of(algorithm: Algorithm, state: Any, batches: Mapping[str, np.ndarray]
     steps = np.unique(np.linspace(0, local_steps, min(local_steps + 1, _MOST_POINTS)).round().astype(int))
 
     @jax.jit
-    def ends(data: Any, rows: jax.Array) -> jax.Array:
+    def ends(data: PyTree[Array], rows: jax.Array) -> jax.Array:
         def end(weight: jax.Array) -> jax.Array:
             made, _ = algorithm.round(state, {**data, "weight": weight})
             return ravel_pytree(algorithm.params_of(made))[0]

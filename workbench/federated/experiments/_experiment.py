@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated import algorithms, data
 from workbench.federated.experiments._drift import Drift, drift_of, local_only, same_clients_as_fedavg
@@ -193,7 +195,7 @@ class Experiment:
             state = algorithm.init(self.algorithm.params_of(state))
         return drift_of(algorithm, state, self.batches(round), round)
 
-    def _round(self, state: Any, batches: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
+    def _round(self, state: PyTree[Array], batches: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
         self._begun += 1
         if self._begun.bit_count() == 1:  # the first, second, fourth, eighth, …
             self._before[self._begun - 1] = state

@@ -9,6 +9,9 @@ from workbench.errors import DataError, needs_library
 from workbench.render import notebook_figure
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
     from workbench.federated.experiments._compare_runs import RunComparison
 
 KINDS = ("curves", "finals", "profile", "fairness")
@@ -42,7 +45,7 @@ def plot_comparison(
     log: bool = False,
     target: float | None = None,
     metric: str | None = None,
-) -> Any:
+) -> "Figure":
     """A figure for a paper, also written to a file.
 
     Args:
@@ -99,7 +102,7 @@ def plot_comparison(
     return figure
 
 
-def _curve(axes: Any, curve: Any, line: dict[str, Any]) -> None:
+def _curve(axes: Any, curve: "pd.DataFrame", line: dict[str, Any]) -> None:
     axes.plot(curve["round"] + 1, curve["mean"], **line)
     axes.fill_between(curve["round"] + 1, curve["low"], curve["high"], color=line["color"], alpha=0.2, linewidth=0)
 

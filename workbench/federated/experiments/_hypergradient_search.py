@@ -9,11 +9,12 @@ import numpy as np
 import optax
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Grid, Setting, Space, draw_settings, list_grid, traceable_names
 from workbench.federated.experiments._trial_program import Problem, first_state, is_maker, rounds_of
 from workbench.plan import jit
-from workbench.primitives import PyTree, broadcast, map_fn, program
+from workbench.primitives import broadcast, map_fn, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,13 @@ class HypergradientSearch(Grid):
         logs = np.log(np.array([[setting[name] for name in names] for setting in starts], np.float32))
 
         @program(placements={"trials": len(starts)})
-        def all_starts(logs: object, data: PyTree[Array]) -> Any:
+        def all_starts(logs: object, data: PyTree[Array]) -> PyTree[Array]:
             return map_fn(descend, (logs, broadcast(data)))
 
         return np.exp(np.asarray(jit(all_starts)(logs, data), np.float64)).tolist()
 
 
-def _better(new: Any, best: Any) -> Any:
+def _better(new: PyTree[Array], best: PyTree[Array]) -> PyTree[Array]:
     """Of two pairs of a value and where it was met, the one with the smaller value; never one that is not finite."""
     value = new[0].astype(jnp.float32)
     wins = jnp.isfinite(value) & (value < best[0])

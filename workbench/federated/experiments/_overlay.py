@@ -35,7 +35,7 @@ def is_runs(x: Any) -> bool:
     return bool(flat) and all(isinstance(one, Run | History | StoredRun) for one in flat)
 
 
-def several(given: Any) -> list[Any]:
+def several(given: object) -> list[Any]:
     if isinstance(given, Mapping):
         return list(given.values())
     return list(given) if isinstance(given, list | tuple) else [given]

@@ -11,7 +11,7 @@ from workbench.measurement import History, StoredRun
 from workbench.records import RunOverlayRecord
 
 
-def overlay_runs(results: Any, *, metric: str | None = None, minimize: bool = True) -> RunOverlayRecord:
+def overlay_runs(results: object, *, metric: str | None = None, minimize: bool = True) -> RunOverlayRecord:
     """Several runs over one another: curves with intervals over seeds, how each ended, and paired tests.
 
     Args:

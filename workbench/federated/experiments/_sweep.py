@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import MeasureError, ProgramError, needs_library
 from workbench.federated.experiments._space import (
     Grid,
@@ -34,7 +35,6 @@ from workbench.federated.experiments._trial_program import (
 )
 from workbench.mesh import make_mesh
 from workbench.plan import ChunkSize
-from workbench.primitives import PyTree
 
 Early = Callable[[dict[str, np.ndarray]], bool]
 
@@ -324,17 +324,17 @@ class _Driver:
             return kept, notes
         return [], (*notes, "the floats cannot be traced together")
 
-    def _example_data(self) -> Any:
+    def _example_data(self) -> PyTree[Array]:
         if self.problem.batches is None:
             return None if is_maker(self.problem.data) else self.problem.data
         one = self.problem.batches(0, self.seeds[0])
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((self.length, *np.shape(x)), jnp.asarray(x).dtype), one)
 
-    def _form_of(self, trial: int) -> Any:
+    def _form_of(self, trial: int) -> PyTree[Array]:
         setting, seed = self.settings[trial], jax.ShapeDtypeStruct((), jnp.int32)
         return jax.eval_shape(lambda s: first_state(self.problem, setting, s), seed)
 
-    def _params_of(self, trial: int, seed: int, state: PyTree[Array]) -> Any:
+    def _params_of(self, trial: int, seed: int, state: PyTree[Array]) -> PyTree[Array]:
         return make_algorithm(self.problem, self.settings[trial], seed).params_of(state)
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class _Driver:
                 raise jax.errors.JaxRuntimeError(message)
         return made.run(states, values, seeds, first, data)
 
-    def _host_data(self, members: list[Member], first: int) -> Any:
+    def _host_data(self, members: list[Member], first: int) -> PyTree[Array]:
         assert self.problem.batches is not None
         by_seed = {}
         for seed in {seed for _, seed in members}:

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._space import Setting
 from workbench.federated.experiments._sweep_store import Member, SweepStore
 from workbench.measurement import History
-from workbench.primitives import PyTree
 from workbench.records import RoundRecord
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class SweepResult:
         at = int(means.argmin() if minimize else means.argmax())
         return self.settings[int(table["trial"].to_numpy()[at])]
 
-    def state(self, trial: int, seed: int) -> Any:
+    def state(self, trial: int, seed: int) -> PyTree[Array]:
         """The state of a trial after its last finished round, as numpy arrays."""
         member = self._member(trial, seed)
         leaves = self._store.state(member)
@@ -188,7 +189,7 @@ class SweepResult:
             raise DataError(message)
         return unpack_state(leaves, self._form_of(trial))
 
-    def params(self, trial: int, seed: int) -> Any:
+    def params(self, trial: int, seed: int) -> PyTree[Array]:
         """What a trial has learned: `params_of` of its state."""
         return self._params_of(trial, seed, self.state(trial, seed))
 
@@ -217,7 +218,7 @@ def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
     return [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(state)]
 
 
-def unpack_state(leaves: list[np.ndarray], form: object) -> Any:
+def unpack_state(leaves: list[np.ndarray], form: object) -> PyTree[Array]:
     """What `pack_state` packed, of the structure and dtypes of `form`."""
     wanted, structure = jax.tree.flatten(form)
     return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, wanted, strict=True)])
@@ -230,7 +231,7 @@ def _restored(leaf: np.ndarray, like: Any) -> Any:
     return leaf if leaf.dtype == like.dtype else leaf.view(like.dtype)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: jax.Array | np.ndarray) -> bool:
     return hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -243,7 +244,7 @@ def _tuples(values: object) -> Any:
     return tuple(_tuples(item) for item in values) if isinstance(values, list) else values
 
 
-def _pandas() -> Any:
+def _pandas() -> ModuleType:
     with needs_library("pandas", needed_for="The tables of `sweep`"):
         import pandas as pd
     return pd

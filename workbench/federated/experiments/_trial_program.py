@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Setting
 from workbench.plan import jit
-from workbench.primitives import PyTree, broadcast, map_fn, program
+from workbench.primitives import broadcast, map_fn, program
 
 
 class Problem(NamedTuple):
@@ -38,7 +39,7 @@ def keys_of(seed: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
-def call_with(fn: Callable[..., Any], key: jax.Array, setting: Setting) -> Any:
+def call_with(fn: Callable[..., Any], key: jax.Array, setting: Setting) -> PyTree[Array]:
     """Calls `fn(key)`, or `fn(key, hyperparameters)` where it takes two."""
     return fn(key, setting) if _positional(fn) > 1 else fn(key)
 
@@ -74,11 +75,11 @@ class _Rounds(NamedTuple):
     round: Callable[..., Any]
 
     @staticmethod
-    def params_of(state: PyTree[Array]) -> Any:
+    def params_of(state: PyTree[Array]) -> PyTree[Array]:
         return getattr(state, "params", state)
 
 
-def first_state(problem: Problem, setting: Setting, seed: Any) -> Any:
+def first_state(problem: Problem, setting: Setting, seed: Any) -> PyTree[Array]:
     """The state before the first round."""
     params = problem.params
     if is_maker(params):
@@ -93,7 +94,7 @@ def _strong(leaf: Any) -> jax.Array:
 
 
 def rounds_of(
-    problem: Problem, setting: Setting, seed: Any, state: PyTree[Array], data: Any, numbers: jax.Array
+    problem: Problem, setting: Setting, seed: Any, state: PyTree[Array], data: PyTree[Array], numbers: jax.Array
 ) -> Any:
     """Some rounds of one trial: the state after them, and their metrics `[rounds, ...]`."""
     algorithm = make_algorithm(problem, setting, seed)
@@ -153,27 +154,27 @@ class GroupProgram:
         return {**self.static, **named}
 
     @functools.cached_property
-    def form(self) -> Any:
+    def form(self) -> PyTree[Array]:
         """The state of one trial as ShapeDtypeStructs."""
         values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
         seed = jax.ShapeDtypeStruct((), jnp.int32)
         return jax.eval_shape(lambda v, s: first_state(self.problem, self._setting(v), s), values, seed)
 
-    def check(self, data: Any) -> None:
+    def check(self, data: PyTree[Array]) -> None:
         """Traces some rounds of one trial without computing anything; raises what the user's functions raise."""
         values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
         numbers = jnp.zeros(self.length, jnp.int32)
 
-        def one(v: Any, seed: Any, state: Any, data: Any) -> Any:
+        def one(v: Any, seed: Any, state: PyTree[Array], data: PyTree[Array]) -> Any:
             return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
         jax.eval_shape(one, values, jax.ShapeDtypeStruct((), jnp.int32), self.form, data)
 
-    def start(self, values: Sequence[np.ndarray], seeds: np.ndarray) -> Any:
+    def start(self, values: Sequence[np.ndarray], seeds: np.ndarray) -> PyTree[Array]:
         """First states `[trials, ...]`."""
 
         @program(placements={"trials": len(seeds)})
-        def first(values: PyTree[Array], seeds: Any) -> Any:
+        def first(values: PyTree[Array], seeds: Any) -> PyTree[Array]:
             return map_fn(lambda v, s: first_state(self.problem, self._setting(v), s), (tuple(values), seeds))
 
         began = time.perf_counter()
@@ -187,8 +188,8 @@ class GroupProgram:
             per_trial = self.problem.batches is not None
 
             @program(placements={"trials": size})
-            def segment(states: PyTree[Array], values: object, seeds: object, numbers: Any, data: Any) -> Any:
-                def one(state: Any, v: Any, seed: Any, numbers: Any, data: Any) -> Any:
+            def segment(states: PyTree[Array], values: object, seeds: object, numbers: Any, data: PyTree[Array]) -> Any:
+                def one(state: PyTree[Array], v: Any, seed: Any, numbers: Any, data: PyTree[Array]) -> Any:
                     return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
                 shared = data if per_trial else broadcast(data)
@@ -204,7 +205,7 @@ class GroupProgram:
         return self._compiled[size]
 
     def run(
-        self, states: Any, values: PyTree[Array], seeds: np.ndarray, first: int, data: Any
+        self, states: PyTree[Array], values: PyTree[Array], seeds: np.ndarray, first: int, data: PyTree[Array]
     ) -> tuple[Any, dict[str, Any]]:
         """The next rounds of all trials; everything on the host afterwards."""
         numbers = np.arange(first, first + self.length, dtype=np.int32)

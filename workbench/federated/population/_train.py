@@ -8,11 +8,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Integer
 
+from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.algorithms import Algorithm
 from workbench.federated.population._simulate import Simulation
 from workbench.plan import jit
-from workbench.primitives import PyTree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def train(
     return frame
 
 
-def _batches(simulation: Simulation, data_of: Callable[[Any, int], Any], number: int) -> Any:
+def _batches(simulation: Simulation, data_of: Callable[[Any, int], Any], number: int) -> PyTree[Array]:
     ids, staleness = simulation.sampled_ids[number], simulation.sampled_staleness[number]
     present = ids >= 0
     batches = data_of(np.where(present, ids, ids[0]), number)

@@ -42,7 +42,7 @@ class Allocation(NamedTuple):
 
 
 def divide_peak(
-    hlo: Hlo, compiled: object, stats: Any | None, peak_bytes: int | None, at_peak: tuple[Buffer, ...]
+    hlo: Hlo, compiled: object, stats: object | None, peak_bytes: int | None, at_peak: tuple[Buffer, ...]
 ) -> tuple[tuple[Held, ...], str]:
     """Who holds the bytes of the peak.
 
@@ -78,7 +78,7 @@ def divide_peak(
     )
 
 
-def _allocations(compiled: object, stats: Any | None) -> list[Allocation]:
+def _allocations(compiled: object, stats: object | None) -> list[Allocation]:
     plan = buffer_assignment_of(compiled, stats)
     try:
         return [] if plan is None else list(read_allocations(*plan))

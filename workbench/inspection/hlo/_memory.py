@@ -1,7 +1,7 @@
 """Memory of a compiled module: the compiler's totals, and which values are alive when, from the schedule."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from workbench.inspection.hlo._shapes import Leaf, parse_shape, tuple_widths
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
@@ -41,7 +41,7 @@ class Buffer(NamedTuple):
 
 
 def read_memory(
-    hlo: Hlo, stats: Any | None, source: Callable[[Instruction], SourceLine | None], *, available: int | None = None
+    hlo: Hlo, stats: object | None, source: Callable[[Instruction], SourceLine | None], *, available: int | None = None
 ) -> tuple[MemoryRecord, tuple[Buffer, ...]]:
     """The memory of a module, and the buffers that are alive at the peak of its schedule.
 
@@ -93,12 +93,12 @@ def with_padding(memory: MemoryRecord) -> MemoryRecord:
     return memory.replace(largest=largest, padding_bytes=padding)
 
 
-def _stat(stats: Any | None, name: str) -> int | None:
+def _stat(stats: object | None, name: str) -> int | None:
     value = getattr(stats, name, None)
     return None if value is None else int(value)
 
 
-def _peak(stats: Any | None) -> int | None:
+def _peak(stats: object | None) -> int | None:
     """The compiler's peak; XLA's CPU leaves temporaries out of it, so that the sum of all parts may be more."""
     peak = _stat(stats, "peak_memory_in_bytes")
     parts = [_stat(stats, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")]

@@ -189,7 +189,7 @@ class _Inspection:
     def record(
         self,
         platform: str,
-        stats: Any | None,
+        stats: object | None,
         available_bytes: int | None,
         plan: PlanRecord | None,
         compiled: object,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from workbench.errors import MeshError
@@ -151,5 +152,5 @@ def _shape(leaf: object, mesh: Mesh | AbstractMesh) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named)
 
 
-def _dtype(leaf: Any) -> Any:
+def _dtype(leaf: Any) -> np.dtype:
     return leaf.dtype if hasattr(leaf, "dtype") else jax.numpy.result_type(leaf)
