@@ -194,7 +194,7 @@ def _rules(
         types = f"({types})"
     rules = {_rule(pattern): spec for pattern, spec in specs.items()}
     covered = {a for a in rules for b in rules if a != b and rules[a] == rules[b] and fnmatch.fnmatchcase(a, b)}
-    ordered = sorted(rules.keys() - covered, key=lambda rule: (-rule.count("/"), rule))  # ends of others come last
+    ordered = sorted(rules.keys() - covered, key=lambda rule: (-rule.count("/"), rule.count("*"), rule))
     return [
         "import fnmatch",
         "import re",

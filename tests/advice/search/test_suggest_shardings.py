@@ -158,6 +158,20 @@ def test_choice_that_only_the_plan_ranks_first_is_not_chosen():
     assert compiled.best.specs == {up: ((), ("model",)), down: (("model",), ())}
 
 
+def test_layers_of_different_widths_have_specs_of_their_own():
+    params = {"layers": [shape(512, 4096), shape(4096, 4096), shape(4096, 512)]}
+
+    def predict(params, x):
+        for w in params["layers"]:
+            x = jnp.tanh(x @ w)
+        return x
+
+    found = suggest(predict, params, shape(64, 512), mesh=AbstractMesh((4,), ("model",)), seconds=5)
+    patterns = [group.pattern for group in found.groups]
+    assert {f"params['layers'][{layer}]" for layer in range(3)} < set(patterns)
+    assert len(set(patterns)) == len(patterns)
+
+
 def test_nnx_training_step_is_searched_by_module_path():
     nnx = pytest.importorskip("flax.nnx")
 

@@ -40,6 +40,7 @@ class Group:
     size_bytes: int
     outputs: list[int] = field(default_factory=list)
     locked: Spec | None = None
+    is_exception: bool = False  # whether a pattern of other groups would match its name: it is listed where replicated
 
     @property
     def argument(self) -> str:
@@ -92,15 +93,21 @@ def group_leaves(leaves: Sequence[Leaf], outputs: Sequence[tuple[str, tuple[int,
         for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True))
     ]
     found: dict[tuple[str, tuple[int, ...]], Group] = {}
+    owners: dict[tuple[str, tuple[int, ...]], set[int]] = {}
     of_leaf: dict[int, Group] = {}
     for number, leaf in enumerate(leaves):
         first = owner[number]
         key = (pattern_of(leaves[first].name), leaf.shape)
         if key not in found:
             found[key] = Group(key[0], leaf.shape, leaves[first].dtype, [], 0)
+        owners.setdefault(key, set()).add(first)
         of_leaf[number] = found[key]
         found[key].leaves.append(number)
         found[key].size_bytes += leaf.size_bytes
+    patterns = [pattern for pattern, _ in found]
+    for key, group in found.items():  # layers of different widths: a pattern names one group
+        if patterns.count(key[0]) > 1 and len(owners[key]) == 1:
+            group.pattern, group.is_exception = leaves[next(iter(owners[key]))].name, True
     for position, (path, shape, dtype) in enumerate(outputs):
         words = _tokens(path)
         for start in range(len(words)):

@@ -134,7 +134,8 @@ class Search:
 
     def _choice(self, name: str, priced: Priced) -> ShardingChoiceRecord:
         groups = self.program.groups
-        specs = {group.pattern: spec for group, spec in zip(groups, priced.specs, strict=True) if any(spec)}
+        paired = zip(groups, priced.specs, strict=True)
+        specs = {group.pattern: spec for group, spec in paired if any(spec) or group.is_exception}
         return ShardingChoiceRecord(
             name=name,
             mesh=self.program.axes,
