@@ -34,7 +34,8 @@ class CallbackErrors:
     """
 
     def __init__(self, name: str, stage: str | None = None) -> None:
-        self.name, self.stage = name, name if stage is None else stage
+        self.name: str = name
+        self.stage: str = name if stage is None else stage
         self.none: bool = False  # nothing of the program calls back, as far as it was traced
         self._found = False
         self._running: list[None] = []
