@@ -3,6 +3,7 @@
 const LEAST_NAME = 190;
 const LETTER = 7; // pixels of a letter of a header, at most
 const PADDING = 14;
+const ARROW = 2; // letters: of the column that is sorted by
 const LONGEST = { flops: 11, bytes: 9, seconds: 8 } as const; // letters: "-1.14 GFLOP"
 
 export interface WantedColumn {
@@ -17,7 +18,7 @@ const pixels = (width: string): number => Number.parseFloat(/[\d.]+(?=px)/.exec(
 /** The width of a column of numbers of a unit, below a header that wraps between its words: no number is cut. */
 export function leastOfNumbers(title: string, unit: string | undefined): number {
   const longest = LONGEST[unit as keyof typeof LONGEST] ?? 8;
-  return PADDING + LETTER * Math.max(longest, ...title.split(" ").map((word) => word.length));
+  return PADDING + LETTER * Math.max(longest, ...title.split(" ").map((word) => word.length + ARROW));
 }
 
 /** The grid's columns, the name first; all are narrowed by the same share of what they can spare. */

@@ -132,7 +132,7 @@ class Table implements TreeTable {
   private fit(): void {
     const wanted = this.columns.map(({ title, value, unit, cell, width = "108px" }) => ({
       width,
-      least: cell ? Number.POSITIVE_INFINITY : value ? leastOfNumbers(title, unit) : LEAST_TEXT,
+      least: cell && !value ? Number.POSITIVE_INFINITY : value ? leastOfNumbers(title, unit) : LEAST_TEXT,
     }));
     const { columns, least } = fitColumns(this.nameWidth, wanted, this.node.clientWidth);
     this.node.style.setProperty("--wb-tt-columns", columns);
@@ -224,7 +224,10 @@ class Table implements TreeTable {
     const cell = (key: string, title: string, numeric: boolean, tip?: string) => {
       const sorted = this.order?.key === key;
       const direction = this.order?.descending ? "descending" : "ascending";
-      const words = [title, sorted ? h("span", { "aria-hidden": "true" }, this.order?.descending ? " ↓" : " ↑") : null];
+      const words = [
+        title,
+        sorted ? h("span", { "aria-hidden": "true" }, this.order?.descending ? "\u00a0↓" : "\u00a0↑") : null,
+      ];
       const sort = h("button", { type: "button", class: "wb-sortable", "data-tip": tip, tabindex: 0 }, words);
       sort.addEventListener("click", () => this.sortBy(key, numeric));
       const attributes = { role: "columnheader", class: numeric ? "wb-num" : "", "data-key": key };
