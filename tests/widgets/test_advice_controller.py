@@ -87,7 +87,7 @@ def test_explorer_of_a_program_finds_its_missing_donation():
     finding = flushed(view)["advice/report"]["findings"][0]
     assert finding["rule"] == "missing donation"
     assert finding["verified"]
-    assert finding["code"].startswith("jax.jit(fn, donate_argnums=")
+    assert finding["code"].startswith("fn = jax.jit(fn, donate_argnums=")
 
 
 def test_search_arrives_as_rows_and_locked_specs_stay():
