@@ -100,7 +100,7 @@ def test_search_arrives_as_rows_and_locked_specs_stay():
     assert view.live["advice/search_job"]["status"] == "done"
     rows = view.live["advice/search"]["rows"]
     assert all(row["specs"]["batch"] == "P('model')" for row in rows)
-    assert "in_shardings" in rows[0]["code"]
+    assert 'batch = placed("batch", batch)' in rows[0]["code"]
 
 
 def test_search_without_a_mesh_is_refused():
