@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.engines import Sequential
+from workbench.engines import MeshEngine, Sequential
 from workbench.errors import ProgramError
 
 
@@ -54,6 +54,7 @@ DOORS = {
     "measure": lambda *args: wb.measure(mean, rounds=1)(*args),
     "tap": lambda *args: wb.trace(mean)(*args).tap(),
     "Sequential": lambda *args: Sequential().run(mean, *args),
+    "MeshEngine": lambda *args: MeshEngine().run(mean, *args),
 }
 
 

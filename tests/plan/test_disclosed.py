@@ -110,6 +110,29 @@ def test_data_that_the_server_reads_do_not_stay_and_are_named():
     assert [left.name for left in plan.disclosed if left.kind == "row"] == [plan.inputs[0].name]
 
 
+SELECTED = {
+    "select": lambda loss: jnp.where(jnp.arange(4) == 1, loss, 0),
+    "compare": lambda loss: jnp.where(loss > 1, loss, 0.0),
+    "compiled": jax.jit(lambda loss: jnp.where(jnp.arange(4) == 1, loss, 0) / 2),
+    "activation": jax.nn.relu,
+}
+
+
+@pytest.mark.parametrize("case", SELECTED)
+def test_elementwise_calls_on_rows_are_work_of_the_clients(case: str):
+    @wb.program(clients=4)
+    def masked(x: Any) -> Any:
+        return wb.reduce_sum(SELECTED[case](wb.map_fn(jnp.sum, x)))
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    assert _told(masked, x) == [("partial result", (), 4)]
+    with jax.set_mesh(jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Explicit,))):
+        assert _told(masked, x) == [("partial result", (), 4)]
+    want = SELECTED[case](x.sum(1)).sum()
+    np.testing.assert_allclose(wb.jit(masked)(x), want)
+    np.testing.assert_allclose(wb.engines.Sequential().run(masked, x).results, want)
+
+
 def _alone(reduced: Any, *args: Any) -> list[str]:
     """Whose value alone the reductions hold of a program over four clients' rows of 3 numbers."""
     program = wb.program(clients=4)(reduced)
@@ -140,7 +163,21 @@ ONE_CLIENT = {
         "one client",
     ),
 }
+ONE_CLIENT |= {
+    "selection of the others": (lambda x: wb.reduce_sum(jnp.where((jnp.arange(4) != 2)[:, None], 0, x)), "client 2"),
+    "negation": (lambda x: wb.reduce_sum(jnp.where(~(jnp.arange(4) == 1)[:, None], 0.0, x)), "client 1"),
+    "selection by one-hot": (lambda x: wb.reduce_sum(jnp.where(jax.nn.one_hot(1, 4) > 0, x[:, 0], 0)), "client 1"),
+    "one-hot that equals one": (lambda x: wb.reduce_sum(x[:, 0] * (jax.nn.one_hot(3, 4) == 1)), "client 3"),
+    "the last": (lambda x: wb.reduce_sum(jnp.where(jnp.arange(4) >= 3, x[:, 0], 0)), "client 3"),
+    "between two": (lambda x: wb.reduce_sum(x[:, 0] * ((jnp.arange(4) > 0) & (jnp.arange(4) < 2))), "client 1"),
+    "one-hot of the caller": (
+        lambda x, i: wb.reduce_sum(jnp.where(jax.nn.one_hot(i, 4) > 0, x[:, 0], 0)),
+        "one client",
+    ),
+}
 ALL_CLIENTS = {
+    "comparison that zero passes": lambda x: wb.reduce_sum(jnp.where(jax.nn.one_hot(1, 4) >= 0, x[:, 0], 0)),
+    "the last two": lambda x: wb.reduce_sum(jnp.where(jnp.arange(4) >= 2, x[:, 0], 0)),
     "no mask": lambda x: wb.reduce_sum(x),
     "some clients": lambda x: wb.reduce_sum(x * (jnp.arange(4) < 2)[:, None]),
     "two clients": lambda x: wb.reduce_sum(x * np.array([1.0, 0, 1, 0], np.float32)[:, None]),

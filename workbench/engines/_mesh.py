@@ -16,7 +16,7 @@ from workbench.engines._engine import KEPT_PLANS, Engine
 from workbench.engines._run_recorder import RunRecorder, brief
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, ProgramError, WorkbenchError
-from workbench.plan import ChunkSize, jit, listeners
+from workbench.plan import ChunkSize, check_call, jit, listeners
 from workbench.records import RunRecord
 
 
@@ -75,6 +75,7 @@ class MeshEngine(Engine):
         Without a `ClientReader`, progress is told, and `cancel` looked at, before and after the computation only; with
         one, after every batch.
         """
+        check_call("`MeshEngine.run`", fn, args, {})
         if any(isinstance(x, ClientReader) for x in jax.tree.leaves(args, is_leaf=_is_reader)):
             mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
             with self._streaming(None if mesh.empty else mesh):

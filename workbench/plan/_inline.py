@@ -1,5 +1,6 @@
 """Lays a program's nested calls flat, as far as primitives are inside of them, so that stages stand in one list."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -8,10 +9,21 @@ from workbench import _jax_compat
 from workbench.plan._interpreter import Call, Interpreter, control_flow
 from workbench.primitives import MAPREDUCE_PRIMITIVES
 
+# Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
+ROWWISE = frozenset(
+    "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square "
+    "integer_pow pow abs sign "
+    "convert_element_type select_n eq ne lt le gt ge and or not xor is_finite stop_gradient copy copy_p".split()
+)
+
 
 def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
-    """The same program, with every call that holds MapReduce primitives replaced by its equations."""
-    inline = _Inline()
+    """The same program, with every call that holds MapReduce primitives replaced by its equations.
+
+    So is a call of elementwise operations alone whose result has a row for each client, such as `jnp.where`: it is
+    work of the clients, as these operations are where they stand by themselves.
+    """
+    inline = _Inline(frozenset(_sizes(closed.jaxpr)))
     if not any(inline.enters(equation) for equation in closed.eqns):
         return closed
     flat, closed_over = _jax_compat.trace_to_jaxpr(
@@ -54,8 +66,46 @@ def bodies(equation: JaxprEqn) -> list[Jaxpr]:
     return found
 
 
+def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
+    """The numbers of clients of a program, where they are mapped outside of loops."""
+    for equation in jaxpr.eqns:
+        if equation.primitive in MAPREDUCE_PRIMITIVES and "placement" in equation.params:
+            yield equation.params["placement"].size
+        elif isinstance(control_flow(equation), Call) and uses_primitives(equation):
+            for body in bodies(equation):
+                yield from _sizes(body)
+
+
+@_jax_compat.once_per_jaxpr
+def _is_elementwise(jaxpr: Jaxpr) -> bool:
+    """Whether a call holds elementwise operations alone, and what makes their operands of numbers."""
+
+    def elementwise(equation: Any) -> bool:
+        name = equation.primitive.name
+        if (
+            name in ROWWISE
+            or name in ("iota", "reshard")
+            or (name == "broadcast_in_dim" and equation.invars[0].aval.ndim == 0)
+        ):
+            return True
+        return isinstance(control_flow(equation), Call) and all(map(_is_elementwise, bodies(equation)))
+
+    return all(map(elementwise, jaxpr.eqns))
+
+
 class _Inline(Interpreter[Any]):
-    """Lays calls flat that hold MapReduce primitives; loops and branches keep their structure."""
+    """Lays calls flat that hold MapReduce primitives or are elementwise; loops and branches keep their structure."""
+
+    def __init__(self, sizes: frozenset[int]) -> None:
+        self._sizes = sizes
 
     def enters(self, equation: JaxprEqn) -> bool:
-        return isinstance(control_flow(equation), Call) and uses_primitives(equation)
+        if not isinstance(control_flow(equation), Call):
+            return False
+        return uses_primitives(equation) or (
+            all(self._has_rows(v.aval) for v in equation.outvars) and all(map(_is_elementwise, bodies(equation)))
+        )
+
+    def _has_rows(self, aval: Any) -> bool:
+        shape = getattr(aval, "shape", ())  # an effect's token has none
+        return bool(shape) and shape[0] in self._sizes

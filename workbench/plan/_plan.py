@@ -11,17 +11,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from workbench import _jax_compat
 from workbench._types import Aval
 from workbench.mesh import Placement
-from workbench.plan._inline import inline_calls, uses_primitives
+from workbench.plan._inline import ROWWISE, inline_calls, uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
 from workbench.records import SourceLine, package_of
 
-# Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
-_ROWWISE = frozenset(
-    "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square "
-    "integer_pow pow abs sign "
-    "convert_element_type select_n eq ne lt le gt ge and or not xor is_finite stop_gradient copy copy_p".split()
-)
 _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
 
 
@@ -178,7 +172,7 @@ class _Levels:
                 self.shared.add(v)
 
     def _rowwise_placement(self, equation: Any) -> Placement | None:
-        if equation.primitive.name not in _ROWWISE:
+        if equation.primitive.name not in ROWWISE:
             return None
         variables: list[Any] = [v for v in equation.invars if not isinstance(v, Literal)]
         placements = {self.rows_of[v] for v in variables if v in self.rows_of}

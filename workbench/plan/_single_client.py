@@ -1,6 +1,7 @@
 """Sums that a mask leaves with the value of one client alone: `reduce_sum(where(arange(clients) == i, x, 0))`."""
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,24 @@ from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
 _ONE_CLIENT = "one client"
 _MOST_CLIENTS = 1_000_000  # whose numbers are compared
 # What keeps a mask a mask, element by element, and a masked value masked.
-_KEEPING = frozenset("convert_element_type stop_gradient copy copy_p optimization_barrier".split())
+_KEEPING = frozenset("convert_element_type stop_gradient copy copy_p optimization_barrier reshard".split())
+# Comparisons of constants, such as `arange(clients) >= clients - 1`, are carried out.
+_COMPUTED: dict[str, Callable[..., Any]] = {
+    "iota": np.arange,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "not": np.invert,
+}
+_ZERO_FAILS = {"eq": operator.eq, "ne": operator.ne, "gt": operator.gt, "ge": operator.ge}
 _LINEAR = _KEEPING | frozenset("neg reduce_precision".split())
 
 
@@ -61,29 +79,45 @@ class _Search:
         if name == "mul":
             found = [find(each, values) for each in operands for find in (self.mask, self.masked)]
             return next((each for each in found if each is not None), None)
-        if name == "select_n" and len(operands) == 3 and self._is_zero(operands[1], values):
-            return self.mask(operands[0], values)
+        if name == "select_n" and len(operands) == 3:
+            predicate, otherwise, chosen = operands
+            if self._is_zero(otherwise, values):
+                return self.mask(predicate, values)
+            if self._is_zero(chosen, values):
+                return self.mask(predicate, values, false=True)
+            return None
         if name == "div" or name in _LINEAR or self._keeps_clients(equation, values):
             return self.masked(operands[0], values)
         return None
 
-    def mask(self, v: Atom, values: _Values) -> str | None:
-        """Which client alone is not zero, or true, in a mask; None: not known to be one."""
+    def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
+        """Which client alone is not zero, or true, in a mask (`false`: is zero); None: not known to be one."""
         constant = self._rows(v, values)
         if constant is not None:
-            present = np.flatnonzero(constant.reshape(self.clients, -1).any(1))
+            given = constant == 0 if false else constant != 0
+            present = np.flatnonzero(given.reshape(self.clients, -1).any(1))
             return f"client {present[0]}" if len(present) == 1 else None
         name, equation, v, values = self._maker(v, values)
         if equation is None:
             return None
-        if name == "eq":
-            return self._equal(equation.invars, values)
-        if name == "and":
-            found = [self.mask(each, values) for each in equation.invars]
-            return next((each for each in found if each is not None), None)
+        operands = equation.invars
+        if name == ("ne" if false else "eq") and (found := self._equal(operands, values)) is not None:
+            return found
+        if name == "not":
+            return self.mask(operands[0], values, false=not false)
+        if name in ("or" if false else "and", *(() if false else ("mul",))):
+            masks = [self.mask(each, values, false=false) for each in operands]
+            return next((each for each in masks if each is not None), None)
+        if name in _ZERO_FAILS and not false and self._fails_at_zero(name, operands[1], values):
+            return self.mask(operands[0], values)
         if name in _KEEPING or self._keeps_clients(equation, values):
-            return self.mask(equation.invars[0], values)
+            return self.mask(operands[0], values, false=false)
         return None
+
+    def _fails_at_zero(self, name: str, v: Atom, values: _Values) -> bool:
+        """Whether a comparison with a constant is false where the other side is zero, as in `one_hot(i, n) > 0`."""
+        constant = self._constant(v, values)[0]
+        return constant is not None and not np.any(_ZERO_FAILS[name](0, constant))
 
     def _equal(self, operands: Sequence[Atom], values: _Values) -> str | None:
         for one, other in (operands, operands[::-1]):
@@ -154,10 +188,24 @@ class _Search:
         if equation is None:
             found = v.val if isinstance(v, Literal) else values.constants.get(v)
             return (None, False) if found is None else (np.asarray(found), values.per_client or np.ndim(found) == 0)
+        if name in _COMPUTED and not values.per_client:
+            parts = [self._constant(each, values)[0] for each in equation.invars]
+            aval: Any = equation.outvars[0].aval
+            if all(part is not None for part in parts) and aval.size <= _MOST_CLIENTS:
+                return self._computed(name, equation, parts), aval.ndim == 0
         if name in _KEEPING or name == "broadcast_in_dim":
             found, of_one = self._constant(equation.invars[0], values)
             return (found, of_one) if found is not None and (name in _KEEPING or found.ndim == 0) else (None, False)
         return None, False
+
+    def _computed(self, name: str, equation: Any, parts: list[Any]) -> Any:
+        """The result of an operation on constants; scalars and literals are repeated as NumPy does it."""
+        if name == "iota":
+            shape, dimension = equation.params["shape"], equation.params["dimension"]
+            return np.broadcast_to(
+                np.expand_dims(np.arange(shape[dimension]), [i for i in range(len(shape)) if i != dimension]), shape
+            )
+        return np.broadcast_to(_COMPUTED[name](*parts), equation.outvars[0].aval.shape)
 
     def _maker(self, v: Atom, values: _Values) -> tuple[str, JaxprEqn | None, Atom, _Values]:
         """The equation that made a value, through calls and client functions; None where it was passed in."""

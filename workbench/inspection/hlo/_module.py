@@ -75,7 +75,7 @@ def inspect_module(
     except InspectionError:
         raise
     except RecursionError as error:
-        fact = "its computations call each other without an end, or hundreds deep"
+        fact = "its computations call each other without an end, or these or its name scopes nest hundreds deep"
         raise InspectionError(unreadable(fact)) from error
     except (LookupError, ValueError, ArithmeticError) as error:
         fact = f"{type(error).__name__}: {error}"
