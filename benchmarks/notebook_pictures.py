@@ -7,6 +7,7 @@
 import argparse
 import base64
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ need. For teaching with it, see [For lecturers](teaching/index.md); for claims o
 [gallery](gallery/index.md). `workbench lab` opens the course in JupyterLab.
 
 """
+SHOWS = PICTURES / "shows.json"  # by number: what the picture of a notebook shows, for those who do not see it
 CLOSING = """
 ```{toctree}
 :hidden:
@@ -68,10 +70,11 @@ def card(path: Path) -> str:
     question = opening.splitlines()[0].removeprefix("# ")
     minutes = re.search(r"\*\*Time\.\*\* (?:About )?(\d+) minutes", opening)
     named = f"{path.stem.partition('-')[0]}" + (f" · {minutes[1]} minutes" if minutes else "")
+    shows = json.loads(SHOWS.read_text(encoding="utf-8"))
     picture = ""
     if (PICTURES / f"{path.stem}.png").exists():
         picture = (
-            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: A figure of the notebook that asks: {question}\n"
+            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: {shows[path.stem.partition('-')[0]]}\n"
             f":target: course/{path.stem}.html\n```\n"
         )
     return f"::::{{container}} wb-card\n{picture}{named}  \n{{doc}}`{question} <course/{path.stem}>`\n::::"
