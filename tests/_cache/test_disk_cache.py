@@ -112,10 +112,11 @@ def test_environment_says_where_and_how_large(tmp_path, monkeypatch):
 
 
 def test_small_entry_that_unpacks_to_gigabytes_is_no_entry(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench._cache._disk_cache._MOST_UNPACKED", 1000)
     cache = DiskCache(tmp_path)
     assert cache.store("a", {"hlo": "x" * 5000}) == ""
+    monkeypatch.setattr("workbench._cache._disk_cache._MOST_UNPACKED", 1000)
     assert cache.load("a") is None
+    assert "more than an entry may hold" in cache.store("a", {"hlo": "x" * 5000})
 
 
 def test_directory_that_others_may_write_in_is_not_believed(tmp_path):

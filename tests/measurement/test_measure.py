@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workbench.errors import MeasureError
+import workbench as wb
+from workbench.errors import EngineError, MeasureError
 from workbench.measurement import MeasureOptions, measure_compiled
 from workbench.measurement._measure import _kept
 from workbench.records import ChipRecord, EventRecord
@@ -154,3 +155,11 @@ def test_a_cut_time_line_keeps_every_device_and_its_longest_spans() -> None:
     assert {span.where for span in kept} == {"cpu:0", "cpu:1", "cpu:2", "cpu:3"}
     assert [span.start_seconds for span in kept] == [8.0, 9.0, 18.0, 19.0, 28.0, 29.0, 38.0, 39.0]
     assert _kept(spans, 40) == tuple(spans)
+
+
+def test_measure_that_runs_out_of_memory_says_what_was_planned():
+    def large(x):
+        return jnp.sort(jnp.outer(jnp.arange(2.0**30) * x, jnp.arange(2.0**15)))  # 128 TiB: more than an address space
+
+    with pytest.raises(EngineError, match=r"`large` ran out of memory while it was measured: RESOURCE_EXHAUSTED.*MiB"):
+        wb.measure(large, rounds=1)(2.0)

@@ -17,7 +17,7 @@ _FORMAT = 1
 _ENDING = ".json.gz"
 _STALE_SECONDS = 3600.0
 LIMIT_BYTES = 512 * 2**20
-_MOST_UNPACKED = 2**30
+_MOST_UNPACKED = 2**28
 
 
 class DiskCache:
@@ -56,7 +56,10 @@ class DiskCache:
 
     def store(self, key: str, value: dict[str, Any]) -> str:
         """Stores `value`; returns "" or, where it could not be stored, a note that says why."""
-        data = gzip.compress(json.dumps({"format": _FORMAT, "key": key, "value": value}).encode(), compresslevel=5)
+        text = json.dumps({"format": _FORMAT, "key": key, "value": value}).encode()
+        if len(text) > _MOST_UNPACKED:
+            return f"not cached: {len(text)} bytes are more than an entry may hold ({_MOST_UNPACKED} bytes)"
+        data = gzip.compress(text, compresslevel=5)
         if len(data) > self.limit_bytes:
             return (
                 f"not cached: {len(data)} bytes are more than the whole cache may hold ({self.limit_bytes} bytes, set "

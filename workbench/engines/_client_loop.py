@@ -160,6 +160,16 @@ class Pass:
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
+    def isolated(self, batch: Batch) -> EngineError | None:
+        """The error that names which client of a batch makes the NaN: computes them here, one by one."""
+        single = self.compiled(1)
+        for seat, client in enumerate(batch.clients):
+            rows = [x[seat : seat + 1] for x in batch.rows]
+            outputs = single(np.int32(seat), *rows, *self.shared)
+            if (what := find_nan(outputs, self.function(1).out_names)) is not None:
+                return self.nan(Batch(seat, (client,), rows), what)
+        return None
+
 
 _LOST_WORKERS = (  # of concurrent.futures, loky, Dask, Ray
     "BrokenProcessPool", "TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "OutOfMemoryError",

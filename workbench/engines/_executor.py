@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch
@@ -129,7 +128,7 @@ class Executor(Engine):
         try:
             work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=self.check_nan)
         except EngineError as error:
-            raise (_isolated(work, batch) or error) if self.check_nan and len(batch.clients) > 1 else error from None
+            raise (work.isolated(batch) or error) if self.check_nan and len(batch.clients) > 1 else error from None
 
     def _wait(self, work: Pass, batch: Batch, future: Future, started: float) -> Reply:
         """The reply; looks at `cancel` and the time ten times a second, so that nothing waits forever unseen."""
@@ -160,19 +159,6 @@ def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:
     started = time.perf_counter()
     outputs = jax.block_until_ready(compiled(*operands))
     return Reply(outputs, threading.current_thread().name, time.perf_counter() - started, 0.0)
-
-
-def _isolated(work: Pass, batch: Batch) -> EngineError | None:
-    """Which client of a batch makes the NaN: computes them here, one by one."""
-    from workbench.engines._run_recorder import find_nan
-
-    single = work.compiled(1)
-    for seat, client in enumerate(batch.clients):
-        rows = [x[seat : seat + 1] for x in batch.rows]
-        outputs = single(np.int32(seat), *rows, *work.shared)
-        if (what := find_nan(outputs, work.function(1).out_names)) is not None:
-            return work.nan(Batch(seat, (client,), rows), what)
-    return None
 
 
 def _count_workers(pool: Any) -> int:

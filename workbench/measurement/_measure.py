@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from workbench.cost import nearest_dtype
-from workbench.errors import MeasureError
+from workbench.errors import EngineError, MeasureError
 from workbench.inspection import measured_tree
 from workbench.measurement._clients import client_runs
 from workbench.measurement._join import JoinedEvent, JoinedProfile, event_records, join_profile
@@ -101,7 +101,7 @@ def measure_compiled(
 
     Raises:
         MeasureError: `rounds` or `warmup` is out of range.
-        EngineError: the profiler is busy.
+        EngineError: the profiler is busy, or memory ran out.
 
     References:
         For what an event counts as, see `join_profile`; for clients, see `client_runs`.
@@ -114,7 +114,7 @@ def measure_compiled(
         )
         raise MeasureError(msg)
     devices = _devices_of(compiled)
-    call = _caller(compiled, args)
+    call = _caller(compiled, args, module)
     started = time.perf_counter()
     for _ in range(warmup):
         call([])
@@ -185,7 +185,7 @@ def _measured_tree(
     return measured_tree(module.call_tree, seconds)
 
 
-def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
+def _caller(compiled: Any, args: Sequence[Any], module: ModuleRecord) -> Callable[[list[float]], Any]:
     leaves, tree = jax.tree.flatten(tuple(args))
     donated = [info.donated for info in jax.tree.leaves(compiled.args_info[0])]
     shardings = jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda leaf: leaf is None)
@@ -193,6 +193,14 @@ def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
         leaves = [_placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
 
     def call(walls: list[float]) -> object:
+        try:
+            return timed(walls)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise _out_of_memory(module, error) from error
+
+    def timed(walls: list[float]) -> object:
         fresh = [jnp.copy(leaf) if gone else leaf for leaf, gone in zip(leaves, donated, strict=True)]
         own = jax.block_until_ready(tree.unflatten(fresh))
         started = time.perf_counter()
@@ -201,6 +209,18 @@ def _caller(compiled: Any, args: Sequence[Any]) -> Callable[[list[float]], Any]:
         return result
 
     return call
+
+
+def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
+    name, planned = module.name.removeprefix("jit_"), module.memory.peak_bytes
+    peak = "a peak that it did not tell" if planned is None else f"a peak of {planned / 2**20:,.0f} MiB per device"
+    message = (
+        f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}, "
+        "copies of donated arguments come on top, and what other variables hold. Take a smaller batch or `chunk_size`, "
+        "or delete what is not needed: `with wb.explain():` lists the arrays that are alive, `inspect` the largest "
+        "buffers, and `fit` the chips that hold the program."
+    )
+    return EngineError(message, stage=name)
 
 
 def _placed(leaf: object, sharding: Sharding | None) -> Any:

@@ -167,7 +167,10 @@ class Beam(Engine):
             batches = _write(folder, work, size)
             work.recorder.stage(work.stage, "writing rows", time.perf_counter() - started)
             self._pipeline(folder, work, batches)
-            _read(folder, work, batches, self.check_nan)
+            try:
+                _read(folder, work, batches, self.check_nan)
+            except EngineError as error:
+                raise (_isolated(folder, work, batches) or error) if self.check_nan else error from None
 
     def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
         started = time.perf_counter()
@@ -241,6 +244,14 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         work.add(batch, kept, seconds=seconds, where=where, check_nan=check_nan, sent=sent)
     work.reduced(totals, check_nan=check_nan)
+
+
+def _isolated(folder: Path, work: Pass, batches: list[Batch]) -> EngineError | None:
+    """Which client makes the NaN, by computing again here; None where workers read the clients from their files."""
+    if any(isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles) for x in work.rows):
+        return None
+    again = (Batch(batch.index, batch.clients, load_arrays(folder / f"rows-{batch.index}.npz")) for batch in batches)
+    return next(filter(None, map(work.isolated, again)), None)
 
 
 def _runner_name(runner: object) -> str:
