@@ -504,16 +504,16 @@ LONG = {
 
 NOTES = {  # what a reader of the notebooks would ask
     "fedopt": (
-        "**Next to [notebook 21](../course/21-sweeps-and-intervals.ipynb).** There both adaptive servers are ahead "
+        "**Next to {doc}`notebook 21 <../course/21-sweeps-and-intervals>`.** There both adaptive servers are ahead "
         "of averaging, by about two points of test error. The settings differ: there *one* partition, all 16 "
         "clients in each of 20 rounds, 16 pairs of rates, and nine seeds that change the start and the "
-        "batches alone; here every seed draws the partition and the participants anew, eight of 16. So the "
+        "batches alone; here every seed draws the partition and the participants again, eight of 16. So the "
         "notebook's answer is about its partition, and this page's interval is about partitions of that kind: "
         "the five values of averaging lie between 0.86 and 0.93, further apart than the difference that is "
         "sought."
     ),
     "diloco": (
-        "**Next to [notebook 10](../course/10-diloco.ipynb).** There, with a network of four layers and eight data "
+        "**Next to {doc}`notebook 10 <../course/10-diloco>`.** There, with a network of four layers and eight data "
         "centres, every rate lies inside its grid and the outer rate is chosen too: DiLoCo is 0.002 ± 0.006 "
         "behind data parallelism after 360 steps, and 0.040 ± 0.017 after 60."
     ),

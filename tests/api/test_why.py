@@ -7,6 +7,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import InspectionError
+from workbench.records import WhyCollectiveRecord, WhyRecord
 from workbench.render import render_why_text
 
 
@@ -123,6 +124,27 @@ def test_large_argument_without_a_sharding_is_named_first(shape):
     assert (array.shape, array.copies, array.size_bytes) == ((1024, 512), 8, 4 * 1024 * 512)
     assert "argument `w`" in array.name
     assert "given without a sharding" in array.sentence
+
+
+def test_neighbours_with_the_same_reason_are_said_once():
+    one = WhyCollectiveRecord(
+        kind="all-gather",
+        axes=("data",),
+        executions=1,
+        payload_bytes=24,
+        reason="whole dimension",
+        sentence="It needs all.",
+    )
+    other = one.replace(sentence="It needs more.")
+    text = render_why_text(
+        WhyRecord(name="f", target="cpu x 8", collectives=(one, one.replace(payload_bytes=12), other))
+    )
+    assert text.splitlines()[1:] == [
+        "1–2. 1 × all-gather over data, 24 B, 12 B per device",
+        "   It needs all.",
+        "3. 1 × all-gather over data, 24 B per device",
+        "   It needs more.",
+    ]
 
 
 def test_program_without_a_mesh_has_nothing_to_explain():

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from workbench.inspection.call_tree import shown_file
 from workbench.inspection.sharding import explain_axis
 from workbench.records import (
     CollectiveRecord,
@@ -457,7 +458,7 @@ def _are(count: int) -> str:
 
 
 def _place(line: SourceLine) -> str:
-    return f"{Path(line.file).name}:{line.line}"
+    return f"{Path(shown_file(line.file)).name}:{line.line}"
 
 
 def _at(value: PlannedValueRecord) -> str:

@@ -1,5 +1,7 @@
 """Why a program communicates, in words."""
 
+import itertools
+
 from workbench.records import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
 from workbench.render._program import axes_text
 from workbench.render._sharding import spec_text
@@ -17,13 +19,13 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
         text = f"{record.name} on {record.target}: no collectives, no large replicated arrays."
         return "\n".join([text, *(f"Note: {note}" for note in record.notes)])
     lines = [f"Why {record.name} communicates on {record.target}"]
-    for number, found in enumerate(record.collectives, 1):
-        lines += [f"{number}. {_headline(found)}", f"   {found.sentence}"]
-        shown = [operand for operand in found.operands if details or operand.origins or len(found.operands) <= 3]
-        for operand in shown:
-            lines += _operand_lines(operand, details)
-        if found.advice:
-            lines.append(f"   {found.advice}")
+    number = 1
+    reasons = itertools.groupby(record.collectives, key=lambda found: (_headline(found), _reason_lines(found, details)))
+    for ((what, where), reason), alike in reasons:  # neighbours with the same reason: it is said once
+        payloads = [bytes_text(found.payload_bytes) for found in alike]
+        numbers = f"{number}." if len(payloads) == 1 else f"{number}–{number + len(payloads) - 1}."
+        lines += [f"{numbers} {what}, {', '.join(payloads)} per device{where}", *reason]
+        number += len(payloads)
     if not record.collectives:
         lines.append("  no collectives")
     if record.arrays:
@@ -34,10 +36,18 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
 
 
-def _headline(found: WhyCollectiveRecord) -> str:
+def _headline(found: WhyCollectiveRecord) -> tuple[str, str]:
     times = "" if found.executions is None else f"{count_text(found.executions)} × "
     where = f" at {line_text(found.source)}" if found.source else ""
-    return f"{times}{found.kind} over {axes_text(found.axes)}, {bytes_text(found.payload_bytes)} per device{where}"
+    return f"{times}{found.kind} over {axes_text(found.axes)}", where
+
+
+def _reason_lines(found: WhyCollectiveRecord, details: bool) -> list[str]:
+    lines = [f"   {found.sentence}"]
+    for operand in found.operands:
+        if details or operand.origins or len(found.operands) <= 3:
+            lines += _operand_lines(operand, details)
+    return [*lines, f"   {found.advice}"] if found.advice else lines
 
 
 def _operand_lines(operand: WhyOperandRecord, details: bool) -> list[str]:

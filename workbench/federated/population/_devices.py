@@ -43,7 +43,8 @@ NIGHTS = (
     Sessions(start_hour=23, spread_hours=3, shortest_hours=4, longest_hours=9, chance=0.7),
     Sessions(start_hour=14, spread_hours=8, shortest_hours=0.25, longest_hours=1.5, chance=0.5),
 )
-"""Charging at night, and for a while during the day. An assumption too; the daily swing is about that of the paper."""
+"""Charging at night, and for a while during the day. An assumption too: the whole world swings about as much in a day
+as the paper reports of phones mostly in one country; a single time zone swings more."""
 
 WORLD = MappingProxyType(
     {-8.0: 0.05, -5.0: 0.1, -3.0: 0.08, 0.0: 0.08, 1.0: 0.14, 3.0: 0.1, 5.5: 0.2, 8.0: 0.2, 9.0: 0.05}
