@@ -62,9 +62,10 @@ export function findingsAt(report: Report | undefined, place: Place, value: stri
 
 export const reportOf = (context: ViewContext): Report | undefined => context.liveOf<Report>("advice", "report");
 
-/** A mark beside something that findings are about, which opens the first of them; null where there are none. */
-export function badge(context: ViewContext, place: Place, value: string | number): HTMLElement | null {
-  const found = findingsAt(reportOf(context), place, value);
+/** A mark beside things that findings are about, which opens the first of them; null where there are none. */
+export function badge(context: ViewContext, place: Place, ...values: (string | number)[]): HTMLElement | null {
+  const about = values.flatMap((value) => findingsAt(reportOf(context), place, value));
+  const found = [...new Set(about)].sort((a, b) => a.number - b.number);
   if (!found.length) return null;
   const words = `Advice: ${found.map(({ title }) => title).join(" ")}`;
   const go = () => {

@@ -84,12 +84,15 @@ export function collectivesTable(
     const { name } = first(node); // XLA names some by what they came from: psum.7
     return name.startsWith(kind) ? name : `${kind} ${name}`;
   };
+  // A folded row stands for all of its collectives.
+  const names = (node: number) =>
+    isGroup(node) ? groupOf(node).members.map((each) => module.collectives[each].name) : [first(node).name];
   const table = treeTable({
     label: "Collectives, largest first",
     parent,
     title: "collective",
     name,
-    mark: (node) => badge(context, "instructions", first(node).name),
+    mark: (node) => badge(context, "instructions", ...names(node)),
     columns,
     sort: { key: "sent", descending: true },
     rowAttributes: (node) => ({ "data-collective": first(node).name }),
