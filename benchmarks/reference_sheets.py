@@ -134,8 +134,8 @@ def large_mesh() -> Shown:
 
 
 def many_instructions() -> Shown:
-    """A round of a transformer whose 24 layers are unrolled: about 12,000 instructions."""
-    layers, width = 24, 64
+    """A round of a transformer whose 31 layers are unrolled: about 12,000 instructions."""
+    layers, width = 31, 64
     shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
 
     def layer(x, w):
