@@ -4,9 +4,11 @@ python -m benchmarks.course_kit slides notebooks/09-client-drift.ipynb --to buil
 python -m benchmarks.course_kit students --to build/students
 python -m benchmarks.course_kit cheatsheet --to build/cheatsheet.pdf
 python -m benchmarks.course_kit badges OWNER/REPOSITORY
+python -m benchmarks.course_kit readme OWNER/REPOSITORY --to README.md
 """
 
 import argparse
+import re
 from pathlib import Path
 
 import nbformat
@@ -125,17 +127,33 @@ def write_cheatsheet(path: Path) -> Path:
     return path
 
 
+COLAB = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+BINDER = "[![Open in Binder](https://mybinder.org/badge_logo.svg)]"
+
+
+def badges_of(notebook: str, repository: str, branch: str) -> str:
+    """Markdown that opens a notebook in Colab and in Binder, where its first code cell installs the package."""
+    colab = f"https://colab.research.google.com/github/{repository}/blob/{branch}/notebooks/{notebook}"
+    binder = f"https://mybinder.org/v2/gh/{repository}/{branch}?labpath=notebooks%2F{notebook}"
+    return f"{COLAB}({colab}) {BINDER}({binder})"
+
+
 def badges(repository: str, branch: str = "main") -> str:
-    """Markdown that opens each notebook in Colab and in Binder, where the first cell installs the package."""
-    lines = []
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        colab = f"https://colab.research.google.com/github/{repository}/blob/{branch}/notebooks/{path.name}"
-        binder = f"https://mybinder.org/v2/gh/{repository}/{branch}?labpath=notebooks%2F{path.name}"
-        lines.append(
-            f"* {path.stem}: [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab}) "
-            f"[![Open in Binder](https://mybinder.org/badge_logo.svg)]({binder})"
-        )
-    return "\n".join(lines)
+    """A line with both badges for each notebook."""
+    names = [path.name for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    return "\n".join(f"* {name.removesuffix('.ipynb')}: {badges_of(name, repository, branch)}" for name in names)
+
+
+def absolute_readme(text: str, repository: str, branch: str = "main") -> str:
+    """The README as the package index needs it: every link absolute, badges of the first notebook below the title."""
+    title, _, rest = text.partition("\n")
+    pages, files = (
+        f"https://github.com/{repository}/blob/{branch}/",
+        f"https://raw.githubusercontent.com/{repository}/{branch}/",
+    )
+    rest = re.sub(r"\]\((?!https?://|#)([^)\s]+)\)", rf"]({pages}\1)", rest)
+    rest = re.sub(r'(src(?:set)?)="(?!https?://)([^"]+)"', rf'\1="{files}\2"', rest)
+    return f"{title}\n\n{badges_of('01-start-here.ipynb', repository, branch)}\n{rest}"
 
 
 def main() -> None:
@@ -149,6 +167,10 @@ def main() -> None:
     commands.add_parser("students").add_argument("--to", type=Path, default=Path("build/students"))
     commands.add_parser("cheatsheet").add_argument("--to", type=Path, default=Path("build/cheatsheet.pdf"))
     commands.add_parser("badges").add_argument("repository")
+    readme = commands.add_parser("readme")
+    readme.add_argument("repository")
+    readme.add_argument("--branch", default="main")
+    readme.add_argument("--to", type=Path, required=True)
     asked = parser.parse_args()
     if asked.command == "slides":
         print(*write_slides(asked.notebooks, asked.to, execute=asked.execute), sep="\n")
@@ -156,6 +178,9 @@ def main() -> None:
         print(*write_students(asked.to), sep="\n")
     elif asked.command == "cheatsheet":
         print(write_cheatsheet(asked.to))
+    elif asked.command == "readme":
+        text = (NOTEBOOKS.parent / "README.md").read_text(encoding="utf-8")
+        asked.to.write_text(absolute_readme(text, asked.repository, asked.branch), encoding="utf-8")
     else:
         print(badges(asked.repository))
 

@@ -27,6 +27,7 @@ import optax
 from scipy import stats
 
 import workbench as wb
+from benchmarks.gallery_pictures import draw
 from workbench import algorithms, data
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
@@ -547,26 +548,22 @@ def _rates_table(found: dict) -> str:
 
 def write(results: dict[str, dict]) -> None:
     """Writes the pages of the gallery from the results."""
+    seen = draw(results, GALLERY)
     head = (
         "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop: settings, our result "
         "over five seeds (mean ± half of a 95 % t-interval),\nand a verdict that follows from the interval. "
         "Learning rates are chosen on other seeds, from grids of equal size. Written by\n"
         "`python -m benchmarks.papers`; `results.json` next to these pages has every value of every seed.\n\n"
-        "| paper | claim | verdict |\n|---|---|---|\n"
     )
-    rows = [
-        f"| [{TITLES[name]}]({name}.md) | {r['claim']} | {SHORT[r['verdict']]} |"
+    cards = [
+        f"::::{{container}} wb-card\n```{{image}} {name}.svg\n:alt: {seen[name]}\n:target: {name}.html\n```\n"
+        f"**[{TITLES[name]}]({name}.md)**: {SHORT[r['verdict']] if r['verdict'] else 'to be compared with'}  \n"
+        f"{r['claim'] or 'Five algorithms on two data sets, each with its best configuration of twenty.'}\n::::\n"
         for name, r in results.items()
-        if r["verdict"]
     ]
-    more = (
-        "\n\n[Tuned baselines](baselines.md) of five algorithms on two data sets are there to be compared with, "
-        "in projects."
-        if "baselines" in results
-        else ""
-    )
-    tree = "\n\n```{toctree}\n:hidden:\n\n" + "\n".join(results) + "\n```\n"
-    (GALLERY / "index.md").write_text(head + "\n".join(rows) + more + tree, encoding="utf-8")
+    grid = ":::::{container} wb-cards\n" + "".join(cards) + ":::::\n"
+    tree = "\n```{toctree}\n:hidden:\n\n" + "\n".join(results) + "\n```\n"
+    (GALLERY / "index.md").write_text(head + grid + tree, encoding="utf-8")
     for name, r in results.items():
         table = "\n".join(f"| {key} | {value} |" for key, value in r["result"].items())
         text = f"# {TITLES[name]}\n\n"
@@ -575,7 +572,9 @@ def write(results: dict[str, dict]) -> None:
         else:
             text += "What a new idea should be compared with: five algorithms, each with its best configuration of "
             text += "twenty.\n\n"
-        text += f"**Settings.** {r['settings']}\n\n| quantity | mean ± half of the 95 % interval |\n|---|---|\n{table}"
+        text += f"**Settings.** {r['settings']}\n\n```{{figure}} {name}.svg\n:alt: {seen[name]}\n\n"
+        text += f"{seen[name]}.\n```\n\n"
+        text += f"| quantity | mean ± half of the 95 % interval |\n|---|---|\n{table}"
         text += f"{_rates_table(r['runs'])}\n\n"
         if r["verdict"]:
             text += f"**Verdict.** {LONG[r['verdict']]}\n\n**Differs from the paper.** {r['deviation']}\n\n"

@@ -1,5 +1,6 @@
 """Sphinx configuration of the documentation site, `python -m sphinx -W docs build/site`; nothing is fetched."""
 
+import importlib
 import inspect
 import os
 import re
@@ -9,9 +10,13 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
+from sphinx import addnodes
+from sphinx.ext import intersphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
+
+from other_sites import ALIASES, write_inventories  # noqa: E402
 
 project = "Workbench"
 author = "The Workbench authors"
@@ -22,6 +27,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
@@ -31,6 +37,9 @@ nb_execution_mode = "off"  # the notebooks are executed and checked by the test 
 nb_merge_streams = True
 nb_ipywidgets_js = {}  # pages show pictures of the widgets, so no script is fetched for them
 suppress_warnings = ["mystnb.unknown_mime_type"]  # live widgets have a static picture next to them
+
+intersphinx_mapping = write_inventories(ROOT / "docs" / "_build" / "inventories")
+intersphinx_disabled_reftypes = ["*:doc"]
 
 autosummary_generate = True
 autosummary_imported_members = True
@@ -49,7 +58,10 @@ html_copy_source = False
 html_theme_options = {"source_repository": "", "navigation_with_keys": True}
 exclude_patterns = ["images/notebooks/README.md", "_build", "build"]
 templates_path = ["_templates"]
-linkcheck_ignore = [r"https?://"]  # links to other sites cannot be tried without a network; ours are checked by -W
+
+
+REFERENCE = (path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
+PACKAGES = re.findall(r"automodule:: (\S+)", "".join(REFERENCE))
 
 
 def copy_course(app: object) -> None:
@@ -121,6 +133,59 @@ def short_types(
     return shorten(signature), shorten(returns)
 
 
+# How pages write a package -> where the reference has its names.
+SHORT = {
+    **{f"wb.{name}.": f"workbench.federated.{name}." for name in ("algorithms", "data", "experiments", "population")},
+    "wb.": "workbench.",
+    "jnp.": "jax.numpy.",
+    "np.": "numpy.",
+    "nnx.": "flax.nnx.",
+}
+
+
+def link_names(app: object, doctree: nodes.document) -> None:
+    """Makes links of the names in running text: `wb.inspect(fn)` and `jax.jit` lead to their documentation."""
+    for literal in list(doctree.findall(nodes.literal)):
+        name = re.match(r"(?:wb|workbench|jax|jnp|np|numpy|optax|nnx)(?:\.[A-Za-z_]\w*)+", literal.astext())
+        inside = literal.parent
+        while inside is not None and not isinstance(inside, nodes.reference | addnodes.pending_xref | nodes.title):
+            inside = inside.parent
+        if name is None or inside is not None:
+            continue
+        short = next((prefix for prefix in SHORT if name[0].startswith(prefix)), "")
+        target = SHORT.get(short, "") + name[0].removeprefix(short)
+        link = addnodes.pending_xref(
+            "",
+            refdomain="py",
+            reftype="obj",
+            reftarget=target,
+            refexplicit=True,
+            refwarn=False,
+            refdoc=app.env.docname,  # type: ignore[attr-defined]
+        )
+        literal.replace_self(link)
+        link += literal
+
+
+def resolve_alias(app: Any, env: Any, node: addnodes.pending_xref, content: nodes.Element) -> nodes.Element | None:
+    """Resolves a type that a signature names as in its source, or where it is defined, to its public documentation."""
+    if (public := ALIASES.get(node["reftarget"])) is None:
+        return None
+    node["reftarget"] = public
+    return intersphinx.missing_reference(app, env, node, content)
+
+
+def name_every_export(app: object, doctree: nodes.document) -> None:
+    """Adds an anchor for each package that exports a documented name: the pages of the source link to any of them."""
+    for signature in doctree.findall(addnodes.desc_signature):
+        name = signature.get("fullname")
+        thing = getattr(sys.modules.get(signature.get("module") or ""), name or "", None)
+        for package in [] if thing is None else PACKAGES:
+            anchor = f"{package}.{name}"
+            if getattr(importlib.import_module(package), name, None) is thing and anchor not in signature["ids"]:
+                signature["ids"].append(anchor)
+
+
 def describe_figures(app: object, doctree: nodes.document) -> None:
     """Gives a notebook's figure as its alternative text what the page says is to be seen in it."""
     for image in doctree.findall(nodes.image):
@@ -140,5 +205,8 @@ def setup(app: object) -> None:
     app.connect("autodoc-process-docstring", plain_docstring, 400)  # type: ignore[attr-defined]
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))  # type: ignore[attr-defined]
     app.connect("autodoc-process-signature", short_types)  # type: ignore[attr-defined]
+    app.connect("doctree-read", link_names)  # type: ignore[attr-defined]
+    app.connect("missing-reference", resolve_alias)  # type: ignore[attr-defined]
+    app.connect("doctree-read", name_every_export)  # type: ignore[attr-defined]
     app.connect("doctree-read", describe_figures)  # type: ignore[attr-defined]
     app.connect("autodoc-skip-member", skip_member)  # type: ignore[attr-defined]

@@ -1,10 +1,14 @@
 """The pages say what the code does: README, CHANGELOG, CONTRIBUTING, notebooks."""
 
 import ast
+import importlib.util
 import json
 import re
+import shutil
 import subprocess
 
+import jax
+import jax.numpy as jnp
 import pytest
 from repository_files import ROOT, code_blocks, project, tracked_files
 
@@ -61,6 +65,19 @@ def test_readme_example_runs(capsys):
     exec(compile(example, "<example of the README>", "exec"), {})  # as a reader would
     # The loss of a client is mean((x·w)²) = 9 with x and w all ones; its gradient is 2·3·1 = 6 in each of 3 weights.
     assert "[6. 6. 6.]" in capsys.readouterr().out
+
+
+def test_readme_lines_for_any_function_run(tmp_path, monkeypatch):
+    (lines,) = re.findall(r"<!-- any function -->\n```python\n(.*?)```", README, flags=re.DOTALL)
+    if importlib.util.find_spec("libtpu") is None:  # the one line that needs the compiler of TPUs
+        lines = re.sub(r"^.*target=.*\n", "", lines, flags=re.MULTILINE)
+    recorded = tmp_path / "logdir" / "plugins" / "profile" / "2026_11_23"
+    recorded.mkdir(parents=True)
+    shutil.copy(ROOT / "tests/recorded/tpu_v6e_4chips_host_offload.xplane.pb", recorded)
+    monkeypatch.chdir(tmp_path)
+    train_step = jax.jit(lambda state, batch: state - 0.1 * jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(state))
+    exec(lines, {"wb": workbench, "train_step": train_step, "state": jnp.ones((8, 4)), "batch": jnp.ones((16, 8))})
+    assert "<html" in (tmp_path / "page.html").read_text()[:300]
 
 
 def test_page_of_errors_draws_the_tree_of_the_code():

@@ -106,7 +106,7 @@ class MlflowLog:
     """Logs to MLflow (extra `mlflow`).
 
     Args:
-        tracking_uri: A folder as "file:///…" (the file store), "sqlite:///…" or a server.
+        tracking_uri: A folder as `file:///…` (the file store), `sqlite:///…` or a server.
         experiment: Its experiment.
     """
 

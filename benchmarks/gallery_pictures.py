@@ -1,0 +1,133 @@
+"""Pictures of the gallery, drawn from its stored results: what every seed gave, and intervals.
+
+`python -m benchmarks.papers --pages` draws them; nothing is run again.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+from scipy import stats
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666")  # Okabe and Ito: readable without colour vision
+SIZE, LARGE = (5.6, 3.1), (7.2, 4.3)
+
+
+def _band(curves: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over seeds after every round, and the half width of its 95 % t-interval."""
+    found = np.asarray(curves, float)
+    half = stats.t.ppf(0.975, len(found) - 1) * found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    return found.mean(axis=0), half
+
+
+def _curves(axes: Axes, runs: dict, rounds: int | None = None) -> None:
+    for (name, run), colour, dashes in zip(runs.items(), COLOURS, ("-", "--", "-.", ":"), strict=False):
+        mean, half = (values[:rounds] for values in _band(run["accuracy after each round"]))
+        steps = np.arange(1, len(mean) + 1)
+        axes.plot(steps, mean, dashes, color=colour, label=name)
+        axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
+    axes.set(xlabel="round", ylabel="test accuracy")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="lower right", frameon=False)
+
+
+def _dots(axes: Axes, groups: dict[str, Sequence[float]], label: str) -> None:
+    """One row per run: its seeds as dots, mean and interval above them."""
+    for row, values in enumerate(groups.values()):
+        mean, half = _band(np.asarray(values)[:, None])
+        axes.plot(values, [row + 0.16] * len(values), "o", color="#888888", markersize=4, alpha=0.7)
+        axes.errorbar(mean, [row], xerr=half, fmt="o", color=COLOURS[0], capsize=4, markersize=6)
+    axes.set_yticks(range(len(groups)), list(groups))
+    axes.set(xlabel=label, ylim=(len(groups) - 0.5, -0.5))
+
+
+def _means(runs: dict) -> str:
+    return ", ".join(f"{name} {np.mean(run['values']):.3f}" for name, run in runs.items())
+
+
+def _fedavg(axes: Axes, found: dict) -> str:
+    _curves(axes, found["runs"], rounds=15)
+    axes.axhline(0.9, color="#666666", linewidth=0.8)
+    axes.annotate("target", (15, 0.9), ha="right", va="bottom", color="#666666")
+    needed = " and ".join(f"{-np.mean(run['values']):.1f} with {name}" for name, run in found["runs"].items())
+    return f"Test accuracy by round, with bands over five seeds; rounds to 90 % in the mean: {needed}"
+
+
+def _methods(axes: Axes, found: dict) -> str:
+    _curves(axes, found["runs"])
+    last = ", ".join(
+        f"{name} {_band(run['accuracy after each round'])[0][-1]:.3f}" for name, run in found["runs"].items()
+    )
+    return f"Test accuracy by round, with bands over five seeds; after the last round {last}"
+
+
+def _diloco(axes: Axes, found: dict) -> str:
+    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy after 240 steps")
+    return f"Test accuracy of five seeds, with intervals; in the mean {_means(found['runs'])}"
+
+
+def _coded(axes: Axes, found: dict) -> str:
+    sizes = [int(name.removeprefix("n = ")) for name in found["runs"]]
+    mean, half = _band(np.array([run["values"] for run in found["runs"].values()]).T)
+    axes.errorbar(sizes, mean, yerr=half, fmt="o", color=COLOURS[0], capsize=4, label="simulated, five seeds")
+    limit = mean[-1] + (np.log(sizes) - np.log(sizes[-1])) / 3.146
+    axes.plot(sizes, limit, "--", color=COLOURS[1], label="slope 1 / 3.146 through the last point")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set(xlabel="workers n", ylabel="times faster than no code")
+    axes.legend(loc="upper left", frameon=False)
+    return f"The gain of the best code by the number of workers, on a logarithmic axis: {mean[0]:.2f} to {mean[-1]:.2f}"
+
+
+def _matmul(axes: Axes, found: dict) -> str:
+    names = list(found["runs"])
+    compiled, formula = ([run["values"][i] for run in found["runs"].values()] for i in (0, 1))
+    axes.barh(names, compiled, color=COLOURS[0], height=0.45, label="compiled module")
+    axes.plot(formula, names, "D", color=COLOURS[1], label="formula")
+    axes.set(xlabel="numbers that a device sends", xlim=(0, max(compiled) * 1.25), ylim=(1.9, -0.6))
+    axes.legend(loc="lower right", frameon=False)
+    sent = ", ".join(f"{name} {a:,.0f} of {b:,.0f}" for name, a, b in zip(names, compiled, formula, strict=True))
+    return f"Numbers that a device sends, bars from the compiled module and diamonds by the formula: {sent}"
+
+
+def _baselines(axes: Axes, found: dict) -> str:
+    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy")
+    return "Test accuracy of five tuned algorithms on two data sets: every seed as a dot, mean and interval below it"
+
+
+DRAWN: dict[str, Callable[[Axes, dict], str]] = {
+    "fedavg": _fedavg,
+    "scaffold": _methods,
+    "fedopt": _methods,
+    "diloco": _diloco,
+    "coded": _coded,
+    "matmul": _matmul,
+    "baselines": _baselines,
+}
+
+
+def draw(results: dict[str, dict], folder: Path) -> dict[str, str]:
+    """Draws one SVG per result; the value is what each picture shows, for who does not see it."""
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    style: dict[Any, Any] = {
+        "svg.hashsalt": "gallery",
+        "font.size": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    texts = {}
+    with mpl.rc_context(style):
+        for name, found in results.items():
+            size = LARGE if len(found["runs"]) > 5 else SIZE
+            figure, axes = plt.subplots(figsize=size, layout="constrained")
+            texts[name] = DRAWN[name](axes, found)
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            plt.close(figure)
+    return texts
