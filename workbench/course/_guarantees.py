@@ -62,13 +62,19 @@ def trimmed_by_three(answer: object) -> str:
     return "three reductions, 12 bytes, for any number of clients."
 
 
-@exercise("13.1", "pairs of late workers that repetition and the code do not survive")
-def fatal_pairs(answer: object) -> str:
-    repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
-    expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
-    if float(code) != 0:
-        wrong("any five of ten answers are enough for the code, so no pair is fatal.")
-    return "the code survives every set of up to five, for the same memory."
+@exercise("13.1", "decode seven blocks from any seven of ten answers")
+def decode_blocks(answer: object) -> str:
+    random = np.random.default_rng(4)
+    generator, blocks = random.normal(size=(10, 7)), random.normal(size=(7, 3, 2))
+    for late in ([0, 1, 2], [3, 5, 9], [8]):
+        answers = np.einsum("wb,brc->wrc", generator, blocks)
+        answers[late] = np.nan
+        finished = ~np.isin(np.arange(10), late)
+        found = called(answer, generator, answers, finished)
+        if np.isnan(np.asarray(found)).any():
+            wrong(f"a late answer was used: workers {late} are late, and the result has NaN.")
+        expect_values(found, blocks, "Solve generator[used] @ blocks = answers[used] for seven finished workers.")
+    return "any seven of ten answers give all blocks."
 
 
 @exercise("13.2", "the workers that take part in the gradient of a coded product")
@@ -83,19 +89,13 @@ def shuffle_gain(answer: object) -> str:
     return "each message serves four workers."
 
 
-@exercise("13.4", "decode seven blocks from any seven of ten answers")
-def decode_blocks(answer: object) -> str:
-    random = np.random.default_rng(4)
-    generator, blocks = random.normal(size=(10, 7)), random.normal(size=(7, 3, 2))
-    for late in ([0, 1, 2], [3, 5, 9], [8]):
-        answers = np.einsum("wb,brc->wrc", generator, blocks)
-        answers[late] = np.nan
-        finished = ~np.isin(np.arange(10), late)
-        found = called(answer, generator, answers, finished)
-        if np.isnan(np.asarray(found)).any():
-            wrong(f"a late answer was used: workers {late} are late, and the result has NaN.")
-        expect_values(found, blocks, "Solve generator[used] @ blocks = answers[used] for seven finished workers.")
-    return "any seven of ten answers give all blocks."
+@exercise("13.4", "pairs of late workers that repetition and the code do not survive")
+def fatal_pairs(answer: object) -> str:
+    repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
+    expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
+    if float(code) != 0:
+        wrong("any five of ten answers are enough for the code, so no pair is fatal.")
+    return "the code survives every set of up to five, for the same memory."
 
 
 @exercise("24.1", "an input, reconstructed from the gradient of a linear layer")

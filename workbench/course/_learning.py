@@ -43,10 +43,14 @@ def hold_out(answer: object) -> str:
     return "no image is in both parts."
 
 
-@exercise("09.1", "where FedAvg converges with one local step")
-def one_local_step(answer: object) -> str:
-    expect_number(answer, -11 / 14, "With one step the clients' weights are their curvatures.", rtol=0.01)
-    return "one step per round is gradient descent, and gradient descent does not drift."
+@exercise("09.1", "SCAFFOLD's new control variate")
+def new_control(answer: object) -> str:
+    found = called(
+        answer, jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]), jnp.array([2.0, 2.0]), jnp.array([1.0, 3.0]), 5, 0.1
+    )
+    hint = "c_i⁺ = c_i − c + (x − y_i) / (K η), option II of the paper."
+    expect_values(found, [0.5 + 1 / 0.5, -0.5 - 1 / 0.5], hint)
+    return "the average gradient of the client's own steps, without another pass over its data."
 
 
 @exercise("09.2", "where FedProx converges")
@@ -61,14 +65,10 @@ def prox_rest(answer: object) -> str:
     return f"{w:.3f}: nearer to the optimum than FedAvg, and not on it."
 
 
-@exercise("09.3", "SCAFFOLD's new control variate")
-def new_control(answer: object) -> str:
-    found = called(
-        answer, jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]), jnp.array([2.0, 2.0]), jnp.array([1.0, 3.0]), 5, 0.1
-    )
-    hint = "c_i⁺ = c_i − c + (x − y_i) / (K η), option II of the paper."
-    expect_values(found, [0.5 + 1 / 0.5, -0.5 - 1 / 0.5], hint)
-    return "the average gradient of the client's own steps, without another pass over its data."
+@exercise("09.3", "where FedAvg converges with one local step")
+def one_local_step(answer: object) -> str:
+    expect_number(answer, -11 / 14, "With one step the clients' weights are their curvatures.", rtol=0.01)
+    return "one step per round is gradient descent, and gradient descent does not drift."
 
 
 @exercise("10.1", "DiLoCo's outer step with Nesterov momentum")
