@@ -1,11 +1,12 @@
-"""Makes the pictures of the README: views of a real program, light and dark.
+"""Makes the pictures of the documentation: views of real programs and of a recorded profile, light and dark.
 
-Run `python benchmarks/screenshots.py` for those of the README, written to `docs/images`, or
+Run `python benchmarks/screenshots.py` for those of the pages, written to `docs/images`, or
 `python benchmarks/screenshots.py --all FOLDER` for every view. It needs Chromium or Chrome.
 """
 
 import argparse
 import contextlib
+import io
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,14 +20,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 import workbench_widgets
 from chromium import open_browser
+from PIL import Image
 from playwright.sync_api import Browser, Page
 
 import workbench as wb
 from workbench.federated import data
 from workbench.records import ProgramRecord
 
-WIDTH = 1240
-README = ("operations", "client")
+WIDTH, HEIGHT = 1000, 600  # wide enough for two panes, small enough to be read in a column of text
+WIDER = {"operations": 1240}
+PAGES = ("operations", "client", "collective", "memory", "sharding", "time-line")  # the pictures that pages show
+PROFILE = Path(__file__).parents[1] / "tests" / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
 
 
 def predict(params, x):
@@ -113,52 +117,97 @@ def inspect_transformer() -> ProgramRecord:
     return wb.inspect(train_step)(model, nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param), tokens)
 
 
+def inspect_layers() -> ProgramRecord:
+    """Two layers whose parameters are sharded over `model` and whose batch is sharded over `data`."""
+    mesh = wb.make_mesh(data=4, model=2)
+    specs = {"up": jax.P(None, "model"), "down": jax.P("model", None), "head": jax.P()}
+    shapes = {"up": (512, 2048), "down": (2048, 512), "head": (512, 128)}
+    params = {
+        name: jax.device_put(jnp.ones(shapes[name]), jax.NamedSharding(mesh, spec)) for name, spec in specs.items()
+    }
+    batch = jax.device_put(jnp.ones((256, 512)), jax.NamedSharding(mesh, jax.P("data", None)))
+
+    def two_layers(params, batch):
+        return jnp.tanh(batch @ params["up"]) @ params["down"] @ params["head"]
+
+    with jax.set_mesh(mesh):
+        return wb.inspect(two_layers)(params, batch)
+
+
 def choose_client(page: Page) -> None:
     page.locator('[data-client="17"]').first.click()
 
 
-def open_tab(name: str) -> Callable[[Page], None]:
+def open_tab(*names: str) -> Callable[[Page], None]:
+    """Opens a tab, and in it what further names name."""
+
     def act(page: Page) -> None:
-        page.get_by_role("tab", name=name).click()
+        page.get_by_role("tab", name=names[0]).click()
+        for name in names[1:]:
+            page.get_by_text(name, exact=True).first.click()
 
     return act
 
 
-def take(browser: Browser, page_file: Path, picture: Path, act: Callable[[Page], None], *, dark: bool) -> None:
+def choose_collective(page: Page) -> None:
+    open_tab("Source and HLO")(page)
+    page.locator("[data-collective]").first.click()
+
+
+def take(
+    browser: Browser, page_file: Path, picture: Path, act: Callable[[Page], None], width: int, *, dark: bool
+) -> None:
     page = browser.new_page(
-        viewport={"width": WIDTH, "height": 860}, device_scale_factor=1.5, color_scheme="dark" if dark else "light"
+        viewport={"width": width, "height": HEIGHT + 60},
+        device_scale_factor=1.5,
+        color_scheme="dark" if dark else "light",
     )
     page.goto(page_file.as_uri())
     page.wait_for_selector("section.wb")
     act(page)
     page.mouse.move(0, 0)
     page.wait_for_timeout(900)
-    page.locator("section.wb").screenshot(path=picture)
+    taken = Image.open(io.BytesIO(page.locator("section.wb").screenshot())).convert("RGB")
+    taken.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)  # flat areas: a third of the bytes
     page.close()
     print(picture)
 
 
 def main(folder: Path, *, everything: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    forward, transformer = inspect_program(), inspect_transformer()
+    wb.simulate_devices(8)
+    programs = {
+        "round": workbench_widgets.Explorer(inspect_program()),
+        "transformer": workbench_widgets.Explorer(inspect_transformer()),
+        "layers": workbench_widgets.Explorer(inspect_layers()),
+        "profile": workbench_widgets.ProfileView(wb.open_profile(PROFILE)),
+    }
+    tabs = ("Operations", "Source and HLO", "Sharding", "Memory", "Cost", "Mesh")
+    pictures = {name.lower().replace(" ", "-"): ("transformer", open_tab(name)) for name in tabs}
+    pictures |= {
+        "client": ("round", choose_client),
+        "clients": ("round", open_tab("Clients")),
+        "collective": ("round", choose_collective),
+        "sharding": ("layers", open_tab("Sharding", "up")),
+        "time-line": ("profile", open_tab("Time line")),
+    }
     with contextlib.ExitStack() as stack:
         browser = stack.enter_context(open_browser())
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        workbench_widgets.Explorer(forward).to_html(place / "round.html")
-        workbench_widgets.Explorer(transformer).to_html(place / "transformer.html")
-        tabs = ("Operations", "Source and HLO", "Sharding", "Memory", "Cost", "Mesh")
-        pictures = {name.lower().replace(" ", "-"): ("transformer.html", open_tab(name)) for name in tabs}
-        pictures |= {"client": ("round.html", choose_client), "clients": ("round.html", open_tab("Clients"))}
-        for name, (file, act) in pictures.items():
-            if name not in README and not everything:
+        for name, view in programs.items():
+            view.settings = {"height": HEIGHT}
+            view.to_html(place / f"{name}.html")
+        for name, (program, act) in pictures.items():
+            if name not in PAGES and not everything:
                 continue
             for dark in (False, True):
-                take(browser, place / file, folder / f"{name}-{'dark' if dark else 'light'}.png", act, dark=dark)
+                file = folder / f"{name}-{'dark' if dark else 'light'}.png"
+                take(browser, place / f"{program}.html", file, act, WIDER.get(name, WIDTH), dark=dark)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
-    parser.add_argument("--all", action="store_true", help="every view, not only those of the README")
+    parser.add_argument("--all", action="store_true", help="every view, not only those of the pages")
     arguments = parser.parse_args()
     main(arguments.folder, everything=arguments.all)

@@ -1,5 +1,10 @@
-"""Executes the Python code blocks of every page, in order, with a small program at hand that the pages speak of."""
+"""Executes the Python code blocks of every page, in order, with a small program at hand that the pages speak of.
 
+A block of text below `<!-- output -->` is compared with what the block above it printed; `…` stands for any lines.
+"""
+
+import contextlib
+import io
 from collections.abc import Iterator
 
 import jax
@@ -8,8 +13,9 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
-from sybil import Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil import Example, Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
 import workbench as wb
 
@@ -39,6 +45,23 @@ def setup(namespace: dict) -> None:
     namespace.update(fedavg=fedavg, fn=fedavg, compiled=wb.jit(fedavg), w=w, data=data, loss=loss)
 
 
+def run(example: Example) -> None:
+    """Executes a block and keeps what it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        PythonEvaluator()(example)
+    example.namespace["printed"] = printed.getvalue()
+
+
+def compare_output(example: Example) -> None:
+    """Compares a block of text with what was printed; other blocks of text are none of ours."""
+    if not example.document.text[: example.region.start].rstrip().endswith("<!-- output -->"):
+        return
+    rest = example.namespace["printed"]
+    for part in example.parsed.split("…\n"):
+        assert part in rest, f"The page says\n{part}\nand the code printed\n{rest}"
+        rest = rest[rest.index(part) + len(part) :]
+
+
 @pytest.fixture(scope="module")
 def page_mesh() -> Iterator[jax.sharding.Mesh]:
     """A mesh of four positions for clients and two for a model, set while the page runs."""
@@ -48,5 +71,8 @@ def page_mesh() -> Iterator[jax.sharding.Mesh]:
 
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["*.md"], setup=setup, fixtures=["page_mesh"]
+    parsers=[CodeBlockParser("python", run), CodeBlockParser("text", compare_output), SkipParser()],
+    patterns=["*.md"],
+    setup=setup,
+    fixtures=["page_mesh"],
 ).pytest()

@@ -197,7 +197,7 @@ def register_dce(primitive: Primitive, rule: Callable) -> None:
 
 
 def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
-    """Registers how an equation of `primitive` is bound without the Refs inside of it; its operands are no Refs."""
+    """Registers how an equation of `primitive` is bound without the Refs inside it; its operands are no Refs."""
     if jax.__version_info__ >= (0, 11):  # one context in the place of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
             lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))  # pyright: ignore
@@ -256,7 +256,7 @@ def retyped_literal(literal: _core.Literal, aval: Aval) -> _core.Literal:
 
 def context_under(context: _core.JaxprEqnContext, mesh: jax.sharding.AbstractMesh) -> _core.JaxprEqnContext:
     """The context of an equation as it would be under another mesh."""
-    none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside of a mesh
+    none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside a mesh
     with context.manager, jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
         return _core.JaxprEqnContext()
 

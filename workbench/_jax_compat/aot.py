@@ -33,7 +33,7 @@ def jaxlib_version() -> str:
 
 
 def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> list[Any]:
-    """The devices of a topology that is not here, in the compiler's order; for "cpu", as many as `arguments` says.
+    """The devices of a topology that is not attached, in the compiler's order; for "cpu", as many as `arguments` says.
 
     Raises:
         NoSuchTopologyError: if the compiler does not know it.

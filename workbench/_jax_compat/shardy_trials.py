@@ -245,7 +245,7 @@ class _Walk:
         return peak
 
     def _operation(self, op: _ir.Operation, times: float, loop: int, *, local: bool) -> float:
-        """Adds up one operation; returns the bytes alive inside of its regions."""
+        """Adds up one operation; returns the bytes alive inside its regions."""
         specs = self._result_specs(op)
         for value, spec in zip(op.results, specs, strict=True):
             self._of[value] = spec

@@ -186,7 +186,7 @@ def _converts_from_half(program: Compiled, name: str) -> bool:
 
 
 def _is_narrowed(program: Compiled, value: str) -> bool:
-    """Whether all that reads a value, inside of fusions too, converts it to 16 bits first."""
+    """Whether all that reads a value, inside fusions too, converts it to 16 bits first."""
     waiting, is_found = [value], False
     while waiting:
         name = waiting.pop()

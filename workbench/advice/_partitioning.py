@@ -99,7 +99,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     name = f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"
     yield FindingRecord(
         rule="mapped axis that is not named",
-        what=f"A `shard_map` inside of `jax.vmap` says nothing of {shown}: what enters it is gathered along {shown}.",
+        what=f"A `shard_map` inside `jax.vmap` says nothing of {shown}: what enters it is gathered along {shown}.",
         why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
         "values that are whole along it, on every device.",
         change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "

@@ -1,4 +1,4 @@
-"""Changes equations of a traced program, also inside of loops, branches and functions that it calls."""
+"""Changes equations of a traced program, also inside loops, branches and functions that it calls."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -53,7 +53,7 @@ class Rewriting:
         return _jax_compat.new_equation(equation, params={k: self._param(v) for k, v in equation.params.items()})
 
     def is_at_lines(self, equation: Any) -> bool:
-        """Whether one of the lines that are meant wrote an equation; those inside of JAX's own functions have none."""
+        """Whether one of the lines that are meant wrote an equation; those inside JAX's own functions have none."""
         frames = _jax_compat.user_frames(equation.source_info)
         return not self.lines or not frames or any((file, line) in self.lines for file, line, *_ in frames)
 
@@ -123,7 +123,7 @@ class _Mapped(Rewriting):
 def with_own_shards(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with batched transforms and factorisations inside of `jax.shard_map`: each device computes its own.
+    """The program with batched transforms and factorisations inside `jax.shard_map`: each device computes its own.
 
     Args:
         closed: The program.

@@ -83,13 +83,13 @@ def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompi
 
 
 def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The operation inside of `jax.shard_map`: put there in the traced program, which is compiled again."""
+    """The operation inside `jax.shard_map`: put there in the traced program, which is compiled again."""
     assert program.record.propagation is not None
     lines = _lines(finding)
     planned = [v for v in program.record.propagation.values if (_line_of(v.source)) in lines]
     specs = {v.shape: v.spec for v in planned if any(v.spec)}
     after = recompile(rewrite=lambda closed, mesh: with_own_shards(closed, lines, mesh, specs))
-    return _with_bytes_sent(finding, program, after, "compiled with the operation inside of `jax.shard_map`")
+    return _with_bytes_sent(finding, program, after, "compiled with the operation inside `jax.shard_map`")
 
 
 def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:

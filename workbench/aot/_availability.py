@@ -87,6 +87,6 @@ def require_compiler(target: TargetRecord) -> str:
         return compiler
     library = _DISTRIBUTIONS[target.platform][0]
     needed_for = (
-        f"Compiling for {target.name!r} ({target.devices} devices that are not here; {_TERMS[target.platform]})"
+        f"Compiling for {target.name!r} ({target.devices} devices that are not attached; {_TERMS[target.platform]})"
     )
     raise MissingDependencyError(library, extra=_EXTRAS[target.platform], needed_for=needed_for)

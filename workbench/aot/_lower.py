@@ -1,4 +1,4 @@
-"""Lowers a program for a machine that is not here: an abstract mesh, a platform, StableHLO text."""
+"""Lowers a program for a machine that is not attached: an abstract mesh, a platform, StableHLO text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ def target_mesh(
     *,
     axis_types: Sequence[AxisType] | None = None,
 ) -> TargetMesh:
-    """A mesh over the devices of a machine that is not here.
+    """A mesh over the devices of a machine that is not attached.
 
     Args:
         target: `"v5e:16x16"`, or a `TargetRecord`.
@@ -77,7 +77,7 @@ def lower_for_target(
     *,
     platform: Literal["tpu", "cuda"] | None = None,
 ) -> str:
-    """StableHLO of `fn(*args)` for a platform that is not here, with the user's source lines in it.
+    """StableHLO of `fn(*args)` for a platform that is not attached, with the user's source lines in it.
 
     Nothing runs and no device of the platform is needed. `fn` is traced with `mesh` as the current mesh.
 

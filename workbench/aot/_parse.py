@@ -1,4 +1,4 @@
-"""Names of machines that are not here: `v5e:16x16*4` to a `TargetRecord`."""
+"""Names of machines that are not attached: `v5e:16x16*4` to a `TargetRecord`."""
 
 import difflib
 import math
@@ -17,7 +17,7 @@ _GPUS_PER_HOST = 8
 
 
 def parse_target(target: str, *, force: bool = False) -> TargetRecord:
-    """Reads the name of a machine that is not here.
+    """Reads the name of a machine that is not attached.
 
     Args:
         target: `chip:topology`, with `*slices` for several slices over the data-centre network. The topology of a TPU

@@ -613,7 +613,7 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
     Raises:
         InspectionError: if `fn` is not a function.
         ProgramError: of the call, for arguments that cannot be traced: too few or too many, deleted arrays, containers
-            inside of themselves.
+            inside themselves.
 
     Example:
         >>> @program(clients=8)

@@ -300,7 +300,7 @@ def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
     }
     # A weight may have as many rows as there are clients: what the server sends to all is no data of clients.
     shared = {value.name for stage in plan.walk() if stage.kind == "broadcast" for value in stage.inputs}
-    kept = {value.name for value in plan.kept_local}  # clients inside of loops read these as well
+    kept = {value.name for value in plan.kept_local}  # clients inside loops read these as well
     for value in plan.inputs:
         if value.name in (read - shared) | kept:
             yield value.size_bytes / clients * law.before.per_device

@@ -33,7 +33,7 @@ def from_drjax(fn: Callable) -> Callable:
 
     Args:
         fn: A `drjax.program`, or any function that calls some, also a derivative of one. What `jax.jit` made of it is
-            traced without that `jit`; inside of `fn` no DrJAX program may be compiled on its own.
+            traced without that `jit`; inside `fn` no DrJAX program may be compiled on its own.
 
     Returns:
         A function with the same arguments and results. What it computes on placed values outside `map_fn` is done by

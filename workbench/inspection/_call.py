@@ -455,7 +455,7 @@ class _FoundError(BaseException):
 
 
 class _Recorder:
-    """Stands for the `jax.jit` inside of a wrapper while the wrapper prepares one call."""
+    """Stands for the `jax.jit` inside a wrapper while the wrapper prepares one call."""
 
     def __init__(self, jitted: Any, mesh: AnyMesh | None) -> None:
         self._jitted, self._mesh = jitted, mesh

@@ -270,7 +270,7 @@ class _Reader:
         alike = [o for o in sharded if o.spec == value.spec]
         if alike and len(alike) == len(sharded) and (value.rule or value.operation in _CONTAINERS):
             if value.operation not in _UNSPLIT:
-                place = "inside of it" if value.operation in _CONTAINERS else "and moved or merged it"
+                place = "inside it" if value.operation in _CONTAINERS else "and moved or merged it"
                 sentence = (
                     f"The exchange has the name of `{value.operation}`{_at(value)}, whose operands and result are "
                     f"sharded alike: the compiler put it there, {place}; no reason was found."
@@ -382,7 +382,7 @@ class _Reader:
         return tuple(found.values())
 
     def _local(self) -> set[str]:
-        """Values inside of a `shard_map`: each device has its own."""
+        """Values inside a `shard_map`: each device has its own."""
         found: set[str] = set()
         for value in self.propagation.values:
             inside = value.operation != "manual_computation" and any(name in found for name in value.operands)

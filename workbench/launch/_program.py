@@ -198,7 +198,7 @@ class Program:
             message = (
                 f"`Program.add_node` was given concurrency={concurrency} and hang_seconds={hang_seconds} for "
                 f"{label!r}. Both count something that happens: use concurrency of at least 1, and more than 0 "
-                "seconds, or None for a node that may be silent for ever."
+                "seconds, or None for a node that may be silent forever."
             )
             raise ProgramError(message)
         handles = list(handles_in((node.args, node.kwargs)))

@@ -55,7 +55,7 @@ class Replay:
             message = (
                 f"`Replay` was given max_size={max_size}, min_size={min_size}, sampling={sampling!r}, "
                 f"samples_per_insert={samples_per_insert}. A sampler that waits for more than the table holds, or may "
-                "sample nothing, waits for ever: choose 1 <= min_size <= max_size, samples_per_insert above 0 or "
+                "sample nothing, waits forever: choose 1 <= min_size <= max_size, samples_per_insert above 0 or "
                 "None, and 'uniform', 'fifo' or 'prioritized'."
             )
             raise ProgramError(message)

@@ -46,7 +46,7 @@ _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 class DeviceEvent(NamedTuple):
     """One execution of one HLO instruction on one device (on a GPU one of its kernels); seconds count from a start.
 
-    `self_seconds` leaves out the instructions that run inside of it (the body of a `while` on a TPU).
+    `self_seconds` leaves out the instructions that run inside it (the body of a `while` on a TPU).
     """
 
     device: int
@@ -69,7 +69,7 @@ class DeviceEvent(NamedTuple):
 
     @property
     def self_seconds(self) -> float:
-        """Seconds without the instructions inside of it."""
+        """Seconds without the instructions inside it."""
         return max(0.0, self.seconds - self.inner_seconds)
 
 
@@ -324,7 +324,7 @@ def _tpu_events(plane: PlaneLike, line: Any, device: int, runs: _RunTable) -> It
 
 
 def _nested(events: Iterable[tuple[int, int, DeviceEvent]]) -> Iterator[DeviceEvent]:
-    """Events in order of their start, each with the seconds of those that lie directly inside of it."""
+    """Events in order of their start, each with the seconds of those that lie directly inside it."""
     around: list[tuple[int, int, DeviceEvent, float]] = []  # start, end, event, seconds inside
     for start, end, event in events:
         while around and not (around[-1][0] <= start < around[-1][1] and end <= around[-1][1] + _TIDY_PS):

@@ -17,7 +17,7 @@ _LOOPS = ("step", "round")
 def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
     """Listens during the block; gives a function that adds what was heard to the metrics.
 
-    Arrays lead with their clients, then come rounds and steps inside of the call. Of what is emitted twice under one
+    Arrays lead with their clients, then come rounds and steps inside the call. Of what is emitted twice under one
     name in a round, the last is kept.
     """
     if not wanted:

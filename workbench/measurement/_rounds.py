@@ -212,7 +212,7 @@ class Run:
             raise MeasureError(msg)
         if _gone(self._last.state) and self._saved:
             self._take_up(resume=True)
-        _ = self.state  # a donated state would end the process inside of JAX: refused here
+        _ = self.state  # a donated state would end the process inside JAX: refused here
         try:
             if self._checkpoints is not None:
                 self._lock_folder(self._checkpoints)

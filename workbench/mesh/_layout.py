@@ -135,7 +135,7 @@ def planned() -> Iterator[None]:
 def reveal(x: object, layout: Layout | None) -> Any:
     """Shows `jax.jit` a mesh that is not that of `jax.set_mesh`: it chooses devices by the shardings that it sees.
 
-    It sees none inside of a primitive; without this, a program with `mesh=` would run on one device.
+    It sees none inside a primitive; without this, a program with `mesh=` would run on one device.
     """
     if layout is None or layout.explicit or not jax.sharding.get_abstract_mesh().empty:
         return x

@@ -147,7 +147,7 @@ class Place:
         return self._container(value)
 
     def _container(self, value: Any) -> Any:
-        """Jaxprs and types inside of tuples, named tuples, dicts and JAX's own dataclasses (`pallas`)."""
+        """Jaxprs and types inside tuples, named tuples, dicts and JAX's own dataclasses (`pallas`)."""
         if type(value) in (tuple, list):
             return type(value)(self.param(item) for item in value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):  # the jaxprs of `custom_linear_solve`
@@ -165,7 +165,7 @@ class Place:
         return NamedSharding(mesh, P(*(_without(entry, self.hidden) for entry in sharding.spec)))
 
     def changed(self, mesh: AbstractMesh) -> AbstractMesh:
-        """The mesh of the place; inside of an inner `shard_map` its own axes are Manual as well."""
+        """The mesh of the place; inside an inner `shard_map` its own axes are Manual as well."""
         if mesh.empty or self.mesh.empty:
             return self.mesh
         inner = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual}

@@ -22,7 +22,7 @@ def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mappin
         kwargs: Its arguments by name.
 
     Raises:
-        ProgramError: for the wrong number or names of arguments, containers inside of themselves or nested more than
+        ProgramError: for the wrong number or names of arguments, containers inside themselves or nested more than
             500 deep, deleted arrays, and dimensions that are no numbers.
     """
     name = getattr(fn, "__name__", type(fn).__name__)

@@ -41,7 +41,7 @@ def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
 
 
 def _inputs_of_clients(plan: Plan) -> dict[int, int]:
-    """The inputs that clients read, also inside of loops, each with its axis of clients."""
+    """The inputs that clients read, also inside loops, each with its axis of clients."""
     axes: dict[Any, int] = {}
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
@@ -108,7 +108,7 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
 
 
 def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
-    """The operands of a loop that the server reads, inside of it or, by these results, after it."""
+    """The operands of a loop that the server reads, inside it or, by these results, after it."""
     flow = control_flow(step.equation)
     assert flow is not None
     bodies = [plan_jaxpr(closed, plan.name) for closed in flow.bodies]

@@ -135,7 +135,7 @@ class _Collector(Interpreter[Any]):
 def _below_loop(axes: tuple[str, ...]) -> tuple[str, ...]:
     """The axes of a value below one more loop; loops are numbered from the outermost, so that each has one name.
 
-    A loop around clients counts rounds, a loop inside of one counts its steps.
+    A loop around clients counts rounds, a loop inside one counts its steps.
     """
     base = "step" if all(axis.startswith("step") for axis in axes) else "round"
     deeper = (f"{base} {int(axis[len(base) :] or 1) + 1}" if axis.startswith(base) else axis for axis in axes)

@@ -1,4 +1,4 @@
-"""Lays a program's nested calls flat, as far as primitives are inside of them, so that stages stand in one list."""
+"""Lays a program's nested calls flat, as far as primitives are inside them, so that stages stand in one list."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -274,7 +274,7 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
 
 
 def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
-    """The calls that lead to an equation, outermost first, without those inside of JAX, Python and this package."""
+    """The calls that lead to an equation, outermost first, without those inside JAX, Python and this package."""
     return tuple(
         SourceLine(file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function)
         for file, line, column, end_line, end_column, function in reversed(

@@ -50,7 +50,7 @@ def single_client(plan: Plan, step: Step) -> str:
     """Whose value alone a reduction holds: "client 3", "one client" where it depends on an input, or "" for all.
 
     Found are masks that are written as comparisons of the clients' numbers, or as constants, and that multiply a value
-    or select it: before `reduce_sum` and `reduce_mean`, outside of client functions and inside of them.
+    or select it: before `reduce_sum` and `reduce_mean`, outside of client functions and inside them.
     """
     if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
         return ""

@@ -488,7 +488,7 @@ def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], An
 _jax_compat.register_dce(map_p, _prune)
 
 
-# Refs that live inside of a client become values when the program is lowered.
+# Refs that live inside a client become values when the program is lowered.
 def _without_refs(*operands: Any, jaxpr: ClosedJaxpr, **params: Any) -> list[Any]:
     return map_p.bind(*operands, jaxpr=_jax_compat.without_refs(jaxpr), **params)
 

@@ -26,7 +26,7 @@ class ProfiledOperationRecord(Record):
     program: str  # "jit_step(17)"
     category: str  # as XProf names it: "loop fusion", "convolution", "copy-done"
     executions: float
-    seconds: float  # its own, without the instructions that run inside of it
+    seconds: float  # its own, without the instructions that run inside it
     seconds_by_device: dict[str, float]  # "tpu:0", or "host/tpu:0" where there are several hosts
     kind: Literal["compute", "collective", "copy"] = "compute"
     opcode: str = ""

@@ -36,7 +36,7 @@ GLOSSARY = {
     "lockstep": "Clients on one device run together, so all of them take as long as the longest.",
     "straggler": "The client or device that all others wait for.",
     "bound": "What limits a stage: computing, memory traffic, or communication between devices.",
-    "peak memory": "The most bytes that live at once in one device.",
+    "peak memory": "The most bytes that one device stores at the same time.",
     "source": "The line of your own code that this came from.",
     "host": "One computer with some of the devices; all that it holds reach it over its own wires.",
     "torus coordinates": "Where a TPU chip sits in its torus, the grid whose opposite edges are wired together.",

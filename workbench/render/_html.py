@@ -36,6 +36,6 @@ def page(title: str, *content: object, head: object = None) -> Markup:
     sheet = element("style", Markup(css_variables() + _PAGE))
     meta = (element("meta", charset="utf-8"), element("meta", name="viewport", content="width=device-width"))
     top = element("head", *meta, element("title", title), sheet, head)
-    # A `div`, because the theme is chosen by what the body says and holds for what is inside of it.
+    # A `div`, because the theme is chosen by what the body says and holds for what is inside it.
     body = element("body", element("div", element("main", element("h1", title), *content), class_="wb wb-page"))
     return Markup("<!doctype html>\n" + join([element("html", top, body, lang="en")]))

@@ -93,7 +93,7 @@ def is_ordinary(record: ProgramRecord) -> bool:
 
 
 def _client_counts(record: ProgramRecord) -> str:
-    """`64 clients`; for placements inside of each other `8 pods × 32 clients`."""
+    """`64 clients`; for placements inside each other `8 pods × 32 clients`."""
 
     def nested(stages: Sequence[StageRecord]) -> dict[str, int]:
         chains = [

@@ -188,7 +188,7 @@ class ReplicaContext:
             message = (
                 f"`{operation}` of a replica context was used where no replica runs: the axis {self.axis!r} of its "
                 f"{self.num_replicas} replicas is not open here. A context is good only while `step_fn` is called with "
-                "it: use it inside of `step_fn`, and run that with `Replicator.run` or `Replicator.step`."
+                "it: use it inside `step_fn`, and run that with `Replicator.run` or `Replicator.step`."
             )
             raise PlacementError(message) from None
 

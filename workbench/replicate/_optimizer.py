@@ -25,7 +25,7 @@ def wrap_optimizer(
         accumulate: Number of calls whose gradients make one update; the updates between are zero.
 
     Returns:
-        An optax optimizer; its `init` works anywhere, its `update` inside of `step_fn`.
+        An optax optimizer; its `init` works anywhere, its `update` inside `step_fn`.
 
     Raises:
         ProgramError: if `accumulate` is not a positive int.

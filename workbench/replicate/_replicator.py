@@ -26,7 +26,7 @@ class Replicator:
     """Runs code written for one replica on all of them.
 
     A replica is a client of the placement `axis`. On a mesh each replica has one position of that axis, and the other
-    axes are its own devices: shard the model over them inside of `step_fn` as without replicas. Without a mesh, all are
+    axes are its own devices: shard the model over them inside `step_fn` as without replicas. Without a mesh, all are
     computed together on one device, with equal results.
 
     Args:

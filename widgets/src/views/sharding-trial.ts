@@ -310,7 +310,7 @@ export class Trial {
     if (!state.status) return null;
     const how =
       state.how === "compiled"
-        ? "what the compiler made of it"
+        ? "in the compiled program"
         : "as Shardy plans it: sites in the program, a loop's counted once";
     const pairs = state.amounts?.map(([name, before, after]) => [
       h("dt", {}, name),

@@ -37,7 +37,7 @@ def apfl(
     adaptive: bool = False,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Adaptive personalised federated learning: a client uses α times its own parameters and 1 − α times everybody's.
+    """Adaptive personalised federated learning: a client mixes α of its own parameters with 1 − α of the shared ones.
 
     Moves the same bytes as `fedavg`; a client's own parameters stay where they are.
 

@@ -140,7 +140,7 @@ def fedlin(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Local steps that subtract the client's gradient at the server's parameters and add everybody's: exact.
+    """Local steps that subtract the client's gradient at the server's parameters and add the mean of all: exact.
 
     The only point at which nothing moves is that where the mean gradient is 0, however many local steps are taken and
     however different the clients are; strongly convex losses are minimised linearly with a constant learning rate.

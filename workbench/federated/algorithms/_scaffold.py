@@ -23,7 +23,7 @@ class ScaffoldState(NamedTuple):
 
 
 def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_rate: float = 1.0) -> Algorithm:
-    """Local SGD in which every client subtracts its own mean gradient and adds everybody's.
+    """Local SGD in which every client subtracts its own mean gradient and adds the mean of all.
 
     Moves twice the bytes of `fedavg` each way: parameters and a control variate. The clients' own controls stay where
     they are.

@@ -48,7 +48,7 @@ class _Joiner:
 
     @property
     def is_within_text(self) -> bool:
-        """Whether the next line begins inside of a quotation or comment."""
+        """Whether the next line begins inside a quotation or comment."""
         return self._quoted or self._comment
 
     def add(self, number: int, line: str) -> None:
