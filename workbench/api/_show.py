@@ -145,7 +145,7 @@ def explorer_of_record(x: Any, **views: Any) -> Any:
 
 
 def playground(**settings: Any) -> Any:
-    """An experiment in federated learning without writing code: choose, run, compare, and take the code along.
+    """An experiment in federated learning without writing code: choose, run, compare, and copy the code.
 
     Args:
         **settings: What to start with, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
@@ -155,6 +155,10 @@ def playground(**settings: Any) -> Any:
 
     Raises:
         ProgramError: for settings that no experiment can be made of.
+
+    Example:
+        >>> type(playground(algorithm="FedAvg", clients=4, rounds=2)).__name__
+        'Playground'
     """
     import workbench_widgets
 

@@ -130,6 +130,13 @@ def simulate_rounds(
     Raises:
         MeasureError: as for `simulate_round`, or fewer clients than wanted.
 
+    Example:
+        >>> from workbench.measurement import ClientProfiles
+        >>> speeds = ClientProfiles([1e9, 5e8, 2e9], down_bytes_per_second=1e6, up_bytes_per_second=1e6)
+        >>> lines = simulate_rounds(speeds, 1e9, 0.0, 0.0, rounds=2, wanted=2, over_selection=1.5)
+        >>> [line.start_seconds for line in lines]  # the second client of three finishes after a second
+        [0.0, 1.0]
+
     References:
         Bonawitz et al., MLSys 2019, section 9: 130 % of the clients that are needed are selected.
     """

@@ -1,4 +1,4 @@
-"""DiLoCo: many AdamW steps in every data centre, then one Nesterov step on what they have in common."""
+"""DiLoCo: many AdamW steps in every data centre, then one Nesterov step along the mean of their updates."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,17 @@ class DilocoState(NamedTuple):
 
 
 def outer_nesterov() -> optax.GradientTransformation:
-    """The outer optimiser of the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7."""
+    """The outer optimiser of the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7.
+
+    Returns:
+        The optimiser; its first update is -0.7 * (1 + 0.9) times the gradient.
+
+    Example:
+        >>> optimizer = outer_nesterov()
+        >>> update, _ = optimizer.update(jnp.float32(1), optimizer.init(jnp.float32(0)))
+        >>> round(float(update), 2)
+        -1.33
+    """
     return optax.sgd(0.7, momentum=0.9, nesterov=True)
 
 

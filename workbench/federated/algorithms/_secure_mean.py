@@ -192,6 +192,10 @@ def skellam_epsilon(
         ProgramError: if a number is out of its range.
         MissingDependencyError: if `dp-accounting` is not installed.
 
+    Example:
+        >>> skellam_epsilon(0.0, clip=1.0, bits=16, values=10, rounds=5, delta=1e-5)  # without noise
+        inf
+
     References:
         Agarwal, Kairouz and Liu, NeurIPS 2021 (arXiv 2110.04995), Theorem 3.5; Mironov, "Rényi Differential Privacy",
         CSF 2017.
