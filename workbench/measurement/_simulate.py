@@ -132,7 +132,8 @@ def simulate_rounds(
 
     Example:
         >>> from workbench.measurement import ClientProfiles
-        >>> speeds = ClientProfiles([1e9, 5e8, 2e9], down_bytes_per_second=1e6, up_bytes_per_second=1e6)
+        >>> flops, bytes = [1e9, 5e8, 2e9], 1e6
+        >>> speeds = ClientProfiles(flops_per_second=flops, down_bytes_per_second=bytes, up_bytes_per_second=bytes)
         >>> lines = simulate_rounds(speeds, 1e9, 0.0, 0.0, rounds=2, wanted=2, over_selection=1.5)
         >>> [line.start_seconds for line in lines]  # the second client of three finishes after a second
         [0.0, 1.0]
