@@ -17,10 +17,14 @@ from workbench.course._grading import (
 )
 
 
-@exercise("12.1", "the Byzantine clients that a median of 32 tolerates")
-def tolerated(answer: object) -> str:
-    expect_number(answer, 15, "The median belongs to the honest while they are more than half.")
-    return "fewer than half; heterogeneity lowers it in practice."
+@exercise("12.1", "clip an update to a norm")
+def clip_update(answer: object) -> str:
+    long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
+    found = called(answer, long, 1.0)
+    expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
+    found = called(answer, short, 1.0)
+    expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update that is shorter than C stays as it is.")
+    return "long updates are scaled down, short ones stay."
 
 
 @exercise("12.2", "why noise around a compressor with memory is refused")
@@ -40,14 +44,10 @@ def packed_bits(answer: object) -> str:
     return "13 bits for a sum over 32 clients, two numbers in a word of 32 bits."
 
 
-@exercise("12.4", "clip an update to a norm")
-def clip_update(answer: object) -> str:
-    long, short = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}, {"a": jnp.array([0.3]), "b": jnp.array([0.4])}
-    found = called(answer, long, 1.0)
-    expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
-    found = called(answer, short, 1.0)
-    expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update that is shorter than C stays as it is.")
-    return "long updates are scaled down, short ones stay."
+@exercise("12.4", "the Byzantine clients that a median of 32 tolerates")
+def tolerated(answer: object) -> str:
+    expect_number(answer, 15, "The median belongs to the honest while they are more than half.")
+    return "fewer than half; heterogeneity lowers it in practice."
 
 
 @exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
