@@ -236,13 +236,7 @@ def one_all_reduce(answer: object) -> str:
     return "both sums travel in one message of eight bytes."
 
 
-@exercise("20.1", "bytes that over-selection moves for nothing in a round")
-def wasted_bytes(answer: object) -> str:
-    expect_number(answer, 300 * 40e6, "Who is stopped has received the model, and sends nothing.")
-    return "300 phones received 40 MB each; that is the price of not waiting for them."
-
-
-@exercise("20.2", "the server's step from a buffer of stale updates")
+@exercise("20.1", "the server's step from a buffer of stale updates")
 def stale_mean(answer: object) -> str:
     random = np.random.default_rng(0)
     updates, staleness = random.normal(size=(12, 5)).astype("float32"), random.integers(0, 6, size=12).astype("float32")
@@ -250,6 +244,12 @@ def stale_mean(answer: object) -> str:
     found = called(answer, jnp.asarray(updates), jnp.asarray(staleness))
     expect_values(found, expected, "Scale each update by its own factor, then divide by the number of updates.")
     return "an update that started five steps ago counts 0.41 times; the sum is divided by the buffer's size."
+
+
+@exercise("20.2", "bytes that over-selection moves for nothing in a round")
+def wasted_bytes(answer: object) -> str:
+    expect_number(answer, 300 * 40e6, "Who is stopped has received the model, and sends nothing.")
+    return "300 phones received 40 MB each; that is the price of not waiting for them."
 
 
 @exercise("20.3", "masks that the server expands after dropouts")
