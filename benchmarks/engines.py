@@ -2,8 +2,8 @@
 
 The same client function (a few steps of a small network), the same batches, interleaved in one run: milliseconds per
 client and round, medians over repetitions, and the median of the ratios. `--dask` adds a local Dask cluster, `--beam`
-the in-process Beam runner, each beside the same by hand, `--spark` compares with a Spark job written by hand and
-nothing else, and `--flower` measures Flower alone. `--reader --clients 1000
+the in-process Beam runner, each beside the same by hand, `--spark` compares with two Spark jobs written by hand
+and nothing else, and `--flower` measures Flower alone. `--reader --clients 1000
 10000` reads clients one by one, each number of them in a process of its own, and tells the peaks of its memory.
 """
 
@@ -137,6 +137,28 @@ def spark_by_hand(session: Any, size: int) -> Callable:
     return run
 
 
+def spark_rdd_by_hand(session: Any, size: int) -> Callable:
+    """The same on the older interface: pickled arrays in an RDD, which Spark plans faster than a DataFrame."""
+    context = session.sparkContext
+
+    def run(w: Any, data: Any) -> Any:
+        x, y = data
+
+        def compute(batches: Iterator[Any]) -> Iterator[Any]:
+            call = importlib.import_module("benchmarks.engines").task
+            total = None
+            for batch in batches:
+                sums = call(w, *batch)
+                total = sums if total is None else jax.tree.map(np.add, total, sums)
+            return iter([] if total is None else [total])
+
+        batches = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+        sums = context.parallelize(batches, context.defaultParallelism).mapPartitions(compute).collect()
+        return jax.tree.map(lambda v, *parts: v + sum(parts) / len(x), w, *sums)
+
+    return run
+
+
 def compare_spark(clients: int, repetitions: int, master: str) -> None:
     """Both on one session, with the same Python workers."""
     import warnings
@@ -148,8 +170,9 @@ def compare_spark(clients: int, repetitions: int, master: str) -> None:
         engine.run(
             make_round(clients), start(), tuple(np.stack(x) for x in zip(*map(client, range(clients)), strict=True))
         )
-        theirs = spark_by_hand(engine._opened(), 32)
-        compare(f"Spark {master}, 32 a batch", engine.run, theirs, clients, repetitions)
+        for name, theirs in (("mapInArrow", spark_by_hand), ("RDD", spark_rdd_by_hand)):
+            by_hand = theirs(engine._opened(), 32)
+            compare(f"Spark {master}, {name}", engine.run, by_hand, clients, repetitions)
 
 
 def compare(name: str, ours: Callable, theirs: Callable, clients: int, repetitions: int) -> None:

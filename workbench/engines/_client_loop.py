@@ -14,7 +14,7 @@ from workbench.engines._clients import Batch, batches
 from workbench.engines._run_recorder import RunRecorder, brief, find_nan
 from workbench.engines._stage import BatchFunction, Totals, to_host
 from workbench.errors import EngineError
-from workbench.plan import REDUCTION_OF, Phase
+from workbench.plan import Phase
 
 
 class Pass:
@@ -44,6 +44,11 @@ class Pass:
     def function(self, size: int) -> BatchFunction:
         """The function of a batch of `size` clients."""
         return self._functions(size)
+
+    @property
+    def partial_avals(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the partial results of a batch."""
+        return self._reduction.partial_avals
 
     def compiled(self, size: int) -> jax.stages.Compiled:
         """That function compiled here; the time counts as warm-up."""
@@ -100,7 +105,7 @@ class Pass:
             self.recorder.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
         if sent is not None:  # of each batch a partial result left as well, and was merged elsewhere
             partial = self._names[len(self.phase.kept) :]
-            for i, (name, aval) in enumerate(zip(partial, partial_avals(self.phase), strict=True), count):
+            for i, (name, aval) in enumerate(zip(partial, self.partial_avals, strict=True), count):
                 self.recorder.left(self.stage, name, aval, row=False, clients=clients, index=i)
         sent = sum(x.nbytes for x in outputs) if sent is None else sent
         self.recorder.clients(self.stage, batch.clients, where, seconds, (self.shared_bytes, sent))
@@ -189,13 +194,6 @@ def _what_to_do(error: BaseException) -> str:
         "Correct that client's data or the function (`workbench.engines.Sequential(debug=True)` shows the line and the "
         "values), or leave the client out by `where=`."
     )
-
-
-def partial_avals(phase: Phase) -> list[jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of the partial results of a batch."""
-    equations = [step.equation for step in phase.reductions]
-    starts = [functools.partial(REDUCTION_OF[equation.primitive].start, equation) for equation in equations]
-    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in map(jax.eval_shape, starts)]
 
 
 def list_clients(clients: Sequence[Any]) -> str:

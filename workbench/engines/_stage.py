@@ -124,10 +124,16 @@ class Totals:
     def __init__(self, phase: Phase) -> None:
         equations = [step.equation for step in phase.reductions]
         reductions = [REDUCTION_OF[equation.primitive] for equation in equations]
+        self._starts = [functools.partial(r.start, e) for r, e in zip(reductions, equations, strict=True)]
         self.merge = jax.jit(lambda a, b: [r.merge(x, y) for r, x, y in zip(reductions, a, b, strict=True)])
         self.finish = jax.jit(
             lambda totals: [r.finish(e, total) for r, e, total in zip(reductions, equations, totals, strict=True)]
         )
+
+    @functools.cached_property
+    def partial_avals(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the partial results of a batch."""
+        return [_plain(aval) for aval in map(jax.eval_shape, self._starts)]
 
 
 def _plain(aval: Any) -> jax.ShapeDtypeStruct:

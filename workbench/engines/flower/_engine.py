@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jax.extend.core import Var
 
-from workbench.engines._client_loop import Pass, list_clients, partial_avals
+from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch, ReadRows, batches
 from workbench.engines._engine import Engine
 from workbench.engines._remote_rows import RemoteRows, materialize
@@ -172,7 +172,7 @@ class Flower(Engine):
             raise work.failed(asked[error.seat][1], error, self._place(error.seat)) from error
         work.recorder.stage(work.stage, "messages", time.perf_counter() - started)
         self._note_sent(work)
-        expected = partial_avals(work.phase)
+        expected = work.partial_avals
         for seat, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
             self._add(work, batch, reply, seat, expected)
         labels = zip(kept, work.phase.kept, work.function(1).out_names, strict=False)

@@ -11,7 +11,6 @@ from jax.extend.core import ClosedJaxpr, Literal, Var
 from workbench._jax_compat.exported import without_folders
 from workbench._types import AnyArray, Atom
 from workbench.engines._artifact import pack
-from workbench.engines._client_loop import partial_avals
 from workbench.engines._interpreter import PlanInterpreter, Server
 from workbench.engines._stage import BatchFunction, Totals, dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import ProgramError
@@ -145,8 +144,8 @@ class Block:
             raise ProgramError(message)
         shared = list(phase.shared.values())
         numbers = [*(self._read(v, "clients") for v in phase.rows), *(self._read(atom, "server") for atom in shared)]
-        partial = partial_avals(phase)
         totals = Totals(phase)
+        partial = totals.partial_avals
         count = len(partial)
 
         def merge(*both: object) -> Any:

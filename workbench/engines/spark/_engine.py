@@ -24,7 +24,7 @@ from jax import Array
 from workbench._processes import temporary_folder
 from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch
-from workbench.engines._client_loop import Pass, partial_avals
+from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
 from workbench.engines._engine import Engine
 from workbench.engines._remote_rows import RemoteRows, materialize
@@ -38,6 +38,7 @@ from workbench.records import RunRecord
 
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 _MOST_MADE_BYTES = 8 * 2**20  # rows that the server made travel with its values up to here
+_MOST_INLINE_BYTES = 2**20  # travel in the function of a job, which Spark sends to an executor once; above: a broadcast
 _MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows: an array of the JVM
 
 
@@ -45,13 +46,13 @@ class Spark(Engine):
     """Computes each pass over the clients as coarse-grained Apache Spark jobs (extra `spark`, and Java 17 or later).
 
     Clients are the rows of a DataFrame, a batch of them in each, computed by `mapInArrow`; the server's values and the
-    stage, as StableHLO, are broadcast variables; partial results are merged within each partition, then in about the
-    square root of their number of groups, then here; `reduce_by_key` shuffles by key. Rows that a pass leaves with the
-    clients, such as the state of stateful clients, are checkpointed to Parquet in `folder` and read by the next pass:
-    they reach this process only when the server or the caller reads them. Arguments are cached by the executors
-    from the second pass over them on. Executors compile a stage once per Python process. A task that is computed again,
-    because its executor was lost or because it was slow, gives the same bytes. Workers must be able to import
-    `workbench`.
+    stage, as StableHLO, are broadcast variables, up to 1 MiB a part of the job; partial results are merged within each
+    partition, then in about the square root of their number of groups, then here; `reduce_by_key` shuffles by key. Rows
+    that a pass leaves with the clients, such as the state of stateful clients, are checkpointed to Parquet in `folder`
+    and read by the next pass: they reach this process only when the server or the caller reads them. Arguments are
+    cached by the executors from the second pass over them on. Executors compile a stage once per Python process. A task
+    that is computed again, because its executor was lost or because it was slow, gives the same bytes. Workers must be
+    able to import `workbench`.
 
     A session that is started here listens on the loopback interface only, and ends with `close()`, with the `with`
     block or with this process, however that ends.
@@ -107,6 +108,7 @@ class Spark(Engine):
         self.timeout_seconds: float | None = timeout_seconds
         self.name: str = f"spark ({session if isinstance(session, str) else session.sparkContext.master})"
         self._started: _session.Started | None = None
+        self._own: tuple[Any, Any] | None = None  # the session, and the one beside it
         self._jobs: _Jobs | None = None
         self._lock = threading.Lock()  # a run has the folder and the frames for itself
 
@@ -146,6 +148,8 @@ class Spark(Engine):
             session = self._started.session
         else:
             session = self.session
+        if self._own is not None and self._own[0] is session:
+            return self._own[1]
         own = session.newSession()
         tasks = max(2, session.sparkContext.defaultParallelism)
         for name, value in {
@@ -158,6 +162,7 @@ class Spark(Engine):
             "spark.sql.shuffle.partitions": str(tasks),
         }.items():
             own.conf.set(name, value)
+        self._own = session, own
         return own
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:
@@ -232,9 +237,10 @@ class _Jobs:
         """Takes everything of this run out of Spark."""
         with contextlib.suppress(Exception):  # a JVM that is gone has forgotten
             for frame, _ in self._frames.values():
-                frame.unpersist()
+                if frame.is_cached:
+                    frame.unpersist()
             for stage in self._stages.values():
-                stage.destroy()
+                _forget(stage)
 
     def compute(self, work: Pass) -> None:
         """One pass: its table, its jobs, and what they gave."""
@@ -247,8 +253,8 @@ class _Jobs:
             frame, named, sources, made = self._source(work, size)
             spec = self._spec(work, size, digest, sources, made)
             if digest not in self._stages:
-                self._stages[digest] = self.context.broadcast(stage)
-            server = self.context.broadcast(_encoded([*work.shared, *made]))
+                self._stages[digest] = self._sent_once(stage)
+            server = self._sent_once(_encoded([*work.shared, *made]))
         work.recorder.stage(work.stage, "sending rows", time.perf_counter() - started)
         started = time.perf_counter()
         path = self.folder / f"rows-{next(self._numbers)}" if spec.kept else None
@@ -262,7 +268,7 @@ class _Jobs:
                     if path is not None:
                         rows.write.parquet(str(path))
                         rows = self.session.read.parquet(str(path))
-                    rows = rows.select("kind", "number", "key", "part", "grp", "told", "payload")
+                        rows = rows.select("kind", "number", "key", "part", "grp", "told", "payload")
                     if spec.groups:
                         level = rows.repartition(spec.groups, "grp").sortWithinPartitions(
                             "kind", "number", "key", "part"
@@ -273,11 +279,17 @@ class _Jobs:
                 table = self._guarded(work, named, job)
         finally:
             with contextlib.suppress(Exception):
-                server.destroy()
+                _forget(server)
         work.recorder.stage(work.stage, "jobs", time.perf_counter() - started)
         self._take(work, named, spec, table)
         if path is not None:
             self._hold(work, path, size)
+
+    def _sent_once(self, data: bytes) -> Any:
+        """Bytes that every executor needs once: small ones cost a broadcast variable more than they weigh."""
+        from workbench.engines.spark._worker import Inline
+
+        return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
 
     def _spec(self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any]) -> Any:
         from workbench.engines.spark._worker import Spec, shapes_of
@@ -294,7 +306,7 @@ class _Jobs:
             rows=shapes_of(function.in_avals[1 : 1 + count]),
             made=shapes_of(made),
             shared=shapes_of(function.in_avals[1 + count :]),
-            partial=shapes_of(partial_avals(work.phase)),
+            partial=shapes_of(work.partial_avals),
             kept=len(work.phase.kept),
             merges=tuple(_MERGE_NAMES[REDUCTION_OF[e.primitive].merge] for e in equations),
             keyed=keyed,
@@ -658,6 +670,11 @@ def _in_group(context: Any, what: str, job: Callable[[], Any], check: Callable[[
     if failures:
         raise failures[0]
     return results[0]
+
+
+def _forget(sent: Any) -> None:
+    if hasattr(sent, "destroy"):
+        sent.destroy()
 
 
 def _cancel(context: Any, group: str) -> None:

@@ -20,6 +20,11 @@ from workbench.engines._run_recorder import find_nan
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
 
+_COLUMNS = {
+    **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()), "told": pa.string(), "payload": pa.binary()
+}  # fmt: skip
+_SQL_TYPES = {pa.int32(): "int", pa.string(): "string", pa.binary(): "binary"}
+
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each array
 
 
@@ -39,6 +44,13 @@ class Spec:
     keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
     groups: int  # partitions of the second level, 0 for none
     check_nan: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Inline:
+    """Bytes that travel with the function, read as a broadcast variable is."""
+
+    value: bytes
 
 
 def shapes_of(avals: Sequence[Any]) -> Shapes:
@@ -64,8 +76,9 @@ def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
 
 def schema_of(kept: int) -> str:
     """The columns of what a pass computes, as Spark reads them."""
-    columns = ["kind int", "number int", "key int", "part int", "grp int", "told string", "payload binary"]
-    return ", ".join([*columns, *(f"k{i} binary" for i in range(kept))])
+    return ", ".join(
+        [*(f"{name} {_SQL_TYPES[kind]}" for name, kind in _COLUMNS.items()), *(f"k{i} binary" for i in range(kept))]
+    )
 
 
 class Compute:
@@ -85,23 +98,32 @@ class Compute:
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
         spec, merged = self.spec, None
+        rows: list[list[Any]] = []
         values = decode(self.server.value, (*spec.shared, *spec.made))
         shared, made = values[: len(spec.shared)], values[len(spec.shared) :]
         for record in batches:
             for seat, number in enumerate(record.column("batch").to_pylist()):
                 try:
-                    rows = self._rows(record, seat, number, made)
-                    reply = run_task(Task(spec.digest, self.stage.value, [np.int32(number), *rows, *shared]))
+                    operands = [np.int32(number), *self._rows(record, seat, number, made), *shared]
+                    reply = run_task(Task(spec.digest, self.stage.value, operands))
                 except Exception as error:
                     message = f"[batch {number}] {type(error).__name__}: {' '.join(str(error).split())}"
                     raise RuntimeError(message) from error
                 kept, partial = reply.outputs[: spec.kept], reply.outputs[spec.kept :]
                 nan = find_nan(reply.outputs, [str(i) for i in range(len(reply.outputs))]) if spec.check_nan else None
                 told = [reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs), nan]
-                yield self._row(REPLY, number, part, told=json.dumps(told), kept=[encode([x]) for x in kept])
+                rows.append(self._row(REPLY, number, part, told=json.dumps(told), kept=[encode([x]) for x in kept]))
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
+                if kept:  # may be large; without it the replies of a partition are one Arrow batch
+                    yield _as_batch(rows, spec)
+                    rows = []
+        whole = [x for x, axis in zip(merged or (), spec.keyed, strict=False) if axis < 0]
+        if whole:
+            rows.append(self._row(PARTIAL, 0, part, payload=encode(whole)))
+        if rows:
+            yield _as_batch(rows, spec)
         if merged:
-            yield from self._merged(part, merged)
+            yield from self._keyed(part, merged)
 
     def _rows(self, record: pa.RecordBatch, seat: int, number: int, made: list[np.ndarray]) -> list[np.ndarray]:
         rows, waiting = [], iter(made)
@@ -114,16 +136,14 @@ class Compute:
             rows.append(np.concatenate([some, fill]) if len(fill) else some)
         return rows
 
-    def _merged(self, part: int, merged: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        whole = [x for x, axis in zip(merged, self.spec.keyed, strict=True) if axis < 0]
-        if whole:
-            yield self._row(PARTIAL, 0, part, payload=encode(whole))
+    def _keyed(self, part: int, merged: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         for number, (table, axis) in enumerate(zip(merged, self.spec.keyed, strict=True)):
             if axis < 0:
                 continue
             groups = np.moveaxis(table, axis, 0)
             for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
-                yield self._row(KEYED, number, part, key=int(key), payload=encode([groups[key]]))
+                row = self._row(KEYED, number, part, key=int(key), payload=encode([groups[key]]))
+                yield _as_batch([row], self.spec)
 
     def _row(
         self,
@@ -135,17 +155,15 @@ class Compute:
         told: str = "",
         payload: bytes = b"",
         kept: Sequence[bytes] = (),
-    ) -> pa.RecordBatch:
+    ) -> list[Any]:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
-        columns: dict[str, Any] = {
-            name: pa.array([value], pa.int32())
-            for name, value in (("kind", kind), ("number", number), ("key", key), ("part", part), ("grp", group))
-        }
-        columns["told"] = pa.array([told], pa.string())
-        columns["payload"] = pa.array([payload], pa.binary())
-        for i in range(self.spec.kept):
-            columns[f"k{i}"] = pa.array([kept[i] if kept else None], pa.binary())
-        return pa.RecordBatch.from_pydict(columns)
+        return [kind, number, key, part, group, told, payload, *(kept or [None] * self.spec.kept)]
+
+
+def _as_batch(rows: Sequence[Sequence[Any]], spec: Spec) -> pa.RecordBatch:
+    names, types = [*_COLUMNS, *(f"k{i}" for i in range(spec.kept))], [*_COLUMNS.values(), *[pa.binary()] * spec.kept]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 class Merge:

@@ -1,0 +1,263 @@
+"""Kills processes of an engine at moments drawn by chance: `python -m benchmarks.engine_faults spark --kills 5`.
+
+A kernel runs the same program again and again on the engine. Workers of each kind are killed one after the other: the
+run in which it happened must give the same bytes or an `EngineError`, and the run after it the same bytes. Then kernels
+are killed. Of each kernel, however it ended, no process and no file may be left. A line per kind says what happened;
+the exit status is the number of failures.
+"""
+
+# pyright: reportMissingImports=false
+
+import argparse
+import contextlib
+import importlib
+import os
+import queue
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+
+import workbench as wb
+from workbench.engines import Beam, Engine, Executor, Ray, Spark
+from workbench.errors import EngineError
+
+LONG = 240.0  # seconds after which a run or an end counts as hung
+MARK = "WORKBENCH_FAULTS_OF"  # in the environment of a kernel, and so of every process that it starts
+WORKERS = {  # words of their command lines
+    "processes": {"worker": "multiprocessing-fork"},
+    "loky": {"worker": "popen_loky_posix"},
+    "dask": {"worker": "multiprocessing-fork"},
+    "ray": {"worker": "ray::_run"},
+    "spark": {"executor": "CoarseGrainedExecutorBackend", "Python worker": "pyspark.daemon", "JVM": "SparkSubmit"},
+    "beam": {"worker": "sdk_worker_main"},
+}
+
+
+@wb.program(clients=8)
+def sines(steps: Any, x: Any) -> Any:
+    """Seconds of work that nobody can guess the result of."""
+
+    def one(steps: Any, row: Any) -> Any:
+        return jax.lax.fori_loop(0, steps, lambda _, v: jnp.sin(v) + row, row)
+
+    return wb.reduce_sum(wb.map_fn(one, (wb.broadcast(steps), x)))
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[Callable[[], Engine]]:
+    """What gives the engine for the next run, as a user would who goes on after an error."""
+    if name == "processes":
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        pools = [ProcessPoolExecutor(2, get_context("spawn"))]
+
+        def again() -> Engine:
+            if pools[-1]._broken:
+                pools.append(ProcessPoolExecutor(2, get_context("spawn")))
+            return Executor(pools[-1], clients_per_task=1)
+
+        yield again
+        pools[-1].shutdown()
+    elif name == "loky":
+        from loky import get_reusable_executor
+
+        yield lambda: Executor(get_reusable_executor(2), clients_per_task=1)
+        get_reusable_executor().shutdown()
+    elif name == "dask":
+        distributed: Any = importlib.import_module("distributed")
+
+        cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
+        with cluster, distributed.Client(cluster) as client:
+            yield lambda: Executor(client.get_executor(), clients_per_task=1)
+    elif name == "ray":
+        import ray
+
+        environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu"}
+        ray.init(
+            num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error",
+            object_store_memory=100 * 2**20, runtime_env={"env_vars": environment},
+        )  # fmt: skip
+        yield lambda: Ray(clients_per_task=1)
+        ray.shutdown()
+    elif name == "spark":
+        conf = {"spark.driver.memory": "512m", "spark.deploy.maxExecutorRetries": "-1"}
+        with Spark("local-cluster[2,1,1024]", conf=conf, clients_per_batch=1) as engine:
+            yield lambda: engine
+    else:
+        options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+        yield lambda: Beam(options, clients_per_batch=2)
+
+
+def kernel(name: str) -> None:
+    """Runs until its standard input is closed, and says what each run gave."""
+    ended, steps, x = threading.Event(), jnp.int32(5_000_000), np.arange(8, dtype=np.float32)
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    first = None
+    with running(name) as engine:
+        while not ended.is_set():
+            try:
+                result = np.asarray(engine().run(sines, steps, x).results).tobytes()
+            except EngineError as error:
+                print("error", str(error)[:300], flush=True)
+                continue
+            first = first or result
+            print("same" if result == first else "differs", flush=True)
+
+
+class Kernel:
+    """A kernel in a process of its own, its lines, and what it leaves."""
+
+    def __init__(self, name: str) -> None:
+        self.mark, self.folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="faults-"))
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.folder), "JAX_PLATFORMS": "cpu"}
+        paths = [str(Path.cwd()), *(path for path in sys.path if path)]
+        environment |= {"PYTHONPATH": os.pathsep.join(paths), "RAY_USAGE_STATS_ENABLED": "0"}
+        command = [sys.executable, "-m", "benchmarks.engine_faults", name, "--kernel"]
+        self.process = subprocess.Popen(
+            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(("same", "differs", "error")):  # libraries print lines of their own
+                self._lines.put(line.strip())
+
+    def line(self) -> str:
+        """What the next run gave, or "hung"."""
+        try:
+            return self._lines.get(timeout=LONG)
+        except queue.Empty:
+            return "hung"
+
+    def forget(self) -> None:
+        """Drops the lines of runs that are over."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._lines.get_nowait()
+
+    def living(self, words: str = "") -> list[psutil.Process]:
+        """Its processes, also those that have lost their parents."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                own = process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+                if own and process.pid != self.process.pid and words in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def workers(self, words: str) -> list[psutil.Process]:
+        """Processes of one kind; of daemons that fork, those that work."""
+        found = self.living(words)
+        return [p for p in found if words != "pyspark.daemon" or p.parent() in found]
+
+    def close(self) -> None:
+        """Ends it as a user would."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LONG)
+
+    def left(self) -> list[str]:
+        """What is there a minute after its end, which is then ended here."""
+        until = time.monotonic() + 60
+        while (living := self.living()) + (files := list(self.folder.iterdir())) and time.monotonic() < until:
+            time.sleep(0.1)
+        names = [f"{p.pid} {' '.join(p.cmdline())[:60]}" for p in living if p.is_running()]
+        for process in [*living, psutil.Process(self.process.pid)] if self.process.poll() is None else living:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return [*names, *(file.name for file in files)]
+
+
+def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Random) -> int:
+    """One kernel, whose workers of one kind are killed."""
+    began, told, lefts = time.monotonic(), Counter[str](), list[str]()
+    started = Kernel(name)
+    first = started.line()
+    for _ in range(kills if first == "same" else 0):
+        until = time.monotonic() + LONG
+        time.sleep(draw.uniform(0.0, 2.0))
+        while not (found := started.workers(words)) and time.monotonic() < until:
+            time.sleep(0.01)
+        if not found:
+            told["no worker found"] += 1
+            break
+        started.forget()
+        draw.choice(found).kill()
+        outcome = started.line()
+        told["same bytes" if outcome == "same" else outcome.partition(" ")[0]] += 1
+        if outcome == "error":
+            print(f"    {outcome}")
+        after = started.line()
+        for _ in range(3):  # a second run may still meet what the kill broke
+            if after.startswith("error"):
+                told["further errors"] += 1
+                after = started.line()
+        told[f"then {after.partition(' ')[0]}"] += 1
+    started.close()
+    lefts = started.left()
+    return _report(f"{name}, {what}", kills, told, lefts, began, bad=kills - told["then same"])
+
+
+def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
+    """Kernels that are killed while they run."""
+    began, lefts = time.monotonic(), list[str]()
+    told = Counter[str]()
+    for _ in range(kills):
+        started = Kernel(name)
+        told[started.line() + " before"] += 1
+        time.sleep(draw.uniform(0.0, 2.0))
+        started.process.kill()
+        started.process.wait()
+        lefts += started.left()
+    return _report(f"{name}, driver", kills, told, lefts, began, bad=kills - told["same before"])
+
+
+def _report(title: str, kills: int, told: Counter[str], lefts: list[str], began: float, *, bad: int) -> int:
+    what = ", ".join(f"{count} {word}" for word, count in told.items())
+    print(f"{title}: {kills} kills: {what}; left: {len(lefts)}; {time.monotonic() - began:.0f} s", flush=True)
+    for line in lefts:
+        print(f"    left: {line}", flush=True)
+    return bad + len(lefts)
+
+
+def main() -> int:
+    """The number of failures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("engine", choices=list(WORKERS))
+    parser.add_argument("--kills", type=int, default=3, help="of each kind of process")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kernel", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.kernel:
+        kernel(given.engine)
+        return 0
+    draw, failures = random.Random(given.seed), 0
+    for what, words in WORKERS[given.engine].items():
+        failures += kill_workers(given.engine, what, words, given.kills, draw)
+    return failures + kill_drivers(given.engine, given.kills, draw)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
