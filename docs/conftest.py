@@ -5,6 +5,7 @@ A block of text below `<!-- output -->` is compared with what the block above it
 
 import contextlib
 import io
+import time
 from collections.abc import Iterator
 
 import jax
@@ -18,6 +19,9 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
 import workbench as wb
+from workbench.plan import listeners
+
+collect_ignore = ["conf.py", "other_sites.py"]  # Sphinx's: nothing to execute
 
 
 def setup(namespace: dict) -> None:
@@ -68,6 +72,9 @@ def page_mesh() -> Iterator[jax.sharding.Mesh]:
     mesh = wb.make_mesh(clients=4, model=2)
     with jax.set_mesh(mesh):
         yield mesh
+    ends = time.monotonic() + 120
+    while listeners() and time.monotonic() < ends:  # a run in the background: the next page has the devices to itself
+        time.sleep(0.1)
 
 
 pytest_collect_file = Sybil(
