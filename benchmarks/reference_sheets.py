@@ -23,6 +23,7 @@ import screenshots
 import workbench_widgets
 from chromium import open_browser
 from playwright.sync_api import Browser
+from transformer import transformer_round
 
 import workbench as wb
 from workbench import measurement
@@ -135,41 +136,9 @@ def large_mesh() -> Shown:
 
 def many_instructions() -> Shown:
     """A round of a transformer whose 31 layers are unrolled: about 12,000 instructions."""
-    layers, width = 31, 64
-    shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
-
-    def layer(x, w):
-        q, k, v = jnp.split(x @ w["qkv"], 3, axis=-1)
-        x = x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k)) @ v @ w["out"]
-        return x + jax.nn.gelu(x @ w["up"]) @ w["down"]
-
-    def loss_of(params, tokens):
-        x = params["embed"][tokens[:, :-1]]
-        for w in params["layers"]:
-            x = layer(x, w)
-        logits = jax.nn.log_softmax(x @ params["embed"].T)
-        return -jnp.take_along_axis(logits, tokens[:, 1:, None], -1).mean()
-
-    @wb.program(clients=64)
-    def transformer_round(params, data):
-        def train(local, tokens):
-            def step(local, batch):
-                return jax.tree.map(lambda p, g: p - 0.1 * g, local, jax.grad(loss_of)(local, batch)), None
-
-            return jax.tree.map(jnp.subtract, jax.lax.scan(step, local, tokens)[0], local)
-
-        change = wb.map_fn(train, (wb.broadcast(params), data))
-        return jax.tree.map(jnp.add, params, wb.reduce_mean(change))
-
-    def array(*shape, dtype=jnp.float32):
-        return jax.ShapeDtypeStruct(shape, dtype)
-
-    params = {
-        "embed": array(64, width),
-        "layers": [{name: array(*shape) for name, shape in shapes.items()} for _ in range(layers)],
-    }
+    fn, arguments = transformer_round(layers=31)
     with jax.set_mesh(wb.make_mesh(clients=4, model=2)):
-        return wb.explore(transformer_round, chip="v5e")(params, array(64, 2, 2, 33, dtype=jnp.int32))
+        return wb.explore(fn, chip="v5e")(*arguments)
 
 
 def recorded() -> Shown:

@@ -59,40 +59,17 @@ WATCH = """() => {
   look();
 }"""
 
-TRANSFORMER = """
-import time
-import jax, jax.numpy as jnp
+TRANSFORMER = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import jax
 import workbench as wb
 wb.simulate_devices(8)
-mesh = wb.make_mesh(clients=4, model=2)
-WIDTH, LAYERS = 64, 12
-
-def layer(x, w):
-    q, k, v = jnp.split(x @ w["qkv"], 3, axis=-1)
-    x = x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k)) @ v @ w["out"]
-    return x + jax.nn.gelu(x @ w["up"]) @ w["down"]
-
-def loss_of(params, tokens):
-    x = params["embed"][tokens[:, :-1]]
-    for w in params["layers"]:
-        x = layer(x, w)
-    logits = jax.nn.log_softmax(x @ params["embed"].T)
-    return -jnp.take_along_axis(logits, tokens[:, 1:, None], -1).mean()
-
-@wb.program(clients=64)
-def training_round(params, data):
-    def train(local, tokens):
-        step = lambda p, batch: (jax.tree.map(lambda a, g: a - 0.1 * g, p, jax.grad(loss_of)(p, batch)), None)
-        return jax.tree.map(jnp.subtract, jax.lax.scan(step, local, tokens)[0], local)
-    change = wb.map_fn(train, (wb.broadcast(params), data))
-    return jax.tree.map(jnp.add, params, wb.reduce_mean(change))
-
-shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
-params = {"embed": jnp.zeros((64, WIDTH)),
-          "layers": [{name: jnp.zeros(shape) for name, shape in shapes.items()} for _ in range(LAYERS)]}
+from benchmarks.transformer import transformer_round
+fn, arguments = transformer_round(layers=12)
 started = time.time()
-with jax.set_mesh(mesh):
-    record = wb.inspect(training_round, params, jnp.zeros((64, 2, 2, 33), int), chip="v5e")
+with jax.set_mesh(wb.make_mesh(clients=4, model=2)):
+    record = wb.inspect(fn, chip="v5e")(*arguments)
 inspected = time.time() - started
 count = len(record.module.instructions)"""
 

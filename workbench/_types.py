@@ -3,22 +3,33 @@
 `PyTree[Shaped[Array, " clients *shape"]]` is a tree of arrays with one row per client.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from jax import Array
 from jax.core import ShapedArray
 from jax.extend.core import Literal, Var
-from jax.sharding import AbstractMesh, Mesh
-from jax.tree_util import KeyPath as KeyPath, PyTreeDef as PyTreeDef
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.tree_util import KeyPath as KeyPath
 
 if TYPE_CHECKING:  # type checkers read jaxtyping's tree, which is made at run time, as a type that nobody knows
     from typing_extensions import TypeAliasType
 
     Leaf = TypeVar("Leaf")
     PyTree = TypeAliasType("PyTree", Any, type_params=(Leaf,))
+
+    class PyTreeDef(Protocol):  # compiled, without stubs
+        """The structure of a pytree."""
+
+        num_leaves: int
+
+        def unflatten(self, leaves: Iterable[object], /) -> Any: ...
+        def flatten_up_to(self, tree: object, /) -> list[Any]: ...
+
     Aval: TypeAlias = Any  # JAX says of a variable only that its type is an `AbstractValue`, which has no shape
 else:
+    from jax.tree_util import PyTreeDef as PyTreeDef
     from jaxtyping import PyTree as PyTree
 
     Aval: TypeAlias = ShapedArray
@@ -28,11 +39,41 @@ else:
 Atom: TypeAlias = Var | Literal
 """What an equation reads."""
 
+
+def type_of(atom: Atom) -> Aval:
+    """The type of the array that a variable or literal of a jaxpr stands for."""
+    return atom.aval
+
+
 AnyArray: TypeAlias = Array | np.ndarray
 """An array with values, on the devices or in the memory of the host."""
 
 AnyMesh: TypeAlias = Mesh | AbstractMesh
 """A mesh with devices, or one that only has a shape."""
+
+AxisNames: TypeAlias = str | tuple[str, ...]
+"""Named axes of a mesh or a `vmap`, as collectives take them."""
+
+SpecEntry: TypeAlias = str | tuple[str, ...] | None
+"""What a `PartitionSpec` says of one dimension; `P.UNCONSTRAINED` aside."""
+
+Spec: TypeAlias = PartitionSpec | Sequence[SpecEntry] | SpecEntry
+"""How an array is to be sharded, as users write it: a `PartitionSpec`, its entries, or the axes of dimension 0."""
+
+Param: TypeAlias = Any
+"""A parameter of a primitive: a jaxpr, a size, a placement, whatever an equation of it was bound with."""
+
+Argument: TypeAlias = Any
+"""What a user's function is called with or returns: trees of arrays, and static values of any type."""
+
+
+class ArrayLikeType(Protocol):
+    """What has a shape and a dtype: an array, a tracer, a `jax.ShapeDtypeStruct`, the type of a variable."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
 
 
 class Device(Protocol):

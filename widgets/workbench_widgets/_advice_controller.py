@@ -59,7 +59,7 @@ class AdviceController(WorkbenchWidget):
         search: Searches | None = None,
         tree: CallTreeRecord | None = None,
         leaf_names: Mapping[str, str] | None = None,
-        **values: Any,
+        **values: object,
     ) -> None:
         self.advice: AdviceRecord | None = None
         self.search: ShardingSearchRecord | None = None
@@ -142,7 +142,7 @@ class AdviceController(WorkbenchWidget):
             self._outbox.flush()
         return over
 
-    def _took_search(self, record: Any) -> Mapping[str, Any]:
+    def _took_search(self, record: ShardingSearchRecord) -> Mapping[str, Any]:
         self.search = record
         return {f"{self._advice_place}search": search_state(record)}
 
@@ -156,7 +156,7 @@ class AdviceController(WorkbenchWidget):
                 job.cancel.set()
         super().close()
 
-    def _advised(self, found: Any) -> Mapping[str, Any]:
+    def _advised(self, found: AdviceRecord) -> Mapping[str, Any]:
         self.advice = found
         return {f"{self._advice_place}report": advice_state(found, self._advice_tree, self._leaf_names)}
 
@@ -169,7 +169,7 @@ class Job:
 
     def __init__(
         self,
-        view: Any,
+        view: AdviceController,
         place: str,
         work: Callable[["Job"], Record],
         took: Callable[[Any, Any], Mapping[str, Any]],
@@ -205,7 +205,7 @@ class Job:
         """Shows what is done now."""
         self.report("running", phase)
 
-    def report(self, status: str, phase: str = "", error: BaseException | None = None, **more: Any) -> None:
+    def report(self, status: str, phase: str = "", error: BaseException | None = None, **more: object) -> None:
         """Shows the status, if the view is still there."""
         if (view := self._view()) is not None:
             state: dict[str, Any] = {"status": status, "phase": phase, "seconds": time.monotonic() - self._began}

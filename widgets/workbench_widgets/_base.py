@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     class _Widget(traitlets.HasTraits):
         """What views use of `anywidget.AnyWidget`: ipywidgets carries no types, so that nothing of a view had one."""
 
-        _esm: Any
-        _css: Any
+        _esm: object
+        _css: object
         comm: Any
         layout: Any
         model_id: str
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         def send_state(self, key: object = None) -> None: ...
         def hold_sync(self) -> Any: ...
         def close(self) -> None: ...
-        def _repr_mimebundle_(self, **kwargs: Any) -> Any: ...
+        def _repr_mimebundle_(self, **kwargs: object) -> Any: ...
 
 else:
     _Widget = anywidget.AnyWidget
@@ -80,12 +80,12 @@ class WorkbenchWidget(_Widget):
     problem: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
     chunks: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True, **widget_serialization)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         if cls.__dict__.get("view_name"):
             cls._esm = loader(cls.view_name)
         super().__init_subclass__(**kwargs)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         self._open_views: int | None = None  # None: shown perhaps, but no page has reported yet
         me = weakref.ref(self)  # a pending timer must not keep a closed view alive
 
@@ -94,8 +94,9 @@ class WorkbenchWidget(_Widget):
                 widget.live = {**widget.live, **values}
 
         self._outbox = Outbox(send, is_open=lambda: (widget := me()) is not None and widget.is_open)
-        if "glossary" in values.get("data", {}):
-            values["data"] = {**values["data"], "lessons": find_lessons()}
+        data = values.get("data")
+        if isinstance(data, dict) and "glossary" in data:
+            values["data"] = {**data, "lessons": find_lessons()}
         self._stops: dict[str, threading.Event] = {}
         self._own_layout = "layout" not in values
         super().__init__(**values, **({"chunks": chunk_models()} if self.view_name else {}))
@@ -118,7 +119,7 @@ class WorkbenchWidget(_Widget):
         """The view as plain text."""
         return self.describe()
 
-    def select(self, **chosen: Any) -> None:
+    def select(self, **chosen: object) -> None:
         """Chooses a stage, client, device, axis, line, instruction or leaf, as a click would; `None` clears one."""
         unknown = sorted(set(chosen) - set(SELECTABLE))
         if unknown:
@@ -130,7 +131,7 @@ class WorkbenchWidget(_Widget):
         kept = {**self.selection, **chosen}
         self.selection = {kind: value for kind, value in kept.items() if value is not None}
 
-    def update_live(self, **values: Any) -> None:
+    def update_live(self, **values: object) -> None:
         """Sends values that change often: at most twenty times a second, the newest of each, from any thread."""
         if self._outbox is not None:
             self._outbox.put(**values)
@@ -150,7 +151,7 @@ class WorkbenchWidget(_Widget):
     def guarded(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """`callback`, with its errors shown in the view instead of lost."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             try:
                 return callback(*args, **kwargs)
             except Exception as error:
@@ -187,7 +188,7 @@ class WorkbenchWidget(_Widget):
         if layout is not None:  # a widget of its own, which ipywidgets would keep for ever
             layout.close()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         made = super()._repr_mimebundle_(**kwargs)
         data, metadata = made if made is not None else ({}, {})
         picture = self.static_svg()

@@ -34,7 +34,7 @@ class ClientsView(ClientsController, RunController):
         rounds: Run | None = None,
         timeline: TimelineRecord | None = None,
         tap: Tap | None = None,
-        **values: Any,
+        **values: object,
     ) -> None:
         self.record: ProgramRecord = record
         self.run: RunRecord | None = run

@@ -33,7 +33,7 @@ class ClientsController(WorkbenchWidget):
     background: ClassVar[frozenset[str]] = frozenset({"open_client"})
     _clients_place = ""  # of the clients view in a widget of several views: "clients/"
 
-    def __init__(self, *, tap: Tap | None = None, **values: Any) -> None:
+    def __init__(self, *, tap: Tap | None = None, **values: object) -> None:
         self._tap = tap
         self.courses: ClientCourses = ClientCourses(0)
         super().__init__(**values)

@@ -17,7 +17,7 @@ class CompareView(WorkbenchWidget):
 
     view_name = "compare"
 
-    def __init__(self, record: ComparisonRecord, **values: Any) -> None:
+    def __init__(self, record: ComparisonRecord, **values: object) -> None:
         self.record = record
         sentence = f"{len(record.differences)} of {len(record.rows)} figures differ"
         programs = " and ".join(f"{n} on {t}" for n, t in zip(record.names, record.targets, strict=True))
@@ -29,7 +29,7 @@ class CompareView(WorkbenchWidget):
         """Every difference, one per line."""
         return render_comparison_text(self.record)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, "text/html": str(render_comparison_html(self.record))}, metadata
 

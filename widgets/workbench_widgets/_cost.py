@@ -1,7 +1,6 @@
 """The cost view: a roofline, time per stage, bytes per mesh axis, memory; targets side by side, here and elsewhere."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from workbench.records import ProgramRecord
 from workbench.render import GLOSSARY, Markup, bytes_text, render_roofline_svg, seconds_text, work_text
@@ -26,7 +25,7 @@ class CostView(CostController):
         others: Sequence[ProgramRecord] = (),
         *,
         compile_for: CompileFor | None = None,
-        **values: Any,
+        **values: object,
     ) -> None:
         self.records: tuple[ProgramRecord, ...] = (record, *others)
         data = cost_state(record, others, can_compile=compile_for is not None)

@@ -41,7 +41,7 @@ class CostController(WorkbenchWidget):
     _place = ""  # of the cost view in a widget of several views: "cost/"
 
     def __init__(
-        self, *, programs: Sequence[ProgramRecord] = (), compile_for: CompileFor | None = None, **values: Any
+        self, *, programs: Sequence[ProgramRecord] = (), compile_for: CompileFor | None = None, **values: object
     ) -> None:
         self._programs = {record.target: record for record in programs}
         self.compiled: dict[str, ProgramRecord] = {}
@@ -125,7 +125,7 @@ class CostController(WorkbenchWidget):
         made = [target_state(record, record.cost) for record in self.compiled.values() if record.cost is not None]
         self.update_live(**{f"{self._place}compiled": made})
 
-    def _tell(self, **job: Any) -> None:
+    def _tell(self, **job: object) -> None:
         self.update_live(**{f"{self._place}job": job})
 
 
@@ -163,6 +163,6 @@ class _Job:
             view._took(record)
         self._tell("done")
 
-    def _tell(self, status: str, **more: Any) -> None:
+    def _tell(self, status: str, **more: object) -> None:
         if (view := self._view()) is not None:
             view._tell(target=self.target, status=status, **more)

@@ -47,7 +47,7 @@ class DevicesView(WorkbenchWidget):
 
     view_name = "devices"
 
-    def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: Any) -> None:
+    def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: object) -> None:
         self.monitor = monitor
         timeline = None if run is None or not run.events else for_both_widths(render_run_svg, run)
         data = {"timeline": timeline, "glossary": GLOSSARY}

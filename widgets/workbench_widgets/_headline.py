@@ -69,7 +69,7 @@ def headline(record: ProgramRecord, views: Sequence[str] = ()) -> list[dict[str,
     return [{**each, "view": each["view"] if each["view"] in views else None} for each in found]
 
 
-def _figure(text: str, help: str, view: str, look: str = "plain", **select: Any) -> dict[str, Any]:
+def _figure(text: str, help: str, view: str, look: str = "plain", **select: object) -> dict[str, Any]:
     return {"text": text, "help": help, "view": view, "look": look, "select": select or None}
 
 

@@ -48,7 +48,7 @@ class HloView(WorkbenchWidget):
 
     view_name = "hlo"
 
-    def __init__(self, record: ProgramRecord, **values: Any) -> None:
+    def __init__(self, record: ProgramRecord, **values: object) -> None:
         self.record = record
         data, arrays = hlo_state(record)
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)

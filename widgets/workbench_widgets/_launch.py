@@ -69,7 +69,7 @@ class LaunchView(WorkbenchWidget):
     view_name = "launch"
     requests: ClassVar[dict[str, str]] = {"stop": "stop", "log": "log"}
 
-    def __init__(self, source: "Launched | LaunchedRecord | ProgramGraphRecord", **values: Any) -> None:
+    def __init__(self, source: "Launched | LaunchedRecord | ProgramGraphRecord", **values: object) -> None:
         self.launched: Launched | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
         record = source if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source.record
         self.graph: ProgramGraphRecord = record if isinstance(record, ProgramGraphRecord) else record.graph

@@ -27,7 +27,7 @@ class MemoryView(WorkbenchWidget):
 
     view_name = "memory"
 
-    def __init__(self, record: ProgramRecord, **values: Any) -> None:
+    def __init__(self, record: ProgramRecord, **values: object) -> None:
         self.record = record
         data, arrays = memory_state(record)
         label = f"{record.name}: {data['sentence']}"

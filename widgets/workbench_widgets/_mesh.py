@@ -44,7 +44,7 @@ class MeshView(WorkbenchWidget):
         sharding: ShardingRecord | None = None,
         names: Sequence[str] = (),
         collectives: Sequence[CollectiveRecord] = (),
-        **values: Any,
+        **values: object,
     ) -> None:
         self.record = record
         data, arrays = mesh_state(record, cost, sharding, names=names, collectives=collectives)

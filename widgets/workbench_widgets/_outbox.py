@@ -35,7 +35,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
 
-    def put(self, **values: Any) -> None:
+    def put(self, **values: object) -> None:
         """Takes the newest values; they leave now or when the interval has passed."""
         with self._lock:
             self._pending.update(values)

@@ -36,7 +36,7 @@ class RunsView(WorkbenchWidget):
         again: Callable[[], RunOverlayRecord] | None = None,
         *,
         code: list[tuple[str, str]] | None = None,
-        **values: Any,
+        **values: object,
     ) -> None:
         self.record: RunOverlayRecord = record
         self._again = again

@@ -1,7 +1,6 @@
 """A record that has a picture and a text, and nothing to choose in it."""
 
 from collections.abc import Callable
-from typing import Any
 
 from workbench.records import RunRecord, TimelineRecord
 from workbench.render import (
@@ -31,7 +30,7 @@ class PictureView(WorkbenchWidget):
 
     view_name = "picture"
 
-    def __init__(self, record: RunRecord | TimelineRecord, **values: Any) -> None:
+    def __init__(self, record: RunRecord | TimelineRecord, **values: object) -> None:
         self.record = record
         if isinstance(record, RunRecord):
             drawn, sentence = for_both_widths(render_run_svg, record), describe_run(record)

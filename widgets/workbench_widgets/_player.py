@@ -21,7 +21,7 @@ class PlayerView(WorkbenchWidget):
     view_name = "player"
     requests: ClassVar[dict[str, str]] = {"player_page": "page"}
 
-    def __init__(self, play: PlayRecord | None, program: ProgramRecord | None = None, **values: Any) -> None:
+    def __init__(self, play: PlayRecord | None, program: ProgramRecord | None = None, **values: object) -> None:
         self.play = play
         data = player_state(play, program) | {"glossary": GLOSSARY}
         super().__init__(data=data, label=f"{data['title']}, played step by step", **values)

@@ -86,7 +86,7 @@ class Playground(RunController):
         }
         super().__init__(data=data, label="A playground of federated learning on handwritten digits")
 
-    def start(self, **chosen: Any) -> None:
+    def start(self, **chosen: object) -> None:
         """Begins an experiment in the background.
 
         Args:
@@ -112,7 +112,7 @@ class Playground(RunController):
         self.refresh()
         experiment.run.start(background=True)
 
-    def code(self, **chosen: Any) -> str:
+    def code(self, **chosen: object) -> str:
         """The notebook cell that does what these settings do."""
         return self._experiments.write_code(self._settings(chosen))
 
@@ -204,7 +204,7 @@ class Playground(RunController):
         super().close()
 
 
-def _number(value: Any) -> float:
+def _number(value: float | str) -> float:
     return float(value)
 
 

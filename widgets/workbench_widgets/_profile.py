@@ -52,7 +52,7 @@ class ProfileView(WorkbenchWidget):
 
     view_name = "explorer"
 
-    def __init__(self, profile: ProfileRecord, *, view: str | None = None, **values: Any) -> None:
+    def __init__(self, profile: ProfileRecord, *, view: str | None = None, **values: object) -> None:
         self.profile = profile
         parts, arrays = profile_state(profile)
         if view is not None and view not in parts:

@@ -30,7 +30,7 @@ class PropagationView(WorkbenchWidget):
     view_name = "propagation"
     requests: ClassVar[dict[str, str]] = {"propagation_page": "page"}
 
-    def __init__(self, record: PropagationRecord, **values: Any) -> None:
+    def __init__(self, record: PropagationRecord, **values: object) -> None:
         self.record = record
         self._playback = play_back(record, trace_axes(record))
         data = {**propagation_state(record, self._playback), "glossary": GLOSSARY}

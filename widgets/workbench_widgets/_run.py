@@ -49,7 +49,7 @@ class RunView(RunController):
         *,
         others: Mapping[str, Run] | None = None,
         monitor: Monitor | None = None,
-        **values: Any,
+        **values: object,
     ) -> None:
         self.run: Run = run
         self.monitor: Monitor | None = monitor

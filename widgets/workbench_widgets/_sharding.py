@@ -69,7 +69,7 @@ class ShardingView(ShardingController):
         propagation: PropagationRecord | None = None,
         what_if: TriesSpecs | None = None,
         names: Sequence[str] = (),
-        **values: Any,
+        **values: object,
     ) -> None:
         self.record = record
         data, arrays = sharding_state(record, propagation, can_try=what_if is not None, names=names)

@@ -27,7 +27,7 @@ class TimelineView(WorkbenchWidget):
 
     view_name = "timeline"
 
-    def __init__(self, run: RunRecord, program: ProgramRecord | None = None, **values: Any) -> None:
+    def __init__(self, run: RunRecord, program: ProgramRecord | None = None, **values: object) -> None:
         self.run = run
         data, arrays = timeline_state(run, program)
         super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=describe_run(run), **values)

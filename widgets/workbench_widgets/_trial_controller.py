@@ -49,7 +49,7 @@ class TrialController(WorkbenchWidget):
     requests: ClassVar[dict[str, str]] = {"try_specs": "start_trial", "stop_trial": "stop_trial"}
     _trial_place = ""  # of the sharding view in a widget of several views: "sharding/"
 
-    def __init__(self, *, what_if: TriesSpecs | None = None, **values: Any) -> None:
+    def __init__(self, *, what_if: TriesSpecs | None = None, **values: object) -> None:
         self.tried: WhatIfRecord | None = None
         self._what_if = what_if
         self._trial: _Trial | None = None
@@ -132,7 +132,7 @@ class _Trial:
     def _progress(self, phase: str, seconds: float) -> None:
         self._tell(status="compiling", phase=phase, seconds=seconds)
 
-    def _tell(self, **news: Any) -> None:
+    def _tell(self, **news: object) -> None:
         view = self._view()
         if view is None or view._trial is not self:  # a newer trial has the word
             return

@@ -8,7 +8,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jaxlib
@@ -36,6 +36,9 @@ from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
 from workbench._types import AnyMesh, Aval
+
+JaxprEqnContext = _core.JaxprEqnContext
+"""What an equation remembers of the place where it was traced: the mesh, and what was configured."""
 
 NEWEST_KNOWN = (0, 12)
 """The newest JAX, up to its minor version, that the tests pass on."""
@@ -254,11 +257,11 @@ def retyped_literal(literal: _core.Literal, aval: Aval) -> _core.Literal:
     return type(literal)(retyped_constant(literal.val, aval), aval)
 
 
-def context_under(context: _core.JaxprEqnContext, mesh: jax.sharding.AbstractMesh) -> _core.JaxprEqnContext:
+def context_under(context: JaxprEqnContext, mesh: jax.sharding.AbstractMesh) -> JaxprEqnContext:
     """The context of an equation as it would be under another mesh."""
     none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside a mesh
     with context.manager, jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
-        return _core.JaxprEqnContext()
+        return JaxprEqnContext()
 
 
 def zero_tangent(primal: object) -> ad.Zero:
@@ -469,7 +472,7 @@ def emits(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     return EMIT_EFFECT in jaxpr.effects
 
 
-def is_jitted(fn: object) -> bool:
+def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
     """Whether `jax.jit` made this function."""
     return callable(fn) and hasattr(fn, "_jit_info") and callable(getattr(fn, "trace", None))
 
@@ -481,7 +484,9 @@ def static_arguments(jitted: Any, count: int) -> tuple[frozenset[int], frozenset
     return frozenset(positions), frozenset(info.static_argnames)
 
 
-def pmapped(fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]] | None:
+def pmapped(
+    fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[jax.stages.Wrapped, tuple[Any, ...]] | None:
     """The jitted `shard_map` that `jax.pmap` makes of one call, and its flat arguments; None for other functions.
 
     The stages of `fn.lower` hide the traced function, and `pmap` has no `trace`.

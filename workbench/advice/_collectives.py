@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, dtype_of, estimated, sent
 from workbench.advice.search import promoted_sums
-from workbench.records import CollectiveRecord, FindingRecord, InstructionRecord
+from workbench.records import CollectiveKind, CollectiveRecord, FindingRecord, InstructionRecord
 from workbench.render import bytes_text, spec_code
 
 _HALVED = {"bf16", "f16"}
@@ -117,13 +117,17 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
         )
 
 
+def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[CollectiveRecord, list[str]]]:
+    """Collectives of a kind of whose results nothing but slices are read, and the names of these."""
+    for each in program.module.collectives:
+        users = program.real_users(each.name) if each.kind == kind else []
+        if users and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in users):
+            yield each, [user.name for user in users]
+
+
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
     """An all-reduce of which every device keeps a slice only."""
-    for each in program.module.collectives:
-        users = program.real_users(each.name)
-        sliced = [u for u in users if u.opcode == "dynamic-slice" or "dynamic-slice" in u.name]
-        if each.kind != "all-reduce" or not users or len(sliced) != len(users):
-            continue
+    for each, slices in _sliced(program, "all-reduce"):
         before = sent(each)
         yield FindingRecord(
             rule="all-reduce and slice",
@@ -133,7 +137,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
             "XLA's CPU compiler keeps the pair; those of TPUs and GPUs fuse it into a reduce-scatter.",
             evidence=evidence_of(each),
             weight=share(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),
-            instructions=(each.name, *(u.name for u in sliced)),
+            instructions=(each.name, *slices),
             sources=each.sources,
             gain=estimated("bytes sent", before, before / 2, "ring formulas of both"),
         )
@@ -141,11 +145,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
 
 def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
     """An all-gather of which every device keeps a slice along another dimension: an all-to-all in disguise."""
-    for each in program.module.collectives:
-        users = program.real_users(each.name)
-        sliced = [u for u in users if u.opcode == "dynamic-slice" or "dynamic-slice" in u.name]
-        if each.kind != "all-gather" or not users or len(sliced) != len(users):
-            continue
+    for each, slices in _sliced(program, "all-gather"):
         if is_runtime_shift(program, each):  # sliced where an argument says: no all-to-all
             continue
         before = sent(each)
@@ -158,7 +158,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
             "`jax.lax.all_to_all` inside `jax.shard_map`.",
             evidence=evidence_of(each),
             weight=share(program, before - after),
-            instructions=(each.name, *(u.name for u in sliced)),
+            instructions=(each.name, *slices),
             sources=each.sources,
             gain=estimated("bytes sent", before, after, "ring formulas of both"),
         )

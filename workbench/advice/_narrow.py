@@ -1,13 +1,14 @@
 """Rewrites a traced program so that values of 16 bits are exchanged as such, and converted to float32 afterwards."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from workbench import _jax_compat
-from workbench.advice._rewrite import Line, Rewriting, converted
+from workbench._types import Atom, Aval
+from workbench.advice._rewrite import AtLines, Line, converted
 
 _EXCHANGES = {
     "psum", "psum2", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "all_gather", "all_gather_invariant",
@@ -40,16 +41,16 @@ def narrowed(closed: ClosedJaxpr, lines: Collection[Line] = ()) -> tuple[ClosedJ
     return _Narrowing(lines).program(closed)
 
 
-class _Narrowing(Rewriting):
+class _Narrowing(AtLines):
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        users: dict[Any, list[Any]] = {}
+        users: dict[Var, list[JaxprEqn]] = {}
         for equation in jaxpr.eqns:
             for v in equation.invars:
                 if not isinstance(v, Literal):
                     users.setdefault(v, []).append(equation)
         returned = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-        narrow: dict[Any, Any] = {}  # by float32 variable: the variable with the same values in 16 bits
-        made: list[Any] = []
+        narrow: dict[Atom, Var] = {}  # by float32 variable: the variable with the same values in 16 bits
+        made: list[JaxprEqn] = []
         for old in jaxpr.eqns:
             equation = self.inside(old)
             name = equation.primitive.name
@@ -68,10 +69,12 @@ class _Narrowing(Rewriting):
                 made.append(equation)
         return jaxpr.replace(eqns=made)
 
-    def _is_meant(self, equation: Any) -> bool:
+    def _is_meant(self, equation: JaxprEqn) -> bool:
         return all(_dtype(v) == jnp.float32 for v in equation.outvars) and self.is_at_lines(equation)
 
-    def _narrowed(self, equation: Any, narrow: dict[Any, Any], users: Sequence[Sequence[Any]]) -> list[Any] | None:
+    def _narrowed(
+        self, equation: JaxprEqn, narrow: dict[Atom, Var], users: Sequence[Sequence[JaxprEqn]]
+    ) -> list[JaxprEqn] | None:
         """The equation on 16 bits and what converts its results; None where neither side of it has 16 bits."""
         wanted = _narrowed_after(users)
         product = equation.primitive.name == "dot_general"
@@ -101,7 +104,7 @@ class _Narrowing(Rewriting):
         return [*before, changed, *after]
 
 
-def _converted(equation: Any, narrow: dict[Any, Any]) -> Any:
+def _converted(equation: JaxprEqn, narrow: dict[Atom, Var]) -> JaxprEqn:
     """A conversion: to float32 it is remembered, from float32 it reads the 16 bits where they are known."""
     [before], [after] = equation.invars, equation.outvars
     if _dtype(before) in _HALVED and _dtype(after) == jnp.float32 and not isinstance(before, Literal):
@@ -111,7 +114,7 @@ def _converted(equation: Any, narrow: dict[Any, Any]) -> Any:
     return equation
 
 
-def _narrowed_after(users: Sequence[Sequence[Any]]) -> Any:
+def _narrowed_after(users: Sequence[Sequence[JaxprEqn]]) -> np.dtype | None:
     """The 16-bit dtype that all users of all results convert them to; None where one does not."""
     every = [user for each in users for user in each]
     if not users or not all(users) or any(user.primitive.name != "convert_element_type" for user in every):
@@ -120,20 +123,22 @@ def _narrowed_after(users: Sequence[Sequence[Any]]) -> Any:
     return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(_HALVED) else None
 
 
-def _with_dtype(equation: Any, operands: Sequence[Any], dtype: Any = None) -> tuple[Any, dict[Any, Any]]:
+def _with_dtype(
+    equation: JaxprEqn, operands: Sequence[Atom], dtype: np.dtype | None = None
+) -> tuple[JaxprEqn, dict[Atom, Var]]:
     """The equation with other operands, and its new results by the old ones."""
     dtype = dtype or _dtype(operands[0])
-    variables = {v: _jax_compat.new_variable(v, _retyped(v.aval, dtype)) for v in equation.outvars}
+    variables: dict[Atom, Var] = {v: _jax_compat.new_variable(v, _retyped(v.aval, dtype)) for v in equation.outvars}
     return _jax_compat.new_equation(equation, invars=list(operands), outvars=list(variables.values())), variables
 
 
-def _is_known(v: Any, narrow: dict[Any, Any]) -> bool:
+def _is_known(v: Atom, narrow: dict[Atom, Var]) -> bool:
     return not isinstance(v, Literal) and v in narrow
 
 
-def _dtype(v: Any) -> Any:
+def _dtype(v: Atom) -> np.dtype | None:
     return getattr(v.aval, "dtype", None)
 
 
-def _retyped(aval: Any, dtype: Any) -> Any:
+def _retyped(aval: Aval, dtype: np.dtype | None) -> Aval:
     return aval.update(dtype=jnp.dtype(dtype), weak_type=False)

@@ -1,21 +1,22 @@
 """Changes equations of a traced program, also inside loops, branches and functions that it calls."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from workbench import _jax_compat
+from workbench._types import Atom, type_of
+from workbench.mesh import Rewriting
 
 RECOMPUTED = "rematted_computation"  # of the names of operations that a checkpoint computes again
 Line = tuple[str, int]
 Spec = tuple[tuple[str, ...], ...]
 
 
-class Rewriting:
-    """One pass over a program: `equation` says what becomes of each equation, `count` how many were changed.
+class AtLines(Rewriting):
+    """One pass over some lines of a program; `count` is how many equations were changed.
 
     Args:
         lines: File and number of the lines that are meant; every line where there are none.
@@ -24,53 +25,30 @@ class Rewriting:
     enters_shard_maps = True
 
     def __init__(self, lines: Collection[Line] = ()) -> None:
+        super().__init__()
         self.lines = frozenset(lines)
         self.count = 0
-        self._jaxprs: dict[Any, Jaxpr] = {}
 
     def program(self, closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
         """The changed program, and how many equations were changed."""
-        return ClosedJaxpr(self.jaxpr(closed.jaxpr), closed.consts), self.count
+        changed = self.closed(closed)
+        return changed, self.count
 
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        """A part of the program, changed; once for all places that call it."""
-        if jaxpr not in self._jaxprs:
-            self._jaxprs[jaxpr] = self.rewritten(jaxpr)
-        return self._jaxprs[jaxpr]
-
-    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        """The equations of one part, one after the other."""
-        return jaxpr.replace(eqns=[self.equation(self.inside(each)) for each in jaxpr.eqns])
-
-    def equation(self, equation: Any) -> Any:
-        """What takes the place of an equation."""
-        return equation
-
-    def inside(self, equation: Any) -> Any:
+    def inside(self, equation: JaxprEqn) -> JaxprEqn:
         """The equation with what it calls changed."""
-        if equation.primitive.name == "shard_map" and not self.enters_shard_maps:
-            return equation
-        return _jax_compat.new_equation(equation, params={k: self._param(v) for k, v in equation.params.items()})
+        is_outside = equation.primitive.name == "shard_map" and not self.enters_shard_maps
+        return equation if is_outside else super().inside(equation)
 
-    def is_at_lines(self, equation: Any) -> bool:
+    def is_at_lines(self, equation: JaxprEqn) -> bool:
         """Whether one of the lines that are meant wrote an equation; those inside JAX's own functions have none."""
         frames = _jax_compat.user_frames(equation.source_info)
         return not self.lines or not frames or any((file, line) in self.lines for file, line, *_ in frames)
 
-    def _param(self, value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self.jaxpr(value.jaxpr), value.consts)
-        if isinstance(value, Jaxpr):
-            return self.jaxpr(value)
-        if type(value) in (tuple, list):
-            return type(value)(self._param(each) for each in value)
-        return value
 
-
-class _Unconstrained(Rewriting):
+class _Unconstrained(AtLines):
     enters_shard_maps = False
 
-    def equation(self, equation: Any) -> Any:
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
         if equation.primitive.name != "sharding_constraint" or not self.is_at_lines(equation):
             return equation
         self.count += 1
@@ -82,7 +60,7 @@ def unconstrained(closed: ClosedJaxpr, lines: Collection[Line]) -> tuple[ClosedJ
     return _Unconstrained(lines).program(closed)
 
 
-_WHOLE: Mapping[str, Callable[[Any], int]] = {  # how many dimensions an operation has to have whole, from the last
+_WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # how many dimensions an operation has to have whole, from the last
     "fft": lambda equation: len(equation.params["fft_lengths"]),
     "cholesky": lambda equation: 2,
     "eigh": lambda equation: 2,
@@ -93,16 +71,16 @@ _WHOLE: Mapping[str, Callable[[Any], int]] = {  # how many dimensions an operati
 }
 
 
-class _Mapped(Rewriting):
+class _Mapped(AtLines):
     enters_shard_maps = False
 
     def __init__(self, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]) -> None:
         super().__init__(lines)
         self.mesh, self.specs = mesh, specs
 
-    def equation(self, equation: Any) -> Any:
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
         name = equation.primitive.name
-        shapes = [tuple(v.aval.shape) for v in (*equation.invars, *equation.outvars)]
+        shapes = [tuple(type_of(v).shape) for v in (*equation.invars, *equation.outvars)]
         spec = next((self.specs[shape] for shape in shapes if shape in self.specs), None)
         if name not in _WHOLE or spec is None or not self.is_at_lines(equation):
             return equation
@@ -111,7 +89,7 @@ class _Mapped(Rewriting):
         if not any(spec[:batch]):
             return equation
 
-        def own(*operands: Any) -> Any:
+        def own(*operands: jax.Array) -> jax.Array | list[jax.Array]:
             return equation.primitive.bind(*operands, **equation.params)
 
         many = equation.primitive.multiple_results
@@ -137,7 +115,7 @@ def with_own_shards(
     return _Mapped(lines, mesh, specs).program(closed)
 
 
-class _Gathered(Rewriting):
+class _Gathered(AtLines):
     enters_shard_maps = False
 
     def __init__(self, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]) -> None:
@@ -147,7 +125,7 @@ class _Gathered(Rewriting):
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
         return self.rewritten(jaxpr)  # every time: one that is computed again changes, the first time it does not
 
-    def inside(self, equation: Any) -> Any:
+    def inside(self, equation: JaxprEqn) -> JaxprEqn:
         before = self._again
         self._again = before or _is_again(equation)
         try:
@@ -155,17 +133,17 @@ class _Gathered(Rewriting):
         finally:
             self._again = before
 
-    def equation(self, equation: Any) -> Any:
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
         is_again = self._again or _is_again(equation)
         if not is_again or equation.primitive.name != "sharding_constraint" or not self.is_at_lines(equation):
             return equation
         asked = equation.params["sharding"]
-        shape = tuple(equation.invars[0].aval.shape)
+        shape = tuple(type_of(equation.invars[0]).shape)
         if not isinstance(asked, NamedSharding) or any(asked.spec) or shape not in self.specs:
             return equation
         given = self.specs[shape]
 
-        def gathered(part: Any) -> Any:
+        def gathered(part: jax.Array) -> jax.Array:
             for dim, axes in enumerate(given):
                 if axes:
                     part = jax.lax.all_gather(part, axes, axis=dim, tiled=True)
@@ -175,7 +153,7 @@ class _Gathered(Rewriting):
         return _in_place_of(equation, gathered, self.mesh, PartitionSpec(*given), PartitionSpec())
 
 
-def _is_again(equation: Any) -> bool:
+def _is_again(equation: JaxprEqn) -> bool:
     """Whether a checkpoint computes an equation again; what its derivative adds is computed once."""
     return RECOMPUTED in str(equation.source_info.name_stack)
 
@@ -197,22 +175,28 @@ def with_written_gathers(
     return _Gathered(lines, mesh, specs).program(closed)
 
 
-def converted(equation: Any, before: Any, after: Any) -> Any:
+def converted(equation: JaxprEqn, before: Atom, after: Var) -> JaxprEqn:
     """What gives a variable another name, in the dtype of that, at the place of an equation."""
     return _jax_compat.new_equation(
         equation,
         primitive=jax.lax.convert_element_type_p,
         invars=[before],
         outvars=[after],
-        params={"new_dtype": after.aval.dtype, "weak_type": after.aval.weak_type, "sharding": None},
+        params={"new_dtype": type_of(after).dtype, "weak_type": type_of(after).weak_type, "sharding": None},
         effects=frozenset(),
     )
 
 
-def _in_place_of(equation: Any, fn: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
+def _in_place_of(
+    equation: JaxprEqn,
+    fn: Callable[..., jax.Array | list[jax.Array]],
+    mesh: Mesh,
+    in_specs: PartitionSpec | tuple[PartitionSpec, ...],
+    out_specs: PartitionSpec | tuple[PartitionSpec, ...],
+) -> JaxprEqn:
     """The equation replaced by a `jax.shard_map` of a function of its operands."""
     assert not any(isinstance(v, Literal) for v in equation.invars)
     mapped = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]
     [made] = jax.make_jaxpr(mapped)(*shapes).jaxpr.eqns
     return _jax_compat.new_equation(equation, primitive=made.primitive, params=made.params, effects=made.effects)

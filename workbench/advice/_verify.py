@@ -7,12 +7,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
+from workbench._types import AnyMesh, Argument
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
@@ -21,13 +22,37 @@ from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
 from workbench.inspection import Call, current_mesh, mesh_of_values
-from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine
+from workbench.plan import ChunkSize
+from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine, WhatIfRecord
 from workbench.render import bytes_text, spec_code
 
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
 _FREE = 1.01  # times the bytes sent: what is advised because it costs nothing may send this much more
-_SAME: Any = object()
+_SAME: Any = object()  # "as it is", in the place of whatever an option takes
+
+
+class Questioned(Protocol):
+    """A traced call that can be inspected: `workbench.api.Traced`, which a lower layer does not know."""
+
+    fn: Callable
+    args: tuple[Argument, ...]
+    kwargs: dict[str, Argument]
+    _call: Any
+
+    def __init__(
+        self,
+        fn: Callable,
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
+        *,
+        mesh: AnyMesh | None = None,
+        call: Call | None = None,
+    ) -> None: ...
+    @property
+    def inspect(self) -> Callable[..., ProgramRecord]: ...
+    @property
+    def try_specs(self) -> Callable[..., WhatIfRecord]: ...
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -270,13 +295,13 @@ def _same_work(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and abs(after - before) <= 0.01 * max(before, 1.0)
 
 
-def chunk_of(traced: object, options: dict[str, Any]) -> Any:
+def chunk_of(traced: Questioned, options: dict[str, Any]) -> ChunkSize:
     """The chunk size that a traced call is compiled with: a number, "auto", a function, or None for all clients."""
     call = getattr(traced, "_call", None)
     return options.get("chunk_size", getattr(call, "chunk_size", "auto"))
 
 
-def planner_of(traced: object, options: dict[str, Any]) -> SearchProgram | None:
+def planner_of(traced: Questioned, options: dict[str, Any]) -> SearchProgram | None:
     """What prices a traced call with other specs; None without a mesh of several devices, or where it cannot be."""
     call = getattr(traced, "_call", None)
     if not isinstance(call, Call):
@@ -307,19 +332,19 @@ def is_gradient(fn: Callable | None) -> bool:
     return (getattr(fn, "__doc__", None) or "").startswith(("Gradient of ", "Value and gradient of "))
 
 
-def _donating(fn: Callable, donated: Any) -> Callable:
+def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
         wrapped: Any = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
         return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=donated)
     return jax.jit(fn, donate_argnums=donated)
 
 
-def _donating_arrays(call: Call, donated: str) -> tuple[Callable, list[Any]]:
+def _donating_arrays(call: Call, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
     """The program as a function of its arrays, all of them or all but the first argument's donated, and the arrays."""
     first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
     kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
     positions = tuple(at for at, each in enumerate(kept) if not each)
-    return jax.jit(jaxpr_as_fun(call.closed), donate_argnums=positions), call.leaves
+    return jax.jit(jaxpr_as_fun(call.closed), donate_argnums=positions), tuple(call.leaves)
 
 
 def _written_again(fn: Callable) -> Callable:
@@ -331,13 +356,13 @@ def _written_again(fn: Callable) -> Callable:
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
 
 
-def _below_jit(fn: Any) -> Callable:
+def _below_jit(fn: Callable) -> Callable:
     while isinstance(fn, jax.stages.Wrapped) and (below := getattr(fn, "__wrapped__", None)) is not None:
         fn = below  # and no further: `grad` has a `__wrapped__` as well
     return fn
 
 
-def _with_static_numbers(traced: Any) -> tuple[Callable, tuple[Any, ...]]:
+def _with_static_numbers(traced: Questioned) -> tuple[Callable, tuple[Argument, ...]]:
     """The function with the whole numbers among its arguments fixed, and its other arguments."""
     numbers = {
         at: 1 if isinstance(each, jax.ShapeDtypeStruct) else int(each)
@@ -349,7 +374,7 @@ def _with_static_numbers(traced: Any) -> tuple[Callable, tuple[Any, ...]]:
         raise ValueError(message)
     inner = _below_jit(traced.fn)
 
-    def fixed(*others: Any, **kwargs: Any) -> Any:
+    def fixed(*others: Argument, **kwargs: Argument) -> Argument:
         rest = iter(others)
         return inner(*(numbers[at] if at in numbers else next(rest) for at in range(len(traced.args))), **kwargs)
 
@@ -367,7 +392,7 @@ def _as_written(specs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return made
 
 
-def _in_order_of_jax(traced: Any, options: dict[str, Any]) -> ProgramRecord:
+def _in_order_of_jax(traced: Questioned, options: dict[str, Any]) -> ProgramRecord:
     """The call compiled for the same devices in the order of `jax.make_mesh`."""
     if options.get("target") is not None:
         return traced.inspect(**{**options, "order": "topology"})
@@ -381,7 +406,7 @@ def _in_order_of_jax(traced: Any, options: dict[str, Any]) -> ProgramRecord:
     return traced.inspect(**{**options, "mesh": other})
 
 
-def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
+def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
     """Compiles variants of a traced call: donated arguments, other specs, chunks, generators, orders of devices."""
 
     def recompile(
@@ -422,7 +447,7 @@ def recompiler(traced: Any, options: dict[str, Any]) -> Recompile:
             return traced.try_specs(_as_written(specs, traced._call.names), **given).after
         fn, args, kwargs = traced.fn, traced.args, traced.kwargs
         if isinstance(donate, str):
-            fn, args, kwargs = *_donating_arrays(traced._call, donate), {}
+            (fn, args), kwargs = _donating_arrays(traced._call, donate), {}
         else:
             fn = _donating(fn, donate)
         with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module

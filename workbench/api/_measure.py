@@ -5,6 +5,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh
 
+from workbench._types import Argument, PyTree
 from workbench.cost import known_chip, largest_dtype
 from workbench.errors import InspectionError
 from workbench.inspection import Call, Inspection, LoweredCall, compile_now, inspect_module
@@ -39,6 +40,7 @@ def measure_program(
     errors = CallbackErrors(call.name)
     made = Inspection(_guarded(call, errors), with_clients).compile(mesh)
     assert made.module is not None
+    assert made.compiled is not None
     options = MeasureOptions(
         mesh=made.mesh,
         client_stages=client_paths(made.plan) if probe else (),
@@ -101,11 +103,11 @@ def _guarded(call: Call, errors: CallbackErrors) -> Call:
 class _Bound:
     """A compiled program with its keyword arguments in place, and what keeps the exceptions of its callbacks."""
 
-    def __init__(self, compiled: Any, kwargs: dict[str, Any], errors: CallbackErrors) -> None:
+    def __init__(self, compiled: jax.stages.Compiled, kwargs: dict[str, Argument], errors: CallbackErrors) -> None:
         self._compiled, self._kwargs, self._errors = compiled, kwargs, errors
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: PyTree[jax.Array]) -> PyTree[jax.Array]:
         return self._errors.call(self._compiled, args, self._kwargs)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._compiled, name)

@@ -9,12 +9,13 @@ from typing import Any, Literal, Required, TypedDict, TypeVar
 
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench._types import Argument, Spec
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
 from workbench.records import ProgramRecord, RunRecord, ShardingSearchRecord, TimelineRecord
 
 Progress = Callable[[str, float], None]
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable)
 
 
 class InspectOptions(TypedDict, total=False):
@@ -58,7 +59,7 @@ class ExploreOptions(InspectOptions, total=False):
     monitor: DeviceMonitor | None
     run: RunRecord | None
     timeline: TimelineRecord | None
-    runs: Any
+    runs: object
     dock: Literal["right"] | None
 
 
@@ -97,7 +98,7 @@ class SuggestOptions(TypedDict, total=False):
 
     mesh: Mesh | AbstractMesh | None
     chip: str | None
-    lock: Mapping[str, Any] | None
+    lock: Mapping[str, Spec] | None
     seconds: float
     compiled: bool
     compiler: Literal["auto", "cpu"]
@@ -112,7 +113,7 @@ class MeshOptions(TypedDict, total=False):
 
     chips: Required[str]
     axes: Sequence[str] | None
-    lock: Mapping[str, Any] | None
+    lock: Mapping[str, Spec] | None
     seconds: float
     compiled: bool
     compiler: Literal["auto", "cpu"]
@@ -139,7 +140,7 @@ class ExportOptions(TypedDict, total=False):
     derivatives: int
 
 
-def options_of(method: Callable[..., Any]) -> Callable[[F], F]:
+def options_of(method: Callable) -> Callable[[F], F]:
     """Gives a one-line form the options of a method of `Traced`: in its signature, and checked at its first call."""
 
     def decorate(fn: F) -> F:
@@ -147,7 +148,7 @@ def options_of(method: Callable[..., Any]) -> Callable[[F], F]:
         known = {p.name: p for p in _options(method) if p.name not in {q.name for q in own}}
 
         @functools.wraps(fn)
-        def checked(*args: Any, **options: Any) -> Any:
+        def checked(*args: Argument, **options: Argument) -> Argument:
             unknown = [name for name in options if name not in known and name not in {p.name for p in own}]
             if unknown:
                 raise TypeError(_unknown(fn.__name__, unknown, known))
@@ -162,7 +163,7 @@ def options_of(method: Callable[..., Any]) -> Callable[[F], F]:
     return decorate
 
 
-def _options(method: Callable[..., Any]) -> list[inspect.Parameter]:
+def _options(method: Callable) -> list[inspect.Parameter]:
     found = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
     named = [p.replace(kind=p.KEYWORD_ONLY) for p in found if p.kind is not p.VAR_KEYWORD]
     if len(named) != len(found):  # **options: Unpack[InspectOptions]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from workbench import launch, render
+from workbench._types import PyTree
 from workbench.advice import advise_record, chunk_of, planner_of, recompiler
 from workbench.api._things import record_of_thing
 from workbench.api._waiting import say_phase, waiting
@@ -28,6 +29,8 @@ from workbench.records import (
 )
 
 if TYPE_CHECKING:
+    from workbench_widgets import Explorer, PlayerView, Playground, RunsView, WorkbenchWidget
+
     from workbench.api._traced import Traced
 
 # Options of `inspect` that trying other shardings has no use for.
@@ -80,7 +83,9 @@ def display_record(record: Record, view: str | None, **asked: Any) -> None:
         display(widget)
 
 
-def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **views: Any) -> Any:
+def explorer_of(
+    traced: "Traced", *, gradient: Callable | ProgramRecord | None, options: dict[str, Any], **views: Any
+) -> "Explorer":
     """The explorer of a traced program; see `Traced.explore`."""
     import workbench_widgets
 
@@ -103,7 +108,7 @@ def explorer_of(traced: "Traced", *, gradient: Any, options: dict[str, Any], **v
     )
 
 
-def player_of(traced: "Traced", fn: Callable, args: Any) -> Any:
+def player_of(traced: "Traced", fn: Callable, args: tuple[PyTree[jax.Array], ...]) -> "PlayerView":
     """The player of a traced program; see `Traced.play`."""
     import workbench_widgets
 
@@ -115,14 +120,14 @@ def player_of(traced: "Traced", fn: Callable, args: Any) -> Any:
     return workbench_widgets.PlayerView(played, compiled)
 
 
-def _runs_view(x: object) -> Any:
+def _runs_view(x: object) -> "RunsView":
     """Several runs over one another; those that have not ended are read again while somebody watches."""
     import workbench_widgets
 
     return workbench_widgets.RunsView(overlay_runs(x), again=lambda: overlay_runs(x))
 
 
-def explorer_of_record(x: Any, **views: Any) -> Any:
+def explorer_of_record(x: object, **views: Any) -> "Explorer | RunsView":
     """The explorer of a `ProgramRecord`, or several runs over one another.
 
     Raises:
@@ -132,8 +137,9 @@ def explorer_of_record(x: Any, **views: Any) -> Any:
 
     if is_runs(x):
         return _runs_view(x)
-    if isinstance(getattr(x, "record", x), RunOverlayRecord):
-        return workbench_widgets.RunsView(getattr(x, "record", x))
+    runs = getattr(x, "record", x)
+    if isinstance(runs, RunOverlayRecord):
+        return workbench_widgets.RunsView(runs)
     if not isinstance(x, ProgramRecord):
         message = (
             f"`explore` received a {type(x).__name__}, which is not a program. It opens a function, "
@@ -144,7 +150,7 @@ def explorer_of_record(x: Any, **views: Any) -> Any:
     return workbench_widgets.Explorer(x, **views)
 
 
-def playground(**settings: Any) -> Any:
+def playground(**settings: Any) -> "Playground":
     """An experiment in federated learning without writing code: choose, run, compare, and copy the code.
 
     Args:
@@ -278,7 +284,7 @@ def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> 
         return None
 
 
-def _widget(record: Record, view: str | None, **asked: Any) -> Any:
+def _widget(record: Record, view: str | None, **asked: Any) -> "WorkbenchWidget | None":
     try:
         import workbench_widgets
 

@@ -1,7 +1,9 @@
 """What is no function: records of meshes, arrays, modules, compiled programs and files."""
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import jax
 import jax.export
@@ -25,7 +27,7 @@ from workbench.records import ComparisonRecord, Record
 _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
 
 
-def is_program(x: object) -> bool:
+def is_program(x: object) -> TypeGuard[Callable]:
     """Whether `x` is a function to be called with arguments, and not an array, a record or a module of arrays."""
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
         return False
@@ -38,7 +40,7 @@ def is_program(x: object) -> bool:
     )  # an NNX or Equinox module is a pytree: its arrays are shown, its call is `model.__call__`
 
 
-def record_of_thing(x: Any, question: str, **options: Any) -> Any:
+def record_of_thing(x: object, question: str, **options: Any) -> Any:  # the record that the thing has
     """The record of what is no function.
 
     Raises:
@@ -50,10 +52,11 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
         return inspect_mesh(x)
     if is_runs(x):
         return overlay_runs(x)
-    if hasattr(x, "plan") and callable(getattr(x, "inspect", None)):  # `wb.trace(fn)(*args)`
-        return x.inspect(**options)
-    if hasattr(x, "record") and isinstance(x.record, Record):
-        return x.record
+    inspect, record = getattr(x, "inspect", None), getattr(x, "record", None)
+    if hasattr(x, "plan") and callable(inspect):  # `wb.trace(fn)(*args)`
+        return inspect(**options)
+    if isinstance(record, Record):
+        return record
     if isinstance(x, ExportedProgram):
         return record_of_thing(load(x).module, question, **options)
     if problem := nesting_problem(x):
@@ -64,7 +67,7 @@ def record_of_thing(x: Any, question: str, **options: Any) -> Any:
     staged = inspect_stage(x, **options)
     if staged is not None:
         return staged
-    if is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
+    if isinstance(x, str | bytes | bytearray | Path) and is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
         return inspect_source(x, **options)
     bound: Any = x
     arrays = _arrays_in(bound.variables if _is_linen(x) and bound.scope is not None else x)
@@ -101,7 +104,8 @@ def compare(*programs: Any) -> ComparisonRecord:
         >>> [row.values for row in compare(once, twice).rows if row.name == "FLOPs"]
         [(128.0, 1024.0)]
     """
-    return compare_records(*[x if is_program(x) else record_of_thing(x, "compare") for x in programs])
+    records: list[Any] = [x if is_program(x) else record_of_thing(x, "compare") for x in programs]  # checked there
+    return compare_records(*records)
 
 
 def _is_linen(x: object) -> bool:

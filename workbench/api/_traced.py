@@ -4,11 +4,12 @@ import functools
 import inspect as inspect_module
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench._types import Argument, Spec
 from workbench.advice import (
     advise_record,
     chunk_of,
@@ -65,6 +66,9 @@ from workbench.records import (
     WhyRecord,
 )
 
+if TYPE_CHECKING:
+    from workbench_widgets import Explorer, PlayerView
+
 Progress = Callable[[str, float], None]
 _AS_TRACED: Any = object()
 
@@ -79,15 +83,15 @@ class Traced:
     def __init__(
         self,
         fn: Callable,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
         *,
         mesh: Mesh | AbstractMesh | None = None,
         call: Call | LoweredCall | None = None,
     ) -> None:
         self.fn: Callable = fn
-        self.args: tuple[Any, ...] = args
-        self.kwargs: dict[str, Any] = kwargs
+        self.args: tuple[Argument, ...] = args
+        self.kwargs: dict[str, Argument] = kwargs
         self.name: str = function_name(fn)
         self._call = trace_call(fn, args, kwargs, mesh) if call is None else call
 
@@ -189,7 +193,7 @@ class Traced:
         runs: object = None,
         dock: Literal["right"] | None = None,
         **options: Unpack[InspectOptions],
-    ) -> Any:
+    ) -> "Explorer":
         """All views of the program in one widget, with linked selection.
 
         Args:
@@ -272,7 +276,7 @@ class Traced:
         fn, args = self._replayed("tap")
         return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
 
-    def play(self) -> Any:
+    def play(self) -> "PlayerView":
         """A player of one call: what is sent, what clients compute step by step, what comes back, from real values.
 
         Costs one evaluation of the program in this process. Numbers that clients `emit` are their courses over local
@@ -289,7 +293,7 @@ class Traced:
 
     def try_specs(
         self,
-        specs: Mapping[str, Any],
+        specs: Mapping[str, Spec],
         *,
         mesh: Mesh | AbstractMesh | None = None,
         target: str | None = None,
@@ -351,7 +355,7 @@ class Traced:
         *,
         mesh: Mesh | AbstractMesh | None = None,
         chip: str | None = None,
-        lock: Mapping[str, Any] | None = None,
+        lock: Mapping[str, Spec] | None = None,
         seconds: float = 60.0,
         compiled: bool = True,
         compiler: Literal["auto", "cpu"] = "auto",
@@ -410,7 +414,7 @@ class Traced:
         *,
         chips: str,
         axes: Sequence[str] | None = None,
-        lock: Mapping[str, Any] | None = None,
+        lock: Mapping[str, Spec] | None = None,
         seconds: float = 120.0,
         compiled: bool = True,
         compiler: Literal["auto", "cpu"] = "auto",
@@ -545,7 +549,7 @@ class Traced:
         )
         raise InspectionError(message)
 
-    def _replayed(self, question: str) -> tuple[Callable, tuple[Any, ...]]:
+    def _replayed(self, question: str) -> tuple[Callable, tuple[Argument, ...]]:
         """The program as a function of its arrays alone, which gives the traced equations again."""
         call = self._traced(question)
         if not call.kwargs:
@@ -554,7 +558,7 @@ class Traced:
         count = len(call.args)
 
         @functools.wraps(call.replayed)
-        def positional(*args: Any) -> Any:
+        def positional(*args: Argument) -> Argument:
             return call.replayed(*args[:count], **dict(zip(names, args[count:], strict=True)))
 
         kind = inspect_module.Parameter.POSITIONAL_ONLY
@@ -585,7 +589,7 @@ class EngineCall:
         self.traced: Traced = traced
         self.on: Engine = engine
 
-    def run(self, *, progress: Any = None, cancel: threading.Event | None = None) -> RunRecord:
+    def run(self, *, progress: Progress | None = None, cancel: threading.Event | None = None) -> RunRecord:
         """Runs it there; the record's `results` are the program's.
 
         Raises:
@@ -633,7 +637,7 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
         raise InspectionError(message)
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Traced:
+    def call(*args: Argument, **kwargs: Argument) -> Traced:
         check_call("`trace`", fn, args, kwargs)
         return Traced(fn, args, kwargs, mesh=mesh)
 
@@ -818,7 +822,7 @@ def play(fn: Callable) -> Callable[..., Any]:
 
 
 @options_of(Traced.try_specs)
-def try_specs(fn: Callable, specs: Mapping[str, Any], **options: Unpack[SpecsOptions]) -> Callable[..., WhatIfRecord]:
+def try_specs(fn: Callable, specs: Mapping[str, Spec], **options: Unpack[SpecsOptions]) -> Callable[..., WhatIfRecord]:
     """What other PartitionSpecs would cause: `try_specs(fn, specs)(*args)` is `trace(fn)(*args).try_specs(specs)`.
 
     Args:
@@ -946,11 +950,11 @@ def export(fn: Callable, **options: Unpack[ExportOptions]) -> Callable[..., _exp
     return _asked(fn, Traced.export, options)
 
 
-def _asked(fn: Any, question: Callable, options: Mapping[str, Any]) -> Callable[..., Any]:
+def _asked(fn: Callable, question: Callable, options: Mapping[str, Any]) -> Callable[..., Any]:
     traced = trace(fn, mesh=options.get("mesh"))
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Argument, **kwargs: Argument) -> Argument:
         shown = question in _LONG and options.get("progress") is None and _show.is_watched()
         with waiting(getattr(fn, "__name__", "the program"), "tracing", shown=shown):
             made = traced(*args, **kwargs)

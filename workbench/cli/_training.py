@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
+from workbench._types import PyTree
 from workbench.federated.data import ClientData, Examples, digits, pad_clients
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
@@ -61,7 +63,7 @@ def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple
         How far the client moved the parameters, and its mean loss along the way.
     """
 
-    def step(carry: Any, batch: dict[str, jax.Array]) -> tuple[Any, jax.Array]:
+    def step(carry: PyTree[Array], batch: dict[str, jax.Array]) -> tuple[Any, jax.Array]:
         local, state = carry
         loss, gradient = jax.value_and_grad(masked_loss)(local, batch)
         updates, state = CLIENT_OPTIMIZER.update(gradient, state)
@@ -111,7 +113,9 @@ def train(mesh: jax.sharding.Mesh, rounds: int, tell: Callable[[int, float, floa
     parameters, state = jax.device_put((parameters, SERVER_OPTIMIZER.init(parameters)), everywhere)
 
     @partial(jax.jit, out_shardings=everywhere)
-    def one_round(parameters: Parameters, state: Any, data: Any) -> tuple[Parameters, Any, jax.Array]:
+    def one_round(
+        parameters: Parameters, state: PyTree[Array], data: PyTree[Array]
+    ) -> tuple[Parameters, Any, jax.Array]:
         change, loss = fedavg(parameters, data)
         updates, state = SERVER_OPTIMIZER.update(jax.tree.map(jnp.negative, change), state)
         return optax.apply_updates(parameters, updates), state, loss  # type: ignore[return-value]

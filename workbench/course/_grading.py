@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
+from workbench._types import Argument
 from workbench.api import inspect, trace
 from workbench.errors import WorkbenchError, WrongAnswerError
 from workbench.records import CollectiveRecord, PlanRecord, ProgramRecord, StageRecord
@@ -41,7 +42,7 @@ def wrong(message: str) -> NoReturn:
     raise WrongAnswerError(message)
 
 
-def number(answer: Any, what: str) -> float:
+def number(answer: Argument, what: str) -> float:
     """The answer as one number."""
     try:
         return float(answer)
@@ -73,7 +74,7 @@ def several(answer: object, count: int, what: str) -> Sequence[Any]:
     return answer
 
 
-def called(function: object, *args: Any) -> Any:
+def called(function: object, *args: Argument) -> Argument:
     """The student's function, called; its own errors become a hint."""
     if not callable(function):
         wrong(f"the answer should be a function; you gave a {type(function).__name__}.")
@@ -84,7 +85,7 @@ def called(function: object, *args: Any) -> Any:
         raise WrongAnswerError(message) from error
 
 
-def plan_of(function: Any, *args: object) -> PlanRecord:
+def plan_of(function: Argument, *args: object) -> PlanRecord:
     """The plan of the student's program."""
     try:
         plan = trace(function)(*args).plan

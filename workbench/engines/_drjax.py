@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench import primitives
+from workbench._types import Argument
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted
 
@@ -64,7 +65,7 @@ def from_drjax(fn: Callable) -> Callable:
     plain = _without_jit(fn)
 
     @functools.wraps(plain)
-    def imported(*args: object, **kwargs: object) -> Any:
+    def imported(*args: object, **kwargs: object) -> Argument:
         call = _Importing()
         token = _importing.set(call)
         try:
@@ -84,7 +85,7 @@ def from_drjax(fn: Callable) -> Callable:
     return imported
 
 
-def _without_jit(fn: Any) -> Callable:
+def _without_jit(fn: Any) -> Callable:  # what `jax.jit` returns has no type that says `__wrapped__`
     """The function itself: what `jax.jit` had traced before stands in its cache, bound to DrJAX's operations."""
     while isinstance(fn, Jitted) or (hasattr(fn, "lower") and hasattr(fn, "__wrapped__")):
         fn = fn.fn if isinstance(fn, Jitted) else fn.__wrapped__
@@ -103,7 +104,7 @@ def _install() -> None:
         theirs = api._replace_api
 
         @functools.wraps(theirs)
-        def bind(module: ModuleType, placed: Any, primitive_functions: object, *, placement: str) -> Any:
+        def bind(module: ModuleType, placed: Any, primitive_functions: object, *, placement: str) -> ModuleType:
             call = _importing.get()
             if call is None:
                 return theirs(module, placed, primitive_functions, placement=placement)
@@ -118,7 +119,7 @@ def _install() -> None:
 
 def _inside(operation: Callable, placements: dict[str, int]) -> Callable:
     @functools.wraps(operation)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> Argument:
         with primitives.program(placements=placements):
             return operation(*args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +46,9 @@ class Engine(abc.ABC):
         """Plans with what is compiled for them, by program and shapes, the newest last."""
         return {}
 
-    def run(self, fn: Callable, *args: object, progress: Progress | None = None, cancel: object = None) -> RunRecord:
+    def run(
+        self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
+    ) -> RunRecord:
         """Runs a program by its plan: the server's stages here, the clients' where this engine puts them.
 
         The second run of the same function with the same shapes traces and compiles nothing.

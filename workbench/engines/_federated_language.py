@@ -6,16 +6,15 @@ import collections
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax import Array
 from jax.extend.core import Literal, Var, jaxpr_as_fun
 from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
-from workbench._types import Atom, PyTree
+from workbench._types import Atom
 from workbench.engines._engine import as_struct, without_emissions
 from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
@@ -24,6 +23,12 @@ from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, trace_listening, uses_primitives
 from workbench.primitives import max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
+
+# Of the package `federated_language` and of jaxlib, which have no stubs, or are installed with an extra only.
+Block: TypeAlias = Any
+Type: TypeAlias = Any
+Binding: TypeAlias = Any
+Hlo: TypeAlias = Any
 
 
 class FederatedComputation:
@@ -34,7 +39,7 @@ class FederatedComputation:
 
     def __init__(self, name: str, building_block: object, notes: Sequence[str]) -> None:
         self.name: str = name
-        self.building_block: Any = building_block
+        self.building_block: Block = building_block
         self.notes: tuple[str, ...] = tuple(notes)
 
     @property
@@ -142,7 +147,7 @@ def _notes(plan: Plan) -> list[str]:
     return ["an inner placement of the clients is local work of a client here"] if inner else []
 
 
-def _validated(tree: PyTree[Array]) -> Any:
+def _validated(tree: Block) -> Block:
     """The tree, after the package's own checks; what comes back from its bytes has the same type."""
     from federated_language import framework
 
@@ -164,8 +169,8 @@ class _Translation:
             plan,
             PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "", None, None))),
         )
-        self.symbols: list[tuple[str, Any]] = []
-        self.values: dict[Var, Any] = {}
+        self.symbols: list[tuple[str, Block]] = []
+        self.values: dict[Var, Block] = {}
         variables = plan.closed.jaxpr.invars
         fields = [
             (_identifier(name), self._type(v, self._is_placed(v))) for v, name in zip(variables, names, strict=True)
@@ -177,7 +182,7 @@ class _Translation:
         for v, x in zip(plan.closed.jaxpr.constvars, plan.closed.consts, strict=True):
             self.values[v] = self._constant(x)
 
-    def tree(self) -> Any:
+    def tree(self) -> Block:
         """The whole program as a function of its arguments."""
         for level in range(self.plan.levels):
             self._serve(level)
@@ -192,13 +197,13 @@ class _Translation:
     def _is_placed(self, v: Var) -> bool:
         return any(v in step.inputs for step in self.plan.steps if step.kind in ("clients", "reduce"))
 
-    def _type(self, v: Atom, placed: bool) -> Any:
+    def _type(self, v: Atom, placed: bool) -> Type:
         aval = edge_aval(v.aval)
         shape = aval.shape[1:] if placed else aval.shape
         where = self.language.CLIENTS if placed else self.language.SERVER
         return self.language.FederatedType(self.language.TensorType(np.dtype(aval.dtype), shape), where)
 
-    def _read(self, atom: Atom, placed: bool | None) -> Any:
+    def _read(self, atom: Atom, placed: bool | None) -> Block:
         """The value of an atom, which must be at the clients or at the server if `placed` says so."""
         value = self._constant(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else self.values[atom]
         at_clients = value.type_signature.placement is self.language.CLIENTS
@@ -212,12 +217,12 @@ class _Translation:
             _refuse(self.plan.name, [reason])
         return value
 
-    def _constant(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Any:
+    def _constant(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Block:
         array = to_host(x) if dtype is None else np.asarray(x, dtype)
         literal = self.framework.Literal(array, self.language.TensorType(array.dtype, array.shape))
         return self.framework.create_federated_value(literal, self.language.SERVER)
 
-    def _bind(self, v: Var, name: str, value: Any) -> None:
+    def _bind(self, v: Var, name: str, value: Block) -> None:
         label = f"{_identifier(name)}_{len(self.symbols)}"
         self.symbols.append((label, value))
         self.values[v] = self.framework.Reference(label, value.type_signature)
@@ -266,14 +271,14 @@ class _Translation:
         finish = self._compute("finish", last, [total], placed=False, results=[out.aval])
         return self._bind(out, "reduced", finish)
 
-    def _extreme(self, rows: PyTree[Array], largest: bool) -> Any:
+    def _extreme(self, rows: Block, largest: bool) -> Block:
         intrinsic = self.framework.FEDERATED_MAX if largest else self.framework.FEDERATED_MIN
         result = self.language.FederatedType(rows.type_signature.member, self.language.SERVER)
         plain = self.language.FederatedType(rows.type_signature.member, self.language.CLIENTS)
         called = self.framework.Intrinsic(intrinsic.uri, self.language.FunctionType(plain, result))
         return self.framework.Call(called, rows)
 
-    def _name(self, name: str, value: Any) -> Any:
+    def _name(self, name: str, value: Block) -> Block:
         label = f"{name}_{len(self.symbols)}"
         self.symbols.append((label, value))
         return self.framework.Reference(label, value.type_signature)
@@ -293,7 +298,7 @@ class _Translation:
             pick = self.framework.Lambda(label, member, one)
             self._bind(v, f"{name}_{i}", self.framework.create_federated_map_or_apply(pick, whole))
 
-    def _compute(self, name: str, fn: Callable, operands: list[Any], *, placed: bool, results: list[Any]) -> Any:
+    def _compute(self, name: str, fn: Callable, operands: list[Block], *, placed: bool, results: list[Any]) -> Block:
         """A local function, mapped over the clients or applied at the server."""
         avals = [x.type_signature.member for x in operands]
         shapes = [jax.ShapeDtypeStruct(tuple(t.shape), t.dtype) for t in avals]
@@ -308,7 +313,7 @@ class _Translation:
             argument = self.framework.create_federated_zip(self.framework.Struct(operands))
         return self.framework.create_federated_map_or_apply(local, argument)
 
-    def _compiled(self, name: str, fn: Callable, shapes: Sequence[Any], results: Sequence[Any]) -> Any:
+    def _compiled(self, name: str, fn: Callable, shapes: Sequence[Any], results: Sequence[Any]) -> Block:
         """A function as HLO, with the types of its ends."""
         from federated_language.proto import computation_pb2
         from google.protobuf import any_pb2
@@ -317,7 +322,7 @@ class _Translation:
         hlo = any_pb2.Any(type_url="type.googleapis.com/xla.HloModuleProto", value=_serialized(module))
         binding = computation_pb2.Xla.Binding
 
-        def bind(count: int) -> Any:
+        def bind(count: int) -> Binding:
             parts = [binding(tensor=computation_pb2.Xla.TensorBinding(index=i)) for i in range(count)]
             return parts[0] if count == 1 else binding(struct=computation_pb2.Xla.StructBinding(element=parts))
 
@@ -327,12 +332,12 @@ class _Translation:
         proto = computation_pb2.Computation(type=kind.to_proto(), xla=payload)
         return self.framework.CompiledComputation(proto, _identifier(name), kind)
 
-    def _types(self, avals: Sequence[Any]) -> Any:
+    def _types(self, avals: Sequence[Any]) -> Type:
         types = [self.language.TensorType(np.dtype(aval.dtype), aval.shape) for aval in avals]
         return types[0] if len(types) == 1 else self.language.StructType(types)
 
 
-def _serialized(module: Any) -> bytes:
+def _serialized(module: Hlo) -> bytes:
     return module.as_serialized_hlo_module_proto()
 
 
@@ -355,7 +360,7 @@ def _identifier(name: str) -> str:
     return text if text[:1].isalpha() else f"x{text}"
 
 
-def _unique(fields: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _unique(fields: Sequence[tuple[str, Any]]) -> list[tuple[str, Block]]:
     seen: collections.Counter[str] = collections.Counter()
     named = []
     for name, kind in fields:

@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.extend.core import Literal, Var
 
-from workbench._types import Atom
+from workbench._types import Atom, PyTree
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
 from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, trace_listening
@@ -53,7 +54,7 @@ def play(fn: Callable, *args: object) -> PlayRecord:
     return _record(traced, values)
 
 
-def _dtype(x: Any) -> np.dtype:
+def _dtype(x: PyTree[Array]) -> np.dtype:
     return x.dtype if hasattr(x, "dtype") else jax.dtypes.canonicalize_dtype(np.asarray(x).dtype)
 
 

@@ -6,7 +6,8 @@ import concurrent.futures
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -86,10 +87,16 @@ class Ray(Executor):
         return lambda batch: pool.submit(_run, digest, [np.int32(batch.index), *batch.rows], values)
 
 
+class _Reference(Protocol):
+    """A value that Ray holds, or will."""
+
+    def future(self) -> Future: ...
+
+
 class _Answer(concurrent.futures.Future):
     """The reply of one task; cancelling it ends the task."""
 
-    def __init__(self, ray: Any, reference: Any) -> None:
+    def __init__(self, ray: ModuleType, reference: _Reference) -> None:
         super().__init__()
         self._ray, self._reference = ray, reference
         reference.future().add_done_callback(self._take)
@@ -113,7 +120,7 @@ class _Answer(concurrent.futures.Future):
 class _RayPool(concurrent.futures.Executor):
     """Ray tasks as futures."""
 
-    def __init__(self, ray: Any, resources: dict[str, float], retries: int) -> None:
+    def __init__(self, ray: ModuleType, resources: dict[str, float], retries: int) -> None:
         self._ray = ray
         self._needs = {name: float(need) for name, need in resources.items() if need}
         wrong = [f"{name}={need}" for name, need in self._needs.items() if need < 0]
@@ -132,7 +139,7 @@ class _RayPool(concurrent.futures.Executor):
         """Tasks that the cluster computes at a time, as it is now."""
         return self._count()
 
-    def put(self, values: list[Any]) -> Any:
+    def put(self, values: list[Any]) -> object:
         """Values in the object store.
 
         Raises:
@@ -146,7 +153,7 @@ class _RayPool(concurrent.futures.Executor):
             raise EngineError(message)
         return self._ray.put(values)
 
-    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:  # as `Executor.submit`
         """One task."""
         needs = dict(self._needs)
         call = self._ray.remote(fn).options(

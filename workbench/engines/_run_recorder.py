@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench._types import ArrayLikeType
 from workbench.errors import EngineError
 from workbench.records import ClientRunRecord, DisclosedRecord, RunRecord, StageRunRecord
 
@@ -17,7 +18,7 @@ Progress = Callable[[str, float], None]
 class RunRecorder:
     """Seconds, bytes and errors by stage, place and client."""
 
-    def __init__(self, name: str, engine: str, progress: Progress | None, cancel: Any) -> None:
+    def __init__(self, name: str, engine: str, progress: Progress | None, cancel: threading.Event | None) -> None:
         self.name, self.engine = name, engine
         self.notes: dict[str, None] = {}
         self.errors: list[str] = []
@@ -55,7 +56,7 @@ class RunRecorder:
                 for i, value in enumerate((seconds * share, 1, moved[0] * share, moved[1] * share)):
                     spent[i] += value
 
-    def left(self, stage: str, name: str, x: Any, *, row: bool, clients: int, index: int = 0) -> None:
+    def left(self, stage: str, name: str, x: ArrayLikeType, *, row: bool, clients: int, index: int = 0) -> None:
         """A value that came from clients: a `row` for each, or one partial result of them all.
 
         `index` tells values of one stage apart that have the same name.

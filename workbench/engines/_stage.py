@@ -3,13 +3,14 @@
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from workbench import _jax_compat
+from workbench._types import AnyArray, Atom, Aval, type_of
 from workbench.engines._artifact import pack
 from workbench.errors import EngineError
 from workbench.plan import (
@@ -46,14 +47,14 @@ class BatchFunction(ClientLoop):
         """What the user called the client function."""
         return self.plan.stages[leading(self.phase).stage].name
 
-    def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[Any]:
+    def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
         kept, totals = self._shard.run(values[:count], values[count:], index)
         return [*map(to_edge, kept), *totals]
 
     @functools.cached_property
-    def compiled(self) -> Any:
+    def compiled(self) -> jax.stages.Compiled:
         """Compiled for the devices of this process."""
         return jax.jit(self.__call__).lower(*self.in_avals).compile()
 
@@ -91,7 +92,7 @@ class BatchFunction(ClientLoop):
         """The scope of a step in the plan that this batch belongs to."""
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
 
-    def run_client_program(self, step: Step, operands: Sequence[Any]) -> list[Any]:
+    def run_client_program(self, step: Step, operands: Sequence[jax.Array]) -> list[jax.Array]:
         """A client's function that is a program of its own, evaluated by its plan."""
         assert step.jaxpr is not None
         inner = plan_jaxpr(step.jaxpr, self.plan.stages[step.stage].name)
@@ -104,7 +105,7 @@ class WholeFunction(BatchFunction):
     def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
         super().__init__(plan, phase, path, phase.placement.size)
 
-    def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[Any]:
+    def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
         values = [from_edge(x, dtype) for x, dtype in zip(operands, self._typed, strict=True)]
         count = len(self.phase.rows)
         results = self.run_phase(self.phase, values[:count], values[count:])
@@ -136,42 +137,46 @@ class Totals:
         return [_plain(aval) for aval in map(jax.eval_shape, self._starts)]
 
 
-def _plain(aval: Any) -> jax.ShapeDtypeStruct:
+def _plain(aval: Aval) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def _row_aval(v: Any, size: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((size, *v.aval.shape[1:]), v.aval.dtype)
+def _row_aval(v: Atom, size: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((size, *type_of(v).shape[1:]), type_of(v).dtype)
 
 
 # PRNG keys have a dtype that numpy and the wire do not know: at the edges they are the integers that they are made of.
-def edge_aval(aval: Any) -> jax.ShapeDtypeStruct:
+def edge_aval(aval: Aval) -> jax.ShapeDtypeStruct:
     """The type of a value outside of the function."""
     if not is_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, aval)
 
 
-def to_edge(x: Any) -> Any:
+def to_edge(x: jax.Array) -> jax.Array:
     """A value as a plain array."""
     return jax.random.key_data(x) if is_key(x.dtype) else x
 
 
-def from_edge(x: Any, dtype: np.dtype) -> Any:
+@overload
+def from_edge(x: jax.Array, dtype: np.dtype) -> jax.Array: ...
+@overload
+def from_edge(x: np.ndarray, dtype: np.dtype) -> AnyArray: ...
+def from_edge(x: AnyArray, dtype: np.dtype) -> AnyArray:
     """A plain array as a value of its dtype."""
     if is_key(dtype):
-        return jax.random.wrap_key_data(x, impl=_jax_compat.key_implementation(dtype))
+        return jax.random.wrap_key_data(jnp.asarray(x), impl=_jax_compat.key_implementation(dtype))
     return x
 
 
 def to_host(x: object) -> np.ndarray:
     """A value as a numpy array."""
-    return np.asarray(to_edge(x)) if hasattr(x, "dtype") else np.asarray(x)
+    return np.asarray(to_edge(x) if isinstance(x, jax.Array) else x)
 
 
-def dtype_of(v: Any) -> Any:
+def dtype_of(v: Atom) -> np.dtype:
     """The dtype of a variable of a jaxpr."""
-    return v.aval.dtype
+    return type_of(v).dtype
 
 
 def is_key(dtype: np.dtype) -> bool:

@@ -96,7 +96,9 @@ class StreamedPass(ClientLoop):
     def _call(self, compiled: Callable, *operands: Any) -> tuple[list[Any], list[Any]]:
         return self._errors.call(compiled, operands, {})
 
-    def _batch(self, number: jax.Array, totals: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list, list]:
+    def _batch(
+        self, number: jax.Array, totals: list[jax.Array], rows: list[jax.Array], shared: list[jax.Array]
+    ) -> tuple[list, list]:
         typed = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.rows, rows, strict=True)]
         read = [from_edge(x, dtype_of(v)) for v, x in zip(self.phase.shared.values(), shared, strict=True)]
         kept, added = self.run_batch(self.phase, typed, read, number=number, size=self.size)

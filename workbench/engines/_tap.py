@@ -144,7 +144,7 @@ class _Tap(Engine):
         """Whether this pass is the one that shows a stage: a later pass may compute it again for its own needs."""
         return self._seen.setdefault((stage, round), phase) == phase
 
-    def take(self, value: Any, **described: Any) -> None:
+    def take(self, value: Array, **described: Any) -> None:
         """Keeps a value, as far as there is room."""
         self.reached = True
         source = None if described["operation"] == _EMIT else described["source"]

@@ -10,15 +10,18 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 import jax
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.stages import Wrapped
 
 from workbench import _jax_compat
+from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
 from workbench.mesh import check_axis_names, planned
 from workbench.plan import (
@@ -34,9 +37,15 @@ from workbench.plan import (
     retarget,
 )
 
-AnyMesh = Mesh | AbstractMesh
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic in types that JAX does not export
 _NO_MESH = AbstractMesh((), ())
+
+
+class Wrapper(Protocol):
+    """A function with a `lower` of its own: what `jax.pmap`, `nnx.jit` and `eqx.filter_jit` return."""
+
+    def __call__(self, *args: Argument, **kwargs: Argument) -> Argument: ...
+    def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered: ...
 
 
 class Call:
@@ -53,31 +62,31 @@ class Call:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Argument],
         stage: Stage,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
         *,
         chunk_size: ChunkSize,
         spread: Spread = "auto",
         mesh: AnyMesh | None,
         again: Callable[..., "Call"] | None = None,
-        given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}),
+        given: tuple[tuple[Argument, ...], dict[str, Argument]] = ((), {}),
         wrapped: Callable | None = None,
-        finish: Callable[[Any], Any] | None = None,
+        finish: Callable[[Argument], Argument] | None = None,
     ) -> None:
         self.fn: Callable = fn
         self.stage: Stage = stage
-        self.args: tuple[Any, ...] = args
-        self.kwargs: dict[str, Any] = kwargs
+        self.args: tuple[Argument, ...] = args
+        self.kwargs: dict[str, Argument] = kwargs
         self.name: str = function_name(fn)
         self.chunk_size: ChunkSize = chunk_size
         self.spread: Spread = spread
         self.mesh = mesh
         self.notes: tuple[str, ...] = ()
         self.closed: ClosedJaxpr = stage.jaxpr
-        self.out_tree: Any = stage.out_tree
-        self.finish: Callable[[Any], Any] = finish or (
+        self.out_tree: PyTreeDef = stage.out_tree
+        self.finish: Callable[[Argument], Argument] = finish or (
             lambda results: results
         )  # what the compiled program returns, as the user's function
         self.holds_clients: bool = holds_clients(self.closed)
@@ -96,12 +105,12 @@ class Call:
         return tuple(names) or tuple(f"args[{i}]" for i in range(count))
 
     @property
-    def parameters(self) -> Callable[..., Any]:
+    def parameters(self) -> Callable[..., Argument]:
         """A function with the parameters that `args` are given for."""
         return self._wrapped
 
     @property
-    def stage_args(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def stage_args(self) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
         """The arguments as what JAX compiled from `stage` takes them."""
         return jax.tree.unflatten(self.stage.in_tree, self.leaves)
 
@@ -157,11 +166,11 @@ class Call:
         )
 
     @functools.cached_property
-    def replayed(self) -> Callable[..., Any]:
+    def replayed(self) -> Callable[..., Argument]:
         """A function of `args` and `kwargs` that gives the traced equations again, under whatever mesh is current."""
 
         @functools.wraps(self._wrapped)
-        def program(*args: Any, **kwargs: Any) -> Any:
+        def program(*args: Argument, **kwargs: Argument) -> Argument:
             version = self.under(current_mesh())
             return version.call(args, kwargs)
 
@@ -213,17 +222,17 @@ class Version:
         with on_mesh(self.mesh):
             return plan_jaxpr(self.closed, self.of.name)
 
-    def call(self, args: object, kwargs: object) -> Any:
+    def call(self, args: object, kwargs: object) -> PyTree[Array]:
         """The results as the traced equations compute them."""
         results = jaxpr_as_fun(self.closed)(*jax.tree.leaves((args, kwargs)))
         return jax.tree.unflatten(self.of.out_tree, results)
 
-    def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Any) -> Any:
+    def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Any) -> Wrapped:
         """What `jax.jit` returns for it, of the arguments `of.args` and `of.kwargs`: staged, if it has clients."""
         call, plan = self.of, self.plan
 
         @functools.wraps(call._wrapped)
-        def program(*args: Any, **kwargs: Any) -> Any:
+        def program(*args: Argument, **kwargs: Argument) -> Argument:
             if not call.holds_clients:
                 return self.call(args, kwargs)
             values = evaluate(plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=call.spread)
@@ -232,11 +241,11 @@ class Version:
         program.__name__ = call.name
         return jax.jit(program, **{**self._options(shardings), **options})
 
-    def _options(self, shardings: bool) -> dict[str, Any]:
+    def _options(self, shardings: bool) -> dict[str, Argument]:
         """The options of the user's own jit."""
         given = _jax_compat.jit_options(self.of.stage)
         structure = jax.tree.structure((self.of.args, self.of.kwargs))
-        options: dict[str, Any] = {"keep_unused": given["keep_unused"]}
+        options: dict[str, Argument] = {"keep_unused": given["keep_unused"]}
         donated_args, donated_kwargs = jax.tree.unflatten(structure, given["donated"])
         options["donate_argnums"] = tuple(i for i, arg in enumerate(donated_args) if any(jax.tree.leaves(arg)))
         options["donate_argnames"] = tuple(name for name, arg in donated_kwargs.items() if any(jax.tree.leaves(arg)))
@@ -250,7 +259,7 @@ class Version:
             options["out_shardings"] = jax.tree.unflatten(self.of.out_tree, moved)
         return options
 
-    def _moved(self, sharding: object) -> Any:
+    def _moved(self, sharding: object) -> PyTree[Array]:
         """A sharding of the user's jit on this mesh."""
         if not isinstance(sharding, NamedSharding) or self.mesh is None or sharding.mesh == self.mesh:
             return sharding
@@ -262,16 +271,20 @@ class LoweredCall:
     """A call that shows no jaxpr, only what was lowered or compiled of it: `pmap`, a `Lowered`, a `Compiled`."""
 
     def __init__(
-        self, name: str, program: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        name: str,
+        program: jax.stages.Lowered | jax.stages.Compiled,
+        args: tuple[Argument, ...] = (),
+        kwargs: dict[str, Argument] | None = None,
     ) -> None:
         self.name: str = name
-        self.program: Any = program
-        self.args: tuple[Any, ...] = args
-        self.kwargs: dict[str, Any] = kwargs or {}
+        self.program: jax.stages.Lowered | jax.stages.Compiled = program
+        self.args: tuple[Argument, ...] = args
+        self.kwargs: dict[str, Argument] = kwargs or {}
 
 
 def trace_call(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: AnyMesh | None = None
+    fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None = None
 ) -> Call | LoweredCall:
     """Traces one call of a function, once, through its own `trace` or `lower` where it has one.
 
@@ -291,7 +304,7 @@ def trace_call(
 
 
 def _trace_on(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], mesh: AnyMesh | None
+    fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None
 ) -> Call | LoweredCall:
     if mesh is not None:  # an array of another mesh cannot enter a trace under this one; what is known of it can
         args, kwargs = jax.tree.map(lambda x: _moved(x, mesh), (args, dict(kwargs)))
@@ -304,7 +317,7 @@ def _trace_on(
             return made
         if _jax_compat.is_jitted(fn):
             return _trace_jitted(fn, fn, args, kwargs, current)
-        if callable(getattr(fn, "lower", None)):
+        if _lowers(fn):
             parts = _jax_compat.pmapped(fn, args, kwargs)
             if parts is not None:
                 return _trace_pmapped(fn, *parts, args, kwargs, current)
@@ -317,7 +330,7 @@ def _trace_on(
         return _trace_plain(fn, args, kwargs, current)
 
 
-def _moved(x: Any, mesh: AnyMesh) -> Any:
+def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
     """What lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
     placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, Tracer)
     sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
@@ -338,7 +351,7 @@ def call_of_traced(traced: Stage) -> Call:
     ]
     args, kwargs = jax.tree.unflatten(traced.in_tree, placed)
 
-    def fn(*args: Any, **kwargs: Any) -> Any:
+    def fn(*args: Argument, **kwargs: Argument) -> Argument:
         """A program that was traced already."""
 
     fn.__name__ = str(traced.fun_name)
@@ -346,13 +359,13 @@ def call_of_traced(traced: Stage) -> Call:
 
 
 def _trace_plain(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Argument],
+    args: tuple[Argument, ...],
+    kwargs: dict[str, Argument],
     mesh: AnyMesh | None,
     *,
     chunk_size: ChunkSize = "auto",
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Argument] | None = None,
 ) -> Call:
     """A function as written: what cannot move (strings, functions, classes) is closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
@@ -364,7 +377,7 @@ def _trace_plain(
     left: list[Any] = []
 
     @functools.wraps(fn)
-    def moving(*values: Any, **named: Any) -> Any:
+    def moving(*values: Argument, **named: Argument) -> Argument:
         supply = iter(jax.tree.leaves((values, named)))
         every = [next(supply) if moved else _opened(leaf) for leaf, moved in zip(static, moves, strict=True)]
         inner_args, inner_kwargs = jax.tree.unflatten(tree, every)
@@ -382,7 +395,7 @@ def _trace_plain(
         stage = jax.jit(moving, **settings).trace(*shown[0], **shown[1])
     structure, others = left[-1]
 
-    def finish(results: object) -> Any:
+    def finish(results: object) -> Argument:
         if not any(y is not None for y in others):
             return results
         supply = iter(jax.tree.leaves(results))
@@ -406,12 +419,12 @@ def _trace_plain(
 
 
 def _trace_jitted(
-    fn: Callable[..., Any],
-    jitted: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Argument],
+    jitted: Wrapped,
+    args: tuple[Argument, ...],
+    kwargs: dict[str, Argument],
     mesh: AnyMesh | None,
-    finish: Callable[[Any], Any] | None = None,
+    finish: Callable[[Argument], Argument] | None = None,
 ) -> Call:
     """What `jax.jit` returned, with the options that it was given."""
     stage = jitted.trace(*args, **kwargs)
@@ -436,7 +449,12 @@ def _trace_jitted(
 
 
 def _trace_pmapped(
-    fn: Any, jitted: Any, flat: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], mesh: AnyMesh | None
+    fn: Callable,
+    jitted: Wrapped,
+    flat: tuple[Argument, ...],
+    args: tuple[Argument, ...],
+    kwargs: dict[str, Argument],
+    mesh: AnyMesh | None,
 ) -> Call:
     """What `jax.pmap` returned: a jitted `shard_map` of the arrays in its arguments."""
     made = _trace_jitted(fn, jitted, flat, {}, mesh)
@@ -448,30 +466,32 @@ def _trace_pmapped(
 class _FoundError(BaseException):
     """Carries the call of a `jax.jit` out of a library's wrapper before anything is lowered."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         super().__init__()
         self.call = args, kwargs
-        self.made: Any = None
+        self.made: Call
 
 
 class _Recorder:
     """Stands for the `jax.jit` inside a wrapper while the wrapper prepares one call."""
 
-    def __init__(self, jitted: Any, mesh: AnyMesh | None) -> None:
+    def __init__(self, jitted: Wrapped, mesh: AnyMesh | None) -> None:
         self._jitted, self._mesh = jitted, mesh
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, *args: Argument, **kwargs: Argument) -> NoReturn:
         found = _FoundError(args, kwargs)
         found.made = _trace_jitted(self._jitted, self._jitted, args, kwargs, self._mesh)  # in the wrapper's contexts
         raise found
 
     trace = lower
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._jitted, name)
 
 
-def _trace_wrapper(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: AnyMesh | None) -> Call | LoweredCall:
+def _trace_wrapper(
+    fn: Wrapper, args: tuple[Argument, ...], kwargs: dict[str, Argument], mesh: AnyMesh | None
+) -> Call | LoweredCall:
     """What wraps a `jax.jit` (`nnx.jit`, `eqx.filter_jit`): the call that it makes of it; else what it lowers."""
     inner = [name for name, value in getattr(fn, "__dict__", {}).items() if _jax_compat.is_jitted(value)]
     if len(inner) != 1 or inner[0].startswith("__"):
@@ -482,7 +502,7 @@ def _trace_wrapper(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh:
         object.__setattr__(fn, inner[0], _Recorder(jitted, mesh))
         fn.lower(*args, **kwargs)
     except _FoundError as found:
-        made: Call = found.made
+        made = found.made
     else:
         lowered = fn.lower(*args, **kwargs)  # the wrapper made no call of its jit
         return LoweredCall(function_name(fn), getattr(lowered, "lowered", lowered), args, kwargs)
@@ -494,7 +514,7 @@ def _trace_wrapper(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh:
     return made
 
 
-def _name_leaves(made: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _name_leaves(made: Call, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
     """Calls the arrays as the user's arguments do, where the wrapper passes them on as they are."""
     found = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
     try:
@@ -518,7 +538,7 @@ def _name_leaves(made: Call, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
     made.names, made.paths = tuple(names), tuple(paths)
 
 
-def _results_of(fn: object) -> Callable[[Any], Any]:
+def _results_of(fn: object) -> Callable[[Argument], Argument]:
     """The user's results among what a library's wrapper lets its `jax.jit` return."""
     if type(fn).__module__.startswith("flax."):
         return lambda results: results[2] if isinstance(results, tuple) and len(results) == 3 else results
@@ -530,15 +550,17 @@ def _results_of(fn: object) -> Callable[[Any], Any]:
 class _Fixed:
     """A static argument on its way through a pytree: one leaf, whatever it is."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
 
-def _opened(leaf: object) -> Any:
+def _opened(leaf: object) -> Argument:
     return leaf.value if isinstance(leaf, _Fixed) else leaf
 
 
-def _static_positions(options: Mapping[str, Any], fn: Callable[..., Any], count: int) -> tuple[set[int], set[str]]:
+def _static_positions(
+    options: Mapping[str, Argument], fn: Callable[..., Argument], count: int
+) -> tuple[set[int], set[str]]:
     """Which arguments the options of a jit make static."""
     if not any(key.startswith("static_") for key in options):
         return set(), set()
@@ -547,7 +569,9 @@ def _static_positions(options: Mapping[str, Any], fn: Callable[..., Any], count:
     return set(positions), set(names)
 
 
-def _bound(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _bound(
+    fn: Argument, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+) -> tuple[Any, tuple[Argument, ...], dict[str, Argument]]:
     """Partial calls and methods of what can be lowered, as calls of it with all arguments."""
     while True:
         inner = getattr(fn, "func", None)
@@ -563,7 +587,7 @@ def _is_library_partial(fn: object) -> bool:
     return all(hasattr(fn, name) for name in ("func", "args", "keywords"))
 
 
-def _lowers(fn: object) -> bool:
+def _lowers(fn: object) -> TypeGuard[Wrapper]:
     return callable(getattr(fn, "lower", None))
 
 
@@ -582,21 +606,21 @@ def is_value(x: object) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)
 
 
-def as_shape(x: object) -> Any:
+def as_shape(x: object) -> PyTree[Array]:
     """An array as a shape with its sharding; other leaves as they are."""
     if isinstance(x, jax.Array):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=_is_weak(x))
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
 
 
-def _is_weak(x: Any) -> bool:
+def _is_weak(x: object) -> bool:
     return getattr(x, "weak_type", False)  # arrays of random keys have no such attribute
 
 
-def function_name(fn: Any) -> str:
+def function_name(fn: object) -> str:
     """What a function is called; of a partial call the name of the function inside."""
     while not hasattr(fn, "__name__") and (hasattr(fn, "func") or hasattr(fn, "__wrapped__")):
-        fn = fn.func if hasattr(fn, "func") else fn.__wrapped__
+        fn = getattr(fn, "func", None) or getattr(fn, "__wrapped__", None)
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 

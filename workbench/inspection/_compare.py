@@ -12,10 +12,14 @@ from workbench.records import (
     ComparedRecord,
     ComparisonRecord,
     Group,
+    MemoryRecord,
+    ModuleRecord,
     PlanRecord,
     ProfileRecord,
     ProgramRecord,
     StageRecord,
+    Status,
+    Unit,
     ValueRecord,
 )
 
@@ -77,18 +81,18 @@ def _is_program(value: object) -> bool:
     return isinstance(value, ProgramRecord)
 
 
-def _row(group: Group, name: str, values: Iterable[Any], unit: Any = "") -> ComparedRecord:
+def _row(group: Group, name: str, values: Iterable[Any], unit: Unit = "") -> ComparedRecord:
     values = tuple(values)
     return ComparedRecord(group=group, name=name, values=values, unit=unit, status=_status(values))
 
 
-def _status(values: Values) -> Any:
+def _status(values: Values) -> Status:
     if all(_alike(value, values[0]) for value in values):
         return "same"
     return "unknown" if None in values else "changed"
 
 
-def _presence(values: Values) -> Any:
+def _presence(values: Values) -> Status:
     """Like `_status`, for things whose absence is known."""
     if values[0] is None and values[-1] is not None:
         return "added"
@@ -209,7 +213,7 @@ def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float
 
 
 def _collective_row(
-    group: Group, key: str, tables: Sequence[dict[str, list[Any]] | None], measure: Callable[[Any], Any], unit: str
+    group: Group, key: str, tables: Sequence[dict[str, list[Any]] | None], measure: Callable[[Any], Any], unit: Unit
 ) -> ComparedRecord:
     values = tuple(None if table is None else measure(table[key]) if key in table else 0.0 for table in tables)
     status = _status(values)
@@ -240,7 +244,7 @@ def _device_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     ]
 
 
-def _fits(memory: Any) -> str | None:
+def _fits(memory: MemoryRecord | None) -> str | None:
     if memory is None or memory.fits is None:
         return None
     if memory.fits:
@@ -250,7 +254,7 @@ def _fits(memory: Any) -> str | None:
     return f"no: {(memory.peak_bytes - memory.available_bytes) / 2**30:.2f} GiB too much"
 
 
-def _wire_bytes(module: Any) -> float | None:
+def _wire_bytes(module: ModuleRecord | None) -> float | None:
     return None if module is None else _times(module.collectives, lambda collective: collective.wire_bytes)
 
 

@@ -56,7 +56,7 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, **sized, "waiting": waiting}
 
 
-def _inspect_lowered(x: object, options: dict[str, Any]) -> ProgramRecord:
+def _inspect_lowered(x: jax.stages.Lowered | jax.stages.Compiled, options: dict[str, Any]) -> ProgramRecord:
     name = "compiled program"
     if isinstance(x, jax.stages.Lowered):
         found = re.search(r"module @([\w.]+)", x.as_text()[:2000])

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat
-from workbench._types import AnyMesh
+from workbench._types import AnyMesh, PyTree
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
@@ -44,6 +44,8 @@ from workbench.records import (
     CallTreeRecord,
     ChipRecord,
     CollectiveRecord,
+    CostRecord,
+    MemoryRecord,
     MeshRecord,
     ModuleRecord,
     PlannedValueRecord,
@@ -116,8 +118,9 @@ def inspect_lowered(
         )
         raise InspectionError(message)
     notes = [_NO_JAXPR]
-    lowered = call.program if isinstance(call.program, jax.stages.Lowered) else None
-    compiled: Any = call.program if lowered is None else compile_now(lowered, lowered.as_text(), call.name)
+    given = call.program
+    lowered = given if isinstance(given, jax.stages.Lowered) else None
+    compiled = compile_now(given, given.as_text(), call.name) if isinstance(given, jax.stages.Lowered) else given
     known = jax.tree.leaves(_compiled_shardings(compiled))
     current = mesh or current_mesh() or mesh_of_values(known) or _old_mesh()
     record = None if current is None else inspect_mesh(current)
@@ -196,9 +199,9 @@ class Compilation:
     """A program on its way to the devices of a mesh: what `inspect` reads and `measure` runs."""
 
     plan: PlanRecord
-    lowered: Any
+    lowered: jax.stages.Lowered
     stablehlo: str
-    compiled: Any
+    compiled: jax.stages.Compiled | None
     mesh: MeshRecord | None
     module: ModuleRecord | None
     platform: str
@@ -240,7 +243,9 @@ class Inspection:
         devices = named if isinstance(named, Mesh) else None
         return Compilation(described, lowered, text, compiled, record, module, platform, devices, args, kwargs)
 
-    def lower(self, version: Version, **options: Any) -> tuple[Any, str, tuple[Any, ...], dict[str, Any]]:
+    def lower(
+        self, version: Version, **options: Any
+    ) -> tuple[jax.stages.Lowered, str, tuple[Any, ...], dict[str, Any]]:
         """The program as StableHLO, inside the mesh that is current; its platform; its arguments."""
         mesh, call = version.mesh, version.of
         platform = jax.default_backend() if not isinstance(mesh, Mesh) else mesh.devices.flat[0].platform
@@ -288,7 +293,7 @@ class Inspection:
         mesh: AnyMesh | None,
         *,
         chip: str | None,
-        order: Any,
+        order: Literal["topology", "naive"],
         force: bool,
         waiting: Mapping[str, Any],
     ) -> ProgramRecord:
@@ -346,7 +351,7 @@ class Inspection:
 
     def _cost(
         self, module: ModuleRecord | None, described: PlanRecord, mesh: MeshRecord | None, chip: ChipRecord | None
-    ) -> Any:
+    ) -> CostRecord:
         dtype = largest_dtype(described, chip)
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
 
@@ -384,7 +389,7 @@ def _labelled(call: Call, inputs: ShardingRecord) -> ShardingRecord:
     return inputs.replace(leaves=tuple(leaf.replace(path=path) for leaf, path in pairs))
 
 
-def _compiled_shardings(compiled: jax.stages.Compiled | None) -> Any:
+def _compiled_shardings(compiled: jax.stages.Compiled | None) -> PyTree[jax.sharding.Sharding]:
     return () if compiled is None else (compiled.input_shardings, compiled.output_shardings)
 
 
@@ -396,7 +401,7 @@ def _old_mesh() -> Mesh | None:
 def _positional(jitted: Callable, count: int, names: tuple[str, ...]) -> Callable:
     """A jitted function of positional arguments alone."""
 
-    def program(*args: object) -> Any:
+    def program(*args: object) -> PyTree[jax.Array]:
         return jitted(*args[:count], **dict(zip(names, args[count:], strict=True)))
 
     return jax.jit(functools.wraps(jitted)(program))
@@ -463,7 +468,7 @@ def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh |
         return None  # an argument that the program does not read is no input of its StableHLO
     free = [getattr(leaf, "sharding", None) is None for leaf in leaves]
 
-    def place(leaf: Any, value: PlannedValueRecord) -> jax.ShapeDtypeStruct:
+    def place(leaf: jax.ShapeDtypeStruct, value: PlannedValueRecord) -> jax.ShapeDtypeStruct:
         spec = jax.P(*(axes or None for axes in value.spec))
         sharding = jax.NamedSharding(mesh, spec)
         return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), _dtype(leaf), sharding=sharding)
@@ -477,7 +482,7 @@ def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh |
     )
 
 
-def _dtype(x: Any) -> np.dtype:
+def _dtype(x: PyTree[jax.Array]) -> np.dtype:
     return x.dtype if hasattr(x, "dtype") else jax.numpy.result_type(x)
 
 
@@ -486,7 +491,7 @@ def _compiled_by(compilation: TargetCompilation) -> str:
     return f"compiled by {compilation.versions['compiler']} for devices in {order}; nothing was run"
 
 
-def _joined_memory(module: ModuleRecord, told: Any) -> Any:
+def _joined_memory(module: ModuleRecord, told: MemoryRecord) -> MemoryRecord:
     """What the compiler of the target told, and where it told nothing what its module shows."""
     if not told.largest:
         told = told.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)

@@ -44,7 +44,7 @@ class StartupConfig:
     attempt: int
 
 
-def main(order: StartupConfig, pipe: Any, log_path: str, environment: dict[str, str]) -> None:
+def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dict[str, str]) -> None:
     """Runs until the nodes ended, the parent says so, or the parent is gone."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

@@ -49,7 +49,7 @@ class ProcessHost:
         self._payload = _pickled_specs(specs)
         self._remote = RemoteHost(address, engine.authkey)
         self._process: BaseProcess | None = None
-        self._pipe: Any = None
+        self._pipe: Connection | None = None
         self._sending = threading.Lock()
         self._exited = threading.Event()
         self._exited.set()
@@ -67,7 +67,7 @@ class ProcessHost:
             authkey=self._engine.authkey,
             attempt=attempt,
         )
-        context: Any = multiprocessing.get_context(_START_METHOD)
+        context = multiprocessing.get_context(_START_METHOD)
         if _START_METHOD == "forkserver":
             context.set_forkserver_preload([_spawned.__name__])
             _keep_no_socket()
@@ -162,8 +162,9 @@ class ProcessHost:
         return self._process.pid if self._process is not None else None
 
     def _tell(self, *order: str) -> None:
-        with self._sending, contextlib.suppress(OSError, AttributeError):  # gone, or not started yet
-            self._pipe.send(order)
+        with self._sending, contextlib.suppress(OSError):  # gone
+            if self._pipe is not None:
+                self._pipe.send(order)
 
     def _listen(self, process: BaseProcess, pipe: Connection) -> None:
         emit = self._engine.emit

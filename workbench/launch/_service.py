@@ -78,7 +78,7 @@ class _Batcher:
         self._gathering: _Batch | None = None
         self._open: list[_Batch] = []
 
-    def call(self, execute: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, execute: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         future: Future[Any] = Future()
         with self._lock:
             leads = self._gathering is None
@@ -156,7 +156,7 @@ class Service:
         self._turn = threading.Condition(self._lock)  # for callers that must wait
         self._gate = threading.Lock()  # held until the service is closed: for the node's own thread
         self._gate.acquire()
-        self._instance: Any = None
+        self._instance: object = None
         self._context: NodeContext | None = None
         self._closed: str | None = None
         self._waiting = 0
@@ -195,7 +195,7 @@ class Service:
         with self._gate:
             pass
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         """Runs one method when its turn comes; what it raises reaches the caller, not the node."""
         batcher = self._batchers.get(method)
         if batcher is not None:
@@ -220,7 +220,7 @@ class Service:
         with self._lock:
             return list(self._active)
 
-    def _execute(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, calls: int = 1) -> Any:
+    def _execute(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, calls: int = 1) -> object:
         me = threading.get_ident()
         with self._lock:
             outer = self._active.get(me)  # a service that calls itself keeps its turn instead of waiting for it

@@ -2,8 +2,8 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from workbench.errors import NodeTimeoutError, ProgramError
 from workbench.launch._context import current_node
@@ -13,19 +13,22 @@ from workbench.launch._nodes import PyClassNode, ServiceNode
 from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
 
+Params = TypeVar("Params")  # what actors act with: any data that can be pickled
+State = TypeVar("State")  # the learner's
+Item = Any  # of experience, as the agent's own actors make it
 _WAIT_SECONDS = 0.2  # between two looks of an actor at whether the learner has finished
 
 
-class Acting(Protocol):
+class Acting(Protocol[Params]):
     """One actor with its environment."""
 
-    def act(self, params: Any) -> Sequence[tuple[Any, float]]:
+    def act(self, params: Params) -> Sequence[tuple[Item, float]]:
         """Takes some steps; returns items of experience with their priorities."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Agent:
+class Agent(Generic[State, Params]):
     """What an agent is, without a word about where it runs.
 
     Attributes:
@@ -41,15 +44,15 @@ class Agent:
     """
 
     name: str
-    actor: Callable[[int], Acting]
-    learn: Callable[[Any, list[Any], list[float]], tuple[Any, Any]]
-    state: Any
-    params_of: Callable[[Any], Any]
-    evaluate: Callable[[Any], float]
+    actor: Callable[[int], Acting[Params]]
+    learn: Callable[[State, list[Item], list[float]], tuple[State, Iterable[float] | None]]
+    state: State
+    params_of: Callable[[State], Params]
+    evaluate: Callable[[Params], float]
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentRun:
+class AgentRun(Generic[Params]):
     """A finished run: what was learned, and how.
 
     Attributes:
@@ -59,14 +62,14 @@ class AgentRun:
         seconds: From the start to the last step.
     """
 
-    params: Any = dataclasses.field(repr=False)
+    params: Params = dataclasses.field(repr=False)
     curve: tuple[tuple[int, float], ...]
     counts: dict[str, int]
     seconds: float
 
 
 def run_agent(
-    agent: Agent,
+    agent: Agent[Any, Params],
     on: Literal["here", "threads", "processes"] | LaunchEngine = "here",
     *,
     steps: int,
@@ -80,7 +83,7 @@ def run_agent(
     evaluate_every: int = 100,
     seed: int = 0,
     timeout_seconds: float = 600.0,
-) -> AgentRun:
+) -> AgentRun[Params]:
     """Runs an agent where `on` says; the agent and the meaning of all other arguments stay as they are.
 
     "here" alternates in one thread: the actors act in turn until the table allows a batch, then the learner takes a
@@ -151,7 +154,9 @@ def run_agent(
     return AgentRun(found["params"], tuple(found["curve"]), counts, time.monotonic() - start)
 
 
-def _alternate(agent: Agent, table: Replay, actors: int, options: dict[str, Any], seed: int) -> AgentRun:
+def _alternate(
+    agent: Agent[Any, Params], table: Replay, actors: int, options: dict[str, Any], seed: int
+) -> AgentRun[Params]:
     start = time.monotonic()
     learner = _Learner(table, agent, **options)
     acting = [agent.actor(seed + number) for number in range(actors)]
@@ -165,10 +170,12 @@ def _alternate(agent: Agent, table: Replay, actors: int, options: dict[str, Any]
     return AgentRun(learner.params, tuple(learner.curve), table.counts(), time.monotonic() - start)
 
 
-class _Learner:
+class _Learner(Generic[State, Params]):
     """Learns from the table, and hands out the newest parameters meanwhile."""
 
-    def __init__(self, replay: Any, agent: Agent, *, steps: int, batch: int, every: int, prioritized: bool) -> None:
+    def __init__(
+        self, replay: Replay, agent: Agent[State, Params], *, steps: int, batch: int, every: int, prioritized: bool
+    ) -> None:
         self._replay, self._agent, self._steps, self._batch, self._every = replay, agent, steps, batch, every
         self._prioritized = prioritized
         self._state = agent.state
@@ -205,10 +212,17 @@ class _Learner:
         return {"params": self.params, "curve": list(self.curve)}
 
 
-class _Actor:
+class _Actor(Generic[Params]):
     """Acts with the learner's newest parameters, as often as the table wants items, until it has finished."""
 
-    def __init__(self, replay: Any, learner: Any, make: Callable[[int], Acting], seed: int, count: int) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        learner: "_Learner[Any, Params]",
+        make: Callable[[int], Acting[Params]],
+        seed: int,
+        count: int,
+    ) -> None:
         self._replay, self._learner, self._acting, self._count = replay, learner, make(seed), count
 
     def run(self) -> None:

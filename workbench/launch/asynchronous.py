@@ -12,7 +12,7 @@ from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import current_node
 from workbench.launch._nodes import Handle, PyClassNode, ServiceNode
 from workbench.launch._program import Program
-from workbench.launch._replay import ReplayNode
+from workbench.launch._replay import Replay, ReplayNode
 
 _WAIT_SECONDS = 0.2  # between two looks at whether the program stops or a client failed
 
@@ -104,7 +104,7 @@ class AsynchronousServer:
 class AsynchronousClient:
     """Trains on its own data, round after round, at its own pace."""
 
-    def __init__(self, server: Any, train: Callable[[Any, Any], Any], data: object) -> None:
+    def __init__(self, server: AsynchronousServer, train: Callable[[Any, Any], Any], data: object) -> None:
         self._server, self._train, self._data = server, train, data
 
     def run(self) -> None:
@@ -181,7 +181,7 @@ class Learner:
 
     def __init__(
         self,
-        replay: Any,
+        replay: Replay,
         learn: Callable[[Any, list[Any], list[float]], Any],
         params: object,
         *,
@@ -212,7 +212,9 @@ class Learner:
 class Actor:
     """Gathers experience with the learner's newest parameters until it has finished."""
 
-    def __init__(self, replay: Any, learner: Any, act: Callable[[Any, Any], tuple[Any, float]], seed: int) -> None:
+    def __init__(
+        self, replay: Replay, learner: Learner, act: Callable[[Any, Any], tuple[Any, float]], seed: int
+    ) -> None:
         self._replay, self._learner, self._act, self._seed = replay, learner, act, seed
 
     def run(self) -> None:

@@ -2,18 +2,26 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from workbench._types import AnyArray, PyTree
 from workbench.errors import ProgramError, needs_library
 from workbench.launch.agents import Agent
 
-Params = dict[str, Any]
+if TYPE_CHECKING:
+    from flax import nnx
+
+Params = dict[str, PyTree[jax.Array]]
+
+
+Environment: TypeAlias = Any  # a `gymnasium.Env`, whose spaces differ in what they have
+Transition = tuple[np.ndarray, int, np.float32, np.ndarray, np.float32]
 
 
 class QState(NamedTuple):
@@ -35,10 +43,10 @@ class _Settings:
     learning_rate: float
     follow: float
     longest: int
-    values: Callable[[Params, Any], Any]  # jitted and differentiated
-    quick_values: Callable[[Params, Any], Any]  # of one observation, for actors
+    values: Callable[[Params, AnyArray], jax.Array]  # jitted and differentiated
+    quick_values: Callable[[Params, np.ndarray], np.ndarray]  # of one observation, for actors
 
-    def make(self) -> Any:
+    def make(self) -> Environment:
         with needs_library("gymnasium", extra="rl", needed_for="`deep_q_agent`"):
             import gymnasium
         return gymnasium.make(self.environment, **dict(self.options))
@@ -46,7 +54,7 @@ class _Settings:
 
 def deep_q_agent(
     environment: str,
-    network: Callable[..., Any] | None = None,
+    network: Callable[..., "nnx.Module"] | None = None,
     *,
     hidden: int = 64,
     discount: float = 0.99,
@@ -57,7 +65,7 @@ def deep_q_agent(
     episodes: int = 5,
     longest: int = 500,
     seed: int = 0,
-    **options: Any,
+    **options: object,
 ) -> Agent:
     """Deep Q-learning with a double-Q target, a network of Flax NNX or with one hidden layer, and Adam of optax.
 
@@ -125,20 +133,20 @@ def deep_q_agent(
     )
 
 
-def q_values(params: Params, x: Any, maximum: Callable = jnp.maximum) -> Any:
+def q_values(params: Params, x: AnyArray, maximum: Callable = jnp.maximum) -> jax.Array:
     """The value of each action, by the default network."""
     return maximum(x @ params["in"] + params["b"], 0) @ params["out"] + params["c"]
 
 
-def _numpy_values(params: Params, x: Any) -> Any:
-    return q_values(params, x, np.maximum)
+def _numpy_values(params: Params, x: np.ndarray) -> np.ndarray:
+    return np.asarray(q_values(params, x, np.maximum))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Module:
     """A network of Flax NNX as a function of its parameters; what travels is the function that makes it."""
 
-    network: Callable[..., Any]
+    network: Callable[..., "nnx.Module"]
     observations: int
     actions: int
 
@@ -156,7 +164,7 @@ class _Module:
             raise ProgramError(message)
         return nnx.to_pure_dict(params)
 
-    def __call__(self, params: Params, x: Any) -> Any:
+    def __call__(self, params: Params, x: np.ndarray) -> jax.Array:
         from flax import nnx
 
         graph, state = _structure(self)
@@ -164,7 +172,7 @@ class _Module:
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(graph, state)(x)
 
-    def _made(self, seed: int) -> Any:
+    def _made(self, seed: int) -> "nnx.Module":
         from flax import nnx
 
         return self.network(self.observations, self.actions, rngs=nnx.Rngs(seed))
@@ -179,7 +187,7 @@ def _structure(module: _Module) -> tuple[Any, Any]:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(module: _Module) -> Callable[[Params, Any], Any]:
+def _compiled(module: _Module) -> Callable[[Params, AnyArray], jax.Array]:
     return jax.jit(module)
 
 
@@ -189,7 +197,7 @@ class _Jitted:
 
     module: _Module
 
-    def __call__(self, params: Params, x: Any) -> np.ndarray:
+    def __call__(self, params: Params, x: np.ndarray) -> np.ndarray:
         return np.asarray(_compiled(self.module)(params, x))
 
 
@@ -198,7 +206,7 @@ def _params_of(state: QState) -> Params:
     return jax.tree.map(np.asarray, state.params)
 
 
-def _vector(environment: Any, observation: Any) -> np.ndarray:
+def _vector(environment: Environment, observation: np.ndarray | int) -> np.ndarray:
     count = getattr(environment.observation_space, "n", None)
     if count is None:
         return np.asarray(observation, np.float32).ravel()
@@ -221,7 +229,7 @@ class _Actor:
         self._random = np.random.default_rng(seed)
         self._now = _vector(self._environment, self._environment.reset(seed=seed)[0])
 
-    def act(self, params: Params) -> list[tuple[Any, float]]:
+    def act(self, params: Params) -> list[tuple[Transition, float]]:
         """Some steps: items of observation, action, reward, next observation, and whether the episode goes on."""
         found = []
         for _ in range(self._how.unroll):
@@ -240,7 +248,7 @@ class _Learn:
     def __init__(self, how: _Settings) -> None:
         self._how = how
 
-    def __call__(self, state: QState, items: list[Any], probabilities: list[float]) -> tuple[QState, np.ndarray]:
+    def __call__(self, state: QState, items: list[Transition], probabilities: list[float]) -> tuple[QState, np.ndarray]:
         columns = [np.stack(column) for column in zip(*items, strict=True)]
         weight = 1 / np.asarray(probabilities, np.float32)
         how = self._how
@@ -252,21 +260,21 @@ class _Learn:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(
-    values: Callable[[Params, Any], Any],
+    values: Callable[[Params, AnyArray], jax.Array],
     state: QState,
-    columns: Any,
-    weight: Any,
+    columns: Sequence[np.ndarray],
+    weight: np.ndarray,
     discount: float,
     learning_rate: float,
     follow: float,
-) -> tuple[QState, Any]:
+) -> tuple[QState, jax.Array]:
     now, action, reward, after, goes_on = columns
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         best = values(state.params, after).argmax(-1)
         beyond = jnp.take_along_axis(values(state.target, after), best[:, None], 1)[:, 0]
         goal = reward + discount * goes_on * beyond
 
-        def loss(params: Params) -> tuple[Any, Any]:
+        def loss(params: Params) -> tuple[jax.Array, jax.Array]:
             found = jnp.take_along_axis(values(params, now), action[:, None], 1)[:, 0]
             return (weight * optax.losses.huber_loss(found, goal)).mean(), jnp.abs(found - goal)
 

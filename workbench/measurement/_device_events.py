@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from workbench.measurement._xplane import Plane, WireError
 
@@ -116,14 +116,18 @@ class EventLike(Protocol):
     def stats(self) -> dict[str, Any]: ...
 
 
+Line: TypeAlias = Any
+"""A line of a plane, of whatever type the reader of its file format makes; only that reads its events."""
+
+
 class PlaneLike(Protocol):
     """A plane of any file format."""
 
     name: str
     stats: dict[str, Any]
 
-    def lines(self) -> Iterable[Any]: ...
-    def events(self, line: Any) -> Iterable[EventLike]: ...
+    def lines(self) -> Iterable[Line]: ...
+    def events(self, line: Line) -> Iterable[EventLike]: ...
 
 
 Found = DeviceEvent | OtherEvent | ModuleRun
@@ -185,14 +189,14 @@ class _Moved(NamedTuple):
 class _Shifted:
     """A plane whose clock begins later."""
 
-    def __init__(self, plane: Any, origin_ps: int) -> None:
+    def __init__(self, plane: PlaneLike, origin_ps: int) -> None:
         self._plane, self._origin = plane, origin_ps
         self.name, self.stats = plane.name, plane.stats
 
-    def lines(self) -> Iterable[Any]:
+    def lines(self) -> Iterable[Line]:
         return self._plane.lines()
 
-    def events(self, line: Any, **only: Any) -> Iterator[EventLike]:
+    def events(self, line: Line, **only: object) -> Iterator[EventLike]:
         for event in self._plane.events(line, **only):
             yield _Moved(event.kind, event.start_ps - self._origin, event.duration_ps, event.stats)
 
@@ -200,14 +204,14 @@ class _Shifted:
 class _ShiftedLines(_Shifted):
     """The same for planes whose events count from the start of their line: nothing is done for each event."""
 
-    def lines(self) -> Iterable[Any]:
+    def lines(self) -> Iterable[Line]:
         return (line._replace(start_ps=line.start_ps - self._origin) for line in self._plane.lines())
 
-    def events(self, line: Any, **only: Any) -> Iterator[EventLike]:
-        return self._plane.events(line, **only)
+    def events(self, line: Line, **only: object) -> Iterator[EventLike]:
+        return iter(self._plane.events(line, **only))
 
 
-def _of_cpu(plane: Any, shift: int, only: dict[str, Any]) -> Iterator[Found]:
+def _of_cpu(plane: PlaneLike, shift: int, only: dict[str, Any]) -> Iterator[Found]:
     for line in plane.lines():
         for event in plane.events(line, **only):
             stats = event.stats
@@ -286,7 +290,7 @@ class _RunTable:
         return *self._keys[self._programs[index]], run
 
 
-def _runs(plane: PlaneLike, line: Any, device: int) -> Iterator[ModuleRun]:
+def _runs(plane: PlaneLike, line: Line, device: int) -> Iterator[ModuleRun]:
     for event in plane.events(line) if line is not None else ():
         match = _PROGRAM.match(event.kind.name)
         name, program = (match[1], int(match[2])) if match else (event.kind.name, None)
@@ -294,7 +298,7 @@ def _runs(plane: PlaneLike, line: Any, device: int) -> Iterator[ModuleRun]:
         yield ModuleRun(device, name, program, run, event.start_ps * 1e-12, event.duration_ps * 1e-12)
 
 
-def _tpu_events(plane: PlaneLike, line: Any, device: int, runs: _RunTable) -> Iterator[tuple[int, int, DeviceEvent]]:
+def _tpu_events(plane: PlaneLike, line: Line, device: int, runs: _RunTable) -> Iterator[tuple[int, int, DeviceEvent]]:
     for event in plane.events(line):
         # Moments are moved to the host's clock, which stretches and squeezes operations; the chip's own clock does not.
         begin = _integer(event.stats.get("device_offset_ps"))
@@ -352,7 +356,7 @@ def _of_gpu(plane: PlaneLike, device: int) -> Iterator[Found]:
     yield from merged
 
 
-def _gpu_events(plane: PlaneLike, line: Any, device: int) -> Iterator[DeviceEvent | OtherEvent]:
+def _gpu_events(plane: PlaneLike, line: Line, device: int) -> Iterator[DeviceEvent | OtherEvent]:
     graphs: dict[str, bool] = {}  # names of instructions -> whether they are command buffers
     for event in plane.events(line):
         kind, start_ps, duration_ps, stats = event.kind, event.start_ps, event.duration_ps, event.stats
@@ -392,8 +396,8 @@ def _start(event: DeviceEvent | OtherEvent) -> float:
     return event.start_seconds
 
 
-def _integer(value: Any) -> int | None:
-    if value.__class__ is int:
+def _integer(value: str | float | None) -> int | None:
+    if isinstance(value, int):
         return value
     try:
         return None if value is None else int(value)

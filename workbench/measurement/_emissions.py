@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from workbench._types import AnyArray
 from workbench.errors import ProgramError
 from workbench.plan import listen
 
@@ -27,7 +27,7 @@ def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
         yield lambda metrics: _merged(metrics, {each.name: _clients_first(each.axes, each.value) for each in heard})
 
 
-def _clients_first(axes: tuple[str, ...], value: jax.Array) -> jax.Array:
+def _clients_first(axes: tuple[str, ...], value: AnyArray) -> AnyArray:
     place = next((i for i, axis in enumerate(axes) if not axis.startswith(_LOOPS)), 0)
     return jnp.moveaxis(value, place, 0) if place else value
 

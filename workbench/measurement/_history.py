@@ -232,7 +232,7 @@ def round_of(plain: Mapping[str, Any]) -> RoundRecord:
     def problem(fields: Mapping[str, Any]) -> ProblemRecord:
         return ProblemRecord(**{name: value for name, value in fields.items() if name != "record"})
 
-    def values(item: Any) -> Any:
+    def values(item: list | float) -> Any:
         return tuple(values(part) for part in item) if isinstance(item, list) else float(item)
 
     return RoundRecord(

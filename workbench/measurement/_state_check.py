@@ -37,7 +37,7 @@ def changed_leaves(state: PyTree[Array], saved: dict[str, list[Any]]) -> list[st
     return [_name(path) for path, entry in saved.items() if entry[2] and found.get(path, [None] * 3)[2] != entry[2]]
 
 
-def _form(leaf: Any) -> tuple[str, list[int]]:
+def _form(leaf: PyTree[Array]) -> tuple[str, list[int]]:
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype), list(leaf.shape)
     if isinstance(leaf, bool | int | float | complex | str | bytes):

@@ -27,4 +27,5 @@ from workbench.mesh._rebase import (
     rebase as rebase,
     sharding_here as sharding_here,
 )
+from workbench.mesh._rewriting import Rewriting as Rewriting
 from workbench.mesh._simulate import make_mesh as make_mesh, simulate_devices as simulate_devices

@@ -8,17 +8,16 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
+from workbench._types import AnyMesh, SpecEntry
 from workbench.errors import MeshError
 from workbench.mesh._placement import Placement, check_axis_names
 
-AnyMesh = Mesh | AbstractMesh
 _PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
 
 
@@ -41,7 +40,7 @@ class Layout:
         return self.axes[0] if len(self.axes) == 1 else self.axes
 
     @property
-    def explicit_axes(self) -> Any:
+    def explicit_axes(self) -> str | tuple[str, ...] | None:
         """What an explicitly sharded leading axis carries in its type; None under Auto meshes."""
         return self.entry if self.explicit else None
 
@@ -100,7 +99,7 @@ def _current_mesh() -> AnyMesh:
     return _jax_compat.mesh_of_old_context() if mesh.empty else mesh
 
 
-def spread(x: Any, layout: Layout | None) -> Any:
+def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
     """Tells the compiler that the leading axis of `x` lies along the layout; other axes stay as they are.
 
     Under Auto axes this is a constraint that leaves every other dimension open; under Explicit ones it changes the
@@ -132,7 +131,7 @@ def planned() -> Iterator[None]:
         _PLANNED.reset(token)
 
 
-def reveal(x: object, layout: Layout | None) -> Any:
+def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
     """Shows `jax.jit` a mesh that is not that of `jax.set_mesh`: it chooses devices by the shardings that it sees.
 
     It sees none inside a primitive; without this, a program with `mesh=` would run on one device.
@@ -144,14 +143,14 @@ def reveal(x: object, layout: Layout | None) -> Any:
     return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, P(*(P.UNCONSTRAINED,) * x.ndim)))
 
 
-def gather(x: jax.Array, layout: Layout | None) -> Any:
+def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
     """Explicitly sharded rows as rows that every device has, where types leave no other way; others as they are."""
     if layout is None or not layout.explicit:
         return x
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))
 
 
-def align(x: Any, like: object, axes: range) -> Any:
+def align(x: jax.Array, like: jax.Array, axes: range) -> jax.Array:
     """`x` with its `axes` explicitly sharded as those of `like` where `x` says nothing: a vmap asks for equal types."""
     given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
     if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
@@ -163,12 +162,12 @@ def align(x: Any, like: object, axes: range) -> Any:
     return jax.sharding.reshard(x, NamedSharding(wanted.mesh, P(*spec))) if changed else x
 
 
-def _rest(sharding: object, ndim: int) -> tuple[Any, ...]:
+def _rest(sharding: object, ndim: int) -> tuple[SpecEntry, ...]:
     spec = tuple(getattr(sharding, "spec", ()))
     return spec[1:] + (None,) * (ndim - max(len(spec), 1))
 
 
-def _concrete(mesh: AnyMesh) -> Any:
+def _concrete(mesh: AnyMesh) -> AnyMesh:
     if isinstance(mesh, Mesh):
         return mesh
     current = jax.sharding.get_mesh()

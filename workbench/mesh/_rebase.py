@@ -12,12 +12,14 @@ from typing import Any
 
 import jax
 from jax.core import AbstractValue
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench._types import Atom
+from workbench._jax_compat import JaxprEqnContext
+from workbench._types import Atom, Aval
 from workbench.mesh._layout import find_layout
+from workbench.mesh._rewriting import Rewriting
 
 
 def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
@@ -49,34 +51,29 @@ def sharding_here(sharding: NamedSharding, hidden: Sequence[str] = ()) -> NamedS
     return Place(jax.sharding.get_abstract_mesh(), hidden).sharding(sharding)
 
 
-class Place:
-    """One rewriting; what is shared (types, contexts, inner jaxprs) stays shared, as JAX keys its caches with it."""
+class Place(Rewriting):
+    """One rewriting for a mesh; what is shared (types, contexts) stays shared, as JAX keys its caches with it."""
 
     def __init__(self, mesh: AbstractMesh, hidden: Sequence[str] = ()) -> None:
+        super().__init__()
         self.mesh: AbstractMesh = mesh
-        self.types: dict[Any, AxisType] = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-        self.manual: frozenset[Any] = frozenset(name for name, kind in self.types.items() if kind is AxisType.Manual)
-        self.hidden: frozenset[Any] = self.manual | frozenset(hidden)
-        self._types: dict[Any, Any] = {}
-        self._contexts: dict[Any, Any] = {}
-        self._jaxprs: dict[Any, Jaxpr] = {}
+        self.types: dict[str, AxisType] = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        self.manual: frozenset[str] = frozenset(name for name, kind in self.types.items() if kind is AxisType.Manual)
+        self.hidden: frozenset[str] = self.manual | frozenset(hidden)
+        self._types: dict[AbstractValue, Aval] = {}
+        self._contexts: dict[JaxprEqnContext, JaxprEqnContext] = {}
 
-    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        if jaxpr not in self._jaxprs:
-            self._jaxprs[jaxpr] = self._rewritten(jaxpr)
-        return self._jaxprs[jaxpr]
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        variables: dict[Var, Var] = {}
 
-    def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        variables: dict[Any, Any] = {}
-
-        def atom(v: Atom) -> Any:
+        def atom(v: Atom) -> Atom:
             if isinstance(v, Literal):
                 return _jax_compat.retyped_literal(v, self.type(v.aval))
             if v not in variables:
                 variables[v] = _jax_compat.new_variable(v, self.type(v.aval))
             return variables[v]
 
-        def atoms(vs: Sequence[Any]) -> list[Any]:
+        def atoms(vs: Sequence[Atom]) -> list[Atom]:
             return [atom(v) for v in vs]
 
         equations = [
@@ -99,13 +96,13 @@ class Place:
             debug_info=jaxpr.debug_info,  # or `replace` forgets what the arguments are called
         )
 
-    def consts(self, closed: ClosedJaxpr) -> list[Any]:
+    def consts(self, closed: ClosedJaxpr) -> list[object]:
         """The constants, those that know a type with the type that they have here."""
         pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         return [_jax_compat.retyped_constant(value, self.type(variable.aval)) for variable, value in pairs]
 
-    def params(self, equation: JaxprEqn) -> dict[str, Any]:
-        params = {key: self.param(value) for key, value in equation.params.items()}
+    def params(self, equation: JaxprEqn) -> dict[str, Any]:  # of any primitive
+        params: dict[str, Any] = super().params(equation)
         if equation.primitive.name == "shard_map":
             # Axes that are Manual already say nothing in an inner shard_map: its function has the part of one device.
             for name in ("newly_manual_axes", "manual_axes"):
@@ -115,50 +112,37 @@ class Place:
                 params[name] = tuple(P(*(_without(entry, self.manual) for entry in spec)) for spec in params[name])
         return params
 
-    def type(self, aval: object) -> Any:
+    def type(self, aval: AbstractValue) -> Aval:
         if aval not in self._types:
             self._types[aval] = self._retyped(aval)
         return self._types[aval]
 
-    def _retyped(self, aval: Any) -> Any:
+    def _retyped(self, aval: Aval) -> Aval:
         inner = getattr(aval, "inner_aval", None)
         if inner is not None:  # a Ref
             return aval.update(inner_aval=self.type(inner))
         sharding = getattr(aval, "sharding", None)
         return aval.update(sharding=self.sharding(sharding)) if isinstance(sharding, NamedSharding) else aval
 
-    def context(self, context: Any) -> Any:
+    def context(self, context: JaxprEqnContext) -> JaxprEqnContext:
         if context not in self._contexts:
             mesh = self.changed(context.cur_abstract_mesh)
             self._contexts[context] = _jax_compat.context_under(context, mesh)
         return self._contexts[context]
 
-    def param(self, value: object) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self.jaxpr(value.jaxpr), self.consts(value))
-        if isinstance(value, Jaxpr):
-            return self.jaxpr(value)
+    def param(self, value: object) -> object:
+        """As `Rewriting.param`; types, meshes and shardings too, also inside JAX's own dataclasses (`pallas`)."""
         if isinstance(value, NamedSharding):
             return self.sharding(value)
         if isinstance(value, AbstractMesh):
             return self.changed(value)
         if isinstance(value, AbstractValue):
             return self.type(value)
-        return self._container(value)
-
-    def _container(self, value: Any) -> Any:
-        """Jaxprs and types inside tuples, named tuples, dicts and JAX's own dataclasses (`pallas`)."""
-        if type(value) in (tuple, list):
-            return type(value)(self.param(item) for item in value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):  # the jaxprs of `custom_linear_solve`
-            return type(value)(*(self.param(item) for item in value))
-        if type(value) is dict:
-            return {key: self.param(item) for key, item in value.items()}
         if dataclasses.is_dataclass(value) and type(value).__module__.startswith("jax."):
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
             changed = {name: new for name, old in fields.items() if (new := self.param(old)) is not old}
             return _with_fields(value, {k: v for k, v in changed.items() if not _same(v, fields[k])})
-        return _jax_compat.changed_operation(value, self.param)
+        return super().param(_jax_compat.changed_operation(value, self.param))
 
     def sharding(self, sharding: NamedSharding) -> NamedSharding:
         mesh = self.changed(sharding.mesh.abstract_mesh)
@@ -179,7 +163,7 @@ def _same(new: object, old: object) -> bool:
         return False
 
 
-def _with_fields(value: object, changes: Mapping[str, Any]) -> Any:
+def _with_fields(value: object, changes: Mapping[str, object]) -> object:
     if not changes:
         return value
     made = copy.copy(value)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.experimental import io_callback
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
@@ -13,13 +14,13 @@ from workbench.plan._interpreter import ControlFlow, Interpreter
 from workbench.primitives import CALLBACKS, calls_back
 
 
-def call_present(closed: ClosedJaxpr, present: object, operands: Sequence[Any]) -> list[Any]:
+def call_present(closed: ClosedJaxpr, present: Array, operands: Sequence[Any]) -> list[Any]:
     """The outputs of a client's function, whose callbacks run only if the client is `present`, a bool."""
     return _Present(present).run(closed, operands)
 
 
 class _Present(Interpreter[Any]):
-    def __init__(self, present: object) -> None:
+    def __init__(self, present: Array) -> None:
         self.present = present
 
     def enters(self, equation: JaxprEqn) -> bool:
@@ -35,7 +36,7 @@ class _Present(Interpreter[Any]):
             return _bind_callback(equation, self.present, operands)
 
 
-def _bind_callback(equation: JaxprEqn, present: Any, operands: Sequence[Any]) -> list[Any]:
+def _bind_callback(equation: JaxprEqn, present: Array, operands: Sequence[Any]) -> list[Any]:
     params, primitive = equation.params, equation.primitive
     if primitive.name in ("debug_callback", "debug_print"):
 

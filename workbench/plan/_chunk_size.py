@@ -8,6 +8,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from workbench import _jax_compat
+from workbench._types import Atom
 from workbench.plan._count import count_jaxpr_work
 from workbench.plan._interpreter import Cond, Interpreter, Scan, While
 from workbench.plan._phases import Phase
@@ -43,7 +44,7 @@ def choose_chunk_size(
     return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
 
 
-def _flops(jaxpr: object) -> float:
+def _flops(jaxpr: ClosedJaxpr) -> float:
     counted = count_jaxpr_work(jaxpr)
     return (counted.flops or 0.0) + (counted.elementwise_flops or 0.0)
 
@@ -61,7 +62,7 @@ def _turns(jaxpr: Jaxpr) -> int:
 def _share_of_shared_products(phase: Phase) -> float:
     """Which share of the matrix products' FLOPs has one factor that is the same for all clients."""
     walk = _SharedProducts()
-    differs = dict.fromkeys(phase.rows, True) | dict.fromkeys(phase.shared, False)
+    differs: dict[Atom, bool] = {**dict.fromkeys(phase.rows, True), **dict.fromkeys(phase.shared, False)}
     for step in phase.steps:
         if step.kind == "clients" and step.jaxpr is not None:
             inputs = [differs.get(v, False) for v in step.equation.invars][-len(step.jaxpr.in_avals) :]

@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.extend.core import Literal, Var, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from workbench import _jax_compat
-from workbench._types import Aval, PyTree
+from workbench._types import Atom, Aval, AxisNames, type_of
 from workbench.mesh import Layout, bind_here, chunk_shard, rebase, sharding_here
 from workbench.plan._callbacks import call_present
 from workbench.plan._inline import uses_primitives
@@ -41,7 +40,7 @@ class ClientLoop:
         """The outputs of a client's function that is a program of its own."""
         raise NotImplementedError
 
-    def run_phase(self, phase: Phase, rows: Sequence[Any], shared: Sequence[Any]) -> dict[Var, Any]:
+    def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
         """Runs a phase; returns the rows that are kept and the results of its reductions, by variable."""
         layout = phase.layout
         way = choose_spread(phase, self.spread)
@@ -71,8 +70,8 @@ class ClientLoop:
         return results
 
     def run_batch(
-        self, phase: Phase, rows: Sequence[Any], shared: Sequence[Any], *, number: jax.Array, size: int
-    ) -> tuple[list[Any], list[Any]]:
+        self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], *, number: jax.Array, size: int
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
         """Batch `number` of `size` clients of a divisible phase that has more; `size` fills the devices evenly.
 
         Returns the rows that are kept and the totals of this batch, merged over the mesh and not finished.
@@ -102,24 +101,26 @@ class ClientShard:
     hidden: tuple[str, ...] = ()  # axes of the traced mesh that types do not mention here
 
     def run(
-        self, rows: Sequence[Any], shared: Sequence[Any], shard_index: jax.Array | None
-    ) -> tuple[list[Any], list[Any]]:
+        self, rows: Sequence[jax.Array], shared: Sequence[jax.Array], shard_index: jax.Array | None
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
         """Kept rows and totals of this shard; totals are merged over the mesh by the caller."""
         chunks, one = self.per_shard // self.chunk_size, self.chunk_size == 1
         starts = tuple(_start(step.equation, self.hidden) for step in self.phase.reductions)
-        first_slot = None
-        if self.clients is not None:
-            first_slot = 0 if shard_index is None else shard_index.astype(jnp.int32) * self.per_shard
+        first_slot: jax.Array | int = 0
+        if self.clients is not None and shard_index is not None:
+            first_slot = shard_index.astype(jnp.int32) * self.per_shard
         if chunks == 1:
             totals, kept = self._chunk(
                 starts, [jax.lax.squeeze(x, (0,)) for x in rows] if one else rows, shared, first_slot
             )
             return [jax.lax.expand_dims(x, (0,)) for x in kept] if one else kept, list(totals)
 
-        def iteration(totals: object, chunk: Any) -> Any:
+        def iteration(
+            totals: tuple[jax.Array, ...], chunk: tuple[jax.Array | None, list[jax.Array]]
+        ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
             index, chunk_rows = chunk
             return self._chunk(
-                totals, chunk_rows, shared, None if index is None else first_slot + index * self.chunk_size
+                totals, chunk_rows, shared, first_slot if index is None else first_slot + index * self.chunk_size
             )
 
         # A single row needs no axis of its own: with one, XLA's CPU copies all rows into another layout (JAX 0.10).
@@ -128,13 +129,21 @@ class ClientShard:
         totals, kept = jax.lax.scan(iteration, starts, (numbers, list(stacked)), length=chunks)
         return kept if one else [x.reshape(self.per_shard, *x.shape[2:]) for x in kept], list(totals)
 
-    def _chunk(self, totals: Any, rows: Sequence[Any], shared: Sequence[Any], first_slot: Any) -> tuple[Any, list[Any]]:
+    def _chunk(
+        self,
+        totals: Sequence[jax.Array],
+        rows: Sequence[jax.Array],
+        shared: Sequence[jax.Array],
+        first_slot: jax.Array | int,
+    ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
         """Adds the rows of `chunk_size` clients to the totals; those of a single one are without an axis of clients."""
         one, mask = self.chunk_size == 1, None
         if self.clients is not None:
-            slots = first_slot if one else first_slot + jnp.arange(self.chunk_size, dtype=jnp.int32)
+            slots = jnp.asarray(first_slot) if one else first_slot + jnp.arange(self.chunk_size, dtype=jnp.int32)
             mask = slots < self.clients
-        values: dict[Var, tuple[Any, bool]] = {v: (x, False) for v, x in zip(self.phase.shared, shared, strict=True)}
+        values: dict[Var, tuple[jax.Array, bool]] = {
+            v: (x, False) for v, x in zip(self.phase.shared, shared, strict=True)
+        }
         values.update((v, (x, not one)) for v, x in zip(self.phase.rows, rows, strict=True))
         added = list(totals)
         position = 0
@@ -157,7 +166,9 @@ class ClientShard:
                     position += 1
         return tuple(added), [self._as_rows(*values[v]) for v in self.phase.kept]
 
-    def _client(self, step: Step, operands: Sequence[tuple[Any, bool]], mask: object) -> list[tuple[Any, bool]]:
+    def _client(
+        self, step: Step, operands: Sequence[tuple[jax.Array, bool]], mask: jax.Array | None
+    ) -> list[tuple[jax.Array, bool]]:
         assert step.jaxpr is not None
         call, given = functools.partial(self._call, step, None), operands
         if mask is not None and calls_back(step.jaxpr):
@@ -170,7 +181,7 @@ class ClientShard:
         ys = jax.vmap(call, in_axes=axes, axis_size=self.chunk_size)(*(x for x, _ in given))
         return [(y, True) for y in ys]
 
-    def _call(self, step: Step, present: object, *operands: object) -> list[Any]:
+    def _call(self, step: Step, present: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
         """One client; the callbacks of one that is not `present` do not run."""
         jaxpr = step.jaxpr
         assert jaxpr is not None
@@ -186,29 +197,34 @@ class ClientShard:
         return x if batched or self.chunk_size == 1 else jnp.broadcast_to(x[None], (self.chunk_size, *x.shape))
 
 
-def _start(equation: Any, hidden: Sequence[str]) -> jax.Array:
+def _start(equation: JaxprEqn, hidden: Sequence[str]) -> jax.Array:
     """An empty accumulator, explicitly sharded as the result will be: a loop keeps the types of what it carries."""
     start = REDUCTION_OF[equation.primitive].start(equation)
-    sharding = sharding_here(equation.outvars[0].aval.sharding, hidden)
+    sharding = sharding_here(type_of(equation.outvars[0]).sharding, hidden)
     if sharding.mesh.empty or not any(sharding.spec):
         return start
     return jax.sharding.reshard(start, sharding)
 
 
-def _read(values: dict[Var, tuple[Any, bool]], atom: Any) -> tuple[Any, bool]:
+def _read(values: dict[Var, tuple[jax.Array, bool]], atom: Atom) -> tuple[jax.Array, bool]:
     return (atom.val, False) if isinstance(atom, Literal) else values[atom]
 
 
 def _spread_by_shard_map(
-    layout: Layout, shard: ClientShard, rows: Sequence[Any], shared: Sequence[Any], scope: str, *first: Any
-) -> tuple[list[Any], list[Any]]:
+    layout: Layout,
+    shard: ClientShard,
+    rows: Sequence[jax.Array],
+    shared: Sequence[jax.Array],
+    scope: str,
+    *first: jax.Array,
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """Every mesh position along the layout takes its shard; totals are merged by one collective per reduction.
 
     `first` is the number of the first position's shard among all of the phase, where that is not 0.
     """
 
     def per_device(
-        rows: Sequence[jax.Array], shared: Sequence[jax.Array], *first: Any
+        rows: Sequence[jax.Array], shared: Sequence[jax.Array], *first: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         with jax.named_scope(scope):
             index = None if shard.clients is None else sum(first, jax.lax.axis_index(layout.axes))
@@ -230,8 +246,13 @@ _SHARDS = "workbench shards"  # the name of the axis that `_spread_by_vmap` adds
 
 
 def _spread_by_vmap(
-    layout: Layout, shard: ClientShard, rows: Sequence[Any], shared: Sequence[Any], scope: str, *first: Any
-) -> tuple[list[Any], list[Any]]:
+    layout: Layout,
+    shard: ClientShard,
+    rows: Sequence[jax.Array],
+    shared: Sequence[jax.Array],
+    scope: str,
+    *first: jax.Array,
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """As `_spread_by_shard_map`, but the compiler partitions all axes: the shards are rows of a `vmap` over them.
 
     Each iteration computes one chunk of every shard, with a running total per shard that stays on its devices.
@@ -247,13 +268,15 @@ def _spread_by_vmap(
         mesh = layout.mesh if jax.sharding.get_abstract_mesh().empty else jax.sharding.get_abstract_mesh()
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, open_spec))
 
-    def per_shard(index: jax.Array, rows: Sequence[jax.Array], shared: Any) -> tuple[list[jax.Array], list[jax.Array]]:
+    def per_shard(
+        index: jax.Array, rows: Sequence[jax.Array], shared: Sequence[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
         with jax.named_scope(scope):
             kept, totals = shard.run([pinned(x) for x in rows], shared, index)
             kept, totals = [pinned(x) for x in kept], [pinned(x) for x in totals]
         return kept, _merged(shard, totals, _SHARDS)
 
-    def everywhere(rows: PyTree[Array], shared: object) -> tuple[list[jax.Array], list[jax.Array]]:
+    def everywhere(rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
         apart = [x.reshape(size, -1, *x.shape[1:]) for x in rows]
         index = sum(first, jnp.arange(size, dtype=jnp.int32))
         mapped = jax.vmap(
@@ -282,7 +305,7 @@ def _explicit_spec(aval: Aval, layout: Layout, *, rows: bool) -> P:
     return P(*spec)
 
 
-def _merged(shard: ClientShard, totals: Sequence[Any], axes: object) -> list[Any]:
+def _merged(shard: ClientShard, totals: Sequence[jax.Array], axes: AxisNames) -> list[jax.Array]:
     merged = []
     for step, total in zip(shard.phase.reductions, totals, strict=True):
         with jax.named_scope(shard.loop.scope_of(step)), _jax_compat.source_of(step.equation, mesh=False):
@@ -315,9 +338,11 @@ def _replicate_leading(x: object, layout: Layout) -> jax.Array:
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *spec)))
 
 
-def _run_whole(phase: Phase, rows: Sequence[Any], shared: Sequence[Any], loop: ClientLoop) -> dict[Var, Any]:
+def _run_whole(
+    phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], loop: ClientLoop
+) -> dict[Var, jax.Array]:
     """Clients that talk to each other inside their function (named-axis collectives) are computed all together."""
-    values: dict[Var, Any] = dict(zip(phase.rows, rows, strict=True))
+    values: dict[Var, jax.Array] = dict(zip(phase.rows, rows, strict=True))
     for v, x in zip(phase.shared, shared, strict=True):
         values[v] = jnp.broadcast_to(x[None], (phase.placement.size, *x.shape))
     for step in phase.steps:

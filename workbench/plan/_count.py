@@ -1,7 +1,7 @@
 """FLOPs and bytes of a jaxpr, loop-exact: what one call of a function costs before any compiler has seen it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from jax.extend import core
 from jax.extend.core import JaxprEqn
 
 from workbench import _jax_compat
+from workbench._types import Atom, Aval
 from workbench.plan._windows import valid_positions
 
 # One FLOP per output element. What only moves or compares data is fused for free and listed in _FUSED.
@@ -53,7 +54,7 @@ class JaxprCount:
     notes: tuple[str, ...] = ()
 
 
-def count_jaxpr(jaxpr: object) -> tuple[float | None, int | None]:
+def count_jaxpr(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> tuple[float | None, int | None]:
     """FLOPs (of dot products and convolutions) and bytes accessed by one call of a jaxpr.
 
     Args:
@@ -71,7 +72,7 @@ def count_jaxpr(jaxpr: object) -> tuple[float | None, int | None]:
     return count.flops, count.accessed_bytes
 
 
-def count_jaxpr_work(jaxpr: object) -> JaxprCount:
+def count_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> JaxprCount:
     """Like `count_jaxpr`, with elementwise FLOPs and with notes on what could not be counted.
 
     Args:
@@ -123,7 +124,10 @@ def _finite(amount: float) -> float | None:
 class _Value:
     """A value of an inlined jaxpr. Two calls of one function share variables."""
 
-    aval: Any
+    aval: Aval
+
+
+_Scope = dict[Atom, _Value]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,16 +139,16 @@ class _Equation:
     operands: list[_Value]
     results: list[_Value]
     effects: bool
-    chain: tuple[Any, ...] = ()  # the calls around it, and the equation itself
+    chain: tuple[JaxprEqn, ...] = ()  # the calls around it, and the equation itself
 
 
-def _count(jaxpr: Any) -> _Cost:
+def _count(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> _Cost:
     return _count_open(_open(jaxpr))
 
 
 @_jax_compat.once_per_jaxpr
 def _count_open(jaxpr: core.Jaxpr) -> _Cost:
-    scope: dict[core.Var | core.Literal, _Value] = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
+    scope: _Scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     equations = list(_inlined(jaxpr, scope))
     outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
     equations = _live(equations, outputs)
@@ -164,7 +168,7 @@ def _count_open(jaxpr: core.Jaxpr) -> _Cost:
 class EquationWork(NamedTuple):
     """The work of one equation in all its executions in one call of a jaxpr."""
 
-    chain: tuple[Any, ...]  # the equations around it, outermost first, and itself
+    chain: tuple[JaxprEqn, ...]  # the equations around it, outermost first, and itself
     flops: float
     elementwise_flops: float
     accessed_bytes: float
@@ -173,7 +177,7 @@ class EquationWork(NamedTuple):
     at_least: bool  # inside a loop of unknown length, of which one turn is counted
 
 
-def walk_jaxpr_work(jaxpr: object) -> Iterator[EquationWork]:
+def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWork]:
     """The work of a jaxpr, equation by equation: `count_jaxpr_work` before it is added up.
 
     Args:
@@ -187,10 +191,10 @@ def walk_jaxpr_work(jaxpr: object) -> Iterator[EquationWork]:
 
 
 def _walk(
-    jaxpr: Any, chain: tuple[Any, ...], executions: float, copies: int, *, at_least: bool
+    jaxpr: core.Jaxpr | core.ClosedJaxpr, chain: tuple[JaxprEqn, ...], executions: float, copies: int, *, at_least: bool
 ) -> Iterator[EquationWork]:
     jaxpr = _open(jaxpr)
-    scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
+    scope: _Scope = {var: _Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)}
     equations = list(_inlined(jaxpr, scope, chain))
     outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
     equations = _live(equations, outputs)
@@ -220,7 +224,7 @@ def _walk(
         yield EquationWork(equation.chain, flops, elementwise, accessed, executions, copies, at_least)
 
 
-def _nested_work(equation: _Equation) -> tuple[list[Any] | None, float, bool]:
+def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxpr] | None, float, bool]:
     """The jaxprs that an equation runs, how often, and whether that is known; None where it runs none."""
     name, params = equation.name, equation.params
     if name in _ARITHMETIC or name in _FUSED or name in _REDUCTIONS or _symbolic(equation):
@@ -256,7 +260,7 @@ def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
     return kept[::-1]
 
 
-def _inlined(jaxpr: core.Jaxpr, scope: dict[Any, _Value], chain: tuple[Any, ...] = ()) -> Iterator[_Equation]:
+def _inlined(jaxpr: core.Jaxpr, scope: _Scope, chain: tuple[JaxprEqn, ...] = ()) -> Iterator[_Equation]:
     """Equations in order, with calls that only group (jit, remat, custom rules) replaced by what they hold."""
     for eqn in jaxpr.eqns:
         inner = _only_jaxpr(eqn) if eqn.primitive.name in _INLINED else None
@@ -271,18 +275,18 @@ def _inlined(jaxpr: core.Jaxpr, scope: dict[Any, _Value], chain: tuple[Any, ...]
                 chain=(*chain, eqn),
             )
         else:
-            inner_scope = {var: _Value(var.aval) for var in inner.constvars}
+            inner_scope: _Scope = {var: _Value(var.aval) for var in inner.constvars}
             inner_scope |= {v: _seen(outer, scope) for v, outer in zip(inner.invars, eqn.invars, strict=True)}
             yield from _inlined(inner, inner_scope, (*chain, eqn))
             results = [_seen(var, inner_scope) for var in inner.outvars]
         scope.update(zip(eqn.outvars, results, strict=True))
 
 
-def _seen(var: Any, scope: dict[Any, _Value]) -> _Value:
+def _seen(var: Atom, scope: _Scope) -> _Value:
     return _Value(var.aval) if _is_literal(var) else scope[var]
 
 
-def _only_jaxpr(eqn: JaxprEqn) -> Any | None:
+def _only_jaxpr(eqn: JaxprEqn) -> core.Jaxpr | None:
     inner = list(_nested(eqn.params))
     return _open(inner[0]) if len(inner) == 1 else None
 
@@ -340,7 +344,7 @@ def _cond(equation: _Equation) -> _Cost:
     return _Cost(flops, elementwise, accessed, tuple(notes))
 
 
-def _most(amounts: Any) -> float:
+def _most(amounts: Sequence[float]) -> float:
     return math.nan if any(math.isnan(a) for a in amounts) else max(amounts)
 
 
@@ -417,7 +421,7 @@ def _copies(equation: _Equation) -> int:
     return math.prod(grid) if grid else 1
 
 
-def _nested(params: dict[str, Any]) -> Iterator[Any]:
+def _nested(params: dict[str, Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
@@ -431,7 +435,7 @@ def _sum(costs: Iterator[_Cost]) -> _Cost:
     return total
 
 
-def _open(jaxpr: object) -> Any:
+def _open(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> core.Jaxpr:
     return jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
 
 
@@ -447,13 +451,13 @@ def _symbolic(equation: _Equation) -> bool:
     return False
 
 
-def _elements(var: Any) -> int:
+def _elements(var: Atom | _Value) -> int:
     return math.prod(getattr(var.aval, "shape", ()))
 
 
-def _size(var: Any) -> int:
+def _size(var: Atom | _Value) -> int:
     return _elements(var) * getattr(getattr(var.aval, "dtype", None), "itemsize", 0)
 
 
-def _sizes(variables: Iterable[Any]) -> int:
+def _sizes(variables: Iterable[Atom | _Value]) -> int:
     return sum(_size(var) for var in variables)

@@ -11,7 +11,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
-from workbench._types import PyTree
+from workbench._types import Atom, PyTree, type_of
 from workbench.mesh import Placement, find_layout
 from workbench.plan._count import JaxprCount, count_jaxpr_work
 from workbench.plan._disclosure import find_disclosed
@@ -109,7 +109,7 @@ class _Names:
                 suffix = f"[{i}]" if len(outputs) > 1 else ""
                 self.names.setdefault(v, f"{stage.name}{suffix}")
 
-    def value(self, atom: Any, name: str | None = None) -> ValueRecord:
+    def value(self, atom: Atom, name: str | None = None) -> ValueRecord:
         aval = atom.aval
         known = "" if isinstance(atom, Literal) else self.names.get(atom, "")
         spec = getattr(getattr(aval, "sharding", None), "spec", None)
@@ -215,8 +215,8 @@ def _moved_bytes(stage: Stage, shared: dict[Var, Any]) -> int:
     return 0
 
 
-def _size(v: Any) -> int:
-    return math.prod(v.aval.shape) * getattr(v.aval.dtype, "itemsize", 4)
+def _size(v: Atom) -> int:
+    return math.prod(type_of(v).shape) * getattr(type_of(v).dtype, "itemsize", 4)
 
 
 def _body(

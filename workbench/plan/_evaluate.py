@@ -7,6 +7,7 @@ from typing import Any, Literal as OneOf, TypeAlias
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
+from workbench._types import Atom, PyTreeDef, type_of
 from workbench.mesh import bind_here
 from workbench.plan._chunk_size import choose_chunk_size
 from workbench.plan._client_loop import ClientLoop
@@ -72,20 +73,19 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
                 self.values.update(self.run_phase(phase, rows, shared))
         return [self._read(atom) for atom in closed.jaxpr.outvars]
 
-    def _read(self, atom: Any) -> jax.Array:
+    def _read(self, atom: Atom) -> jax.Array:
         if isinstance(atom, Literal):
             return atom.val
         if atom not in self.values:  # rows of a broadcast that somebody other than the clients reads
             self._run_step(self.broadcasts[atom])
         return self.values[atom]
 
-    def _shared(self, atom: object, rows: Var) -> Any:
+    def _shared(self, atom: Atom, rows: Var) -> jax.Array:
         value = self._read(atom)
         with jax.named_scope(self.scope_of(self.broadcasts[rows])):
             if not isinstance(atom, Literal):
                 return value
-            literal: Any = atom
-            return jax.numpy.asarray(value, dtype=literal.aval.dtype)
+            return jax.numpy.asarray(value, dtype=type_of(atom).dtype)
 
     def scope_of(self, step: Step) -> str:
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
@@ -124,7 +124,7 @@ class PlannedCall:
     """A traced call: its plan, the flat inputs' tree and the tree of the results."""
 
     plan: Plan
-    in_tree: Any
-    out_tree: Any
+    in_tree: PyTreeDef
+    out_tree: PyTreeDef
     in_names: tuple[str, ...]
     emissions: tuple[Emission, ...] = ()  # what the last outputs of the plan are

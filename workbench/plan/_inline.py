@@ -6,6 +6,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
+from workbench._types import Aval, type_of
 from workbench.plan._interpreter import Call, Interpreter, control_flow
 from workbench.primitives import MAPREDUCE_PRIMITIVES
 
@@ -80,12 +81,12 @@ def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
 def _is_elementwise(jaxpr: Jaxpr) -> bool:
     """Whether a call holds elementwise operations alone, and what makes their operands of numbers."""
 
-    def elementwise(equation: Any) -> bool:
+    def elementwise(equation: JaxprEqn) -> bool:
         name = equation.primitive.name
         if (
             name in ROWWISE
             or name in ("iota", "reshard")
-            or (name == "broadcast_in_dim" and equation.invars[0].aval.ndim == 0)
+            or (name == "broadcast_in_dim" and type_of(equation.invars[0]).ndim == 0)
         ):
             return True
         return isinstance(control_flow(equation), Call) and all(map(_is_elementwise, bodies(equation)))
@@ -106,6 +107,6 @@ class _Inline(Interpreter[Any]):
             all(self._has_rows(v.aval) for v in equation.outvars) and all(map(_is_elementwise, bodies(equation)))
         )
 
-    def _has_rows(self, aval: Any) -> bool:
+    def _has_rows(self, aval: Aval) -> bool:
         shape = getattr(aval, "shape", ())  # an effect's token has none
         return bool(shape) and shape[0] in self._sizes

@@ -36,7 +36,7 @@ CALLS = {
 class Scan(Generic[Value]):
     """A `scan`: operands are constants, carried values, and arrays of which each iteration gets a slice."""
 
-    equation: Any
+    equation: JaxprEqn
 
     @property
     def body(self) -> ClosedJaxpr:
@@ -89,7 +89,7 @@ class Scan(Generic[Value]):
 class While(Generic[Value]):
     """A `while`: operands are constants of the condition, constants of the body, and carried values."""
 
-    equation: Any
+    equation: JaxprEqn
 
     @property
     def condition(self) -> ClosedJaxpr:
@@ -131,7 +131,7 @@ class While(Generic[Value]):
 class Cond(Generic[Value]):
     """A `cond` or `switch`: the first operand is the index of the branch, the others are its inputs."""
 
-    equation: Any
+    equation: JaxprEqn
 
     @property
     def bodies(self) -> tuple[ClosedJaxpr, ...]:
@@ -156,7 +156,7 @@ class Cond(Generic[Value]):
 class Call(Generic[Value]):
     """A `jit`, `checkpoint`, `custom_jvp`, …: one jaxpr that takes the operands as they are."""
 
-    equation: Any
+    equation: JaxprEqn
 
     @property
     def body(self) -> ClosedJaxpr:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from workbench._types import AnyArray
 from workbench.errors import InspectionError, needs_library
 from workbench.mesh import read_here
 from workbench.plan._emissions import Emission
@@ -41,7 +42,7 @@ class HeardValue:
     call: int
     name: str
     axes: tuple[str, ...]
-    value: Any
+    value: AnyArray
 
 
 class Heard:

@@ -8,6 +8,7 @@ import jax
 from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
+from workbench._types import Atom
 from workbench.mesh import Layout, Placement, find_layout
 from workbench.plan._plan import Plan, Step
 from workbench.primitives import HOLDS
@@ -163,7 +164,7 @@ def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None
     return next((layout for layout in layouts if layout is not None), None)
 
 
-def size_bytes(v: Any) -> int:
+def size_bytes(v: Atom) -> int:
     """Bytes of a variable of a jaxpr."""
     aval = v.aval
     itemsize = getattr(aval.dtype, "itemsize", 4)

@@ -9,7 +9,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from workbench import _jax_compat
-from workbench._types import Aval
+from workbench._types import Aval, type_of
 from workbench.mesh import Placement
 from workbench.plan._inline import ROWWISE, inline_calls, uses_primitives
 from workbench.plan._interpreter import control_flow
@@ -24,7 +24,7 @@ class Step:
     """One equation with its role. `level` counts the reductions and loops that must end before it can start."""
 
     kind: str  # server, broadcast, clients, reduce, loop, branch
-    equation: Any
+    equation: JaxprEqn
     level: int
     stage: int = -1
     placement: Placement | None = None
@@ -171,7 +171,7 @@ class _Levels:
             if shared:
                 self.shared.add(v)
 
-    def _rowwise_placement(self, equation: Any) -> Placement | None:
+    def _rowwise_placement(self, equation: JaxprEqn) -> Placement | None:
         if equation.primitive.name not in ROWWISE:
             return None
         variables: list[Any] = [v for v in equation.invars if not isinstance(v, Literal)]
@@ -179,7 +179,7 @@ class _Levels:
         if len(placements) != 1:
             return None
         placement = placements.pop()
-        shape = equation.outvars[0].aval.shape
+        shape = type_of(equation.outvars[0]).shape
         literals: list[Any] = [v for v in equation.invars if isinstance(v, Literal)]
         alike = all(v.aval.shape == shape for v in variables) and all(v.aval.shape in ((), shape) for v in literals)
         return placement if alike and not _has_explicit_type(equation) else None
@@ -200,8 +200,8 @@ def _with_late_constants(steps: list[Step]) -> list[Step]:
     return moved[::-1]
 
 
-def _has_explicit_type(equation: Any) -> bool:
-    shardings = [v.aval.sharding for v in equation.outvars]
+def _has_explicit_type(equation: JaxprEqn) -> bool:
+    shardings = [type_of(v).sharding for v in equation.outvars]
     return any(not s.mesh.empty and any(entry is not None for entry in s.spec[1:]) for s in shardings)
 
 

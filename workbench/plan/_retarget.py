@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jax.core import AbstractValue
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
@@ -43,12 +44,7 @@ def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
     return found[0] if found else None
 
 
-class _Rewriting(Place):
-    def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        return ClosedJaxpr(self.jaxpr(closed.jaxpr), self.consts(closed))
-
-
-class _OverOtherDevices(_Rewriting):
+class _OverOtherDevices(Place):
     """Rewrites a program for the same axes over other devices, or none: what its meshes say of devices changes."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
@@ -64,7 +60,7 @@ class _OverOtherDevices(_Rewriting):
         return self.mesh.update_axis_types(dict(zip(mesh.axis_names, mesh.axis_types, strict=True)))
 
 
-class _Elsewhere(_Rewriting):
+class _Elsewhere(Place):
     """Rewrites a program for another mesh, by the names of its axes."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
@@ -81,7 +77,7 @@ class _Elsewhere(_Rewriting):
                 raise RebaseError(message)
         return params
 
-    def type(self, aval: object) -> Aval:
+    def type(self, aval: AbstractValue) -> Aval:
         sharding = getattr(aval, "sharding", None)
         known = sharding.mesh if isinstance(sharding, NamedSharding) else None
         if known is not None and (_explicit_axes(known) != _explicit_axes(self.mesh)):

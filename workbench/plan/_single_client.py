@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from workbench._types import Atom, Aval
+from workbench._types import Atom, Aval, type_of
 from workbench.plan._plan import Plan, Step
 from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
 
@@ -42,7 +42,7 @@ class _Values:
 
     made: dict[Any, Any]
     constants: dict[Any, Any]
-    outer: Callable[[Any], "tuple[Any, _Values] | None"]
+    outer: Callable[[Var], "tuple[Atom, _Values] | None"]
     per_client: bool  # of one client: arrays lack the axis of clients
 
 
@@ -61,7 +61,9 @@ def single_client(plan: Plan, step: Step) -> str:
     return _Search(step.placement.size).masked(step.equation.invars[0], values) or ""
 
 
-def _of(jaxpr: Jaxpr, constants: dict[Any, Any], outer: Any, *, per_client: bool) -> _Values:
+def _of(
+    jaxpr: Jaxpr, constants: dict[Any, Any], outer: Callable[[Var], tuple[Atom, _Values] | None], *, per_client: bool
+) -> _Values:
     made = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
     return _Values(made, constants, outer, per_client)
 
@@ -190,7 +192,7 @@ class _Search:
             return (None, False) if found is None else (np.asarray(found), values.per_client or np.ndim(found) == 0)
         if name in _COMPUTED and not values.per_client:
             parts = [self._constant(each, values)[0] for each in equation.invars]
-            aval: Any = equation.outvars[0].aval
+            aval: Aval = equation.outvars[0].aval
             if all(part is not None for part in parts) and aval.size <= _MOST_CLIENTS:
                 return self._computed(name, equation, parts), aval.ndim == 0
         if name in _KEEPING or name == "broadcast_in_dim":
@@ -198,14 +200,14 @@ class _Search:
             return (found, of_one) if found is not None and (name in _KEEPING or found.ndim == 0) else (None, False)
         return None, False
 
-    def _computed(self, name: str, equation: Any, parts: list[Any]) -> Any:
+    def _computed(self, name: str, equation: JaxprEqn, parts: list[Any]) -> np.ndarray:
         """The result of an operation on constants; scalars and literals are repeated as NumPy does it."""
         if name == "iota":
             shape, dimension = equation.params["shape"], equation.params["dimension"]
             return np.broadcast_to(
                 np.expand_dims(np.arange(shape[dimension]), [i for i in range(len(shape)) if i != dimension]), shape
             )
-        return np.broadcast_to(_COMPUTED[name](*parts), equation.outvars[0].aval.shape)
+        return np.broadcast_to(_COMPUTED[name](*parts), type_of(equation.outvars[0]).shape)
 
     def _maker(self, v: Atom, values: _Values) -> tuple[str, JaxprEqn | None, Atom, _Values]:
         """The equation that made a value, through calls and client functions; None where it was passed in."""

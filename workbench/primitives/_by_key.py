@@ -15,7 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Integer, Shaped
 
 from workbench import _jax_compat
-from workbench._types import Aval, PyTree
+from workbench._types import Aval, Param, PyTree
 from workbench.errors import PlacementError
 from workbench.mesh import Layout, Placement, align, find_layout, resolve, spread
 from workbench.primitives._checks import as_arrays, check_clients
@@ -145,7 +145,7 @@ def _check_range(keys: object, num_keys: int) -> None:
 
 def bind_by_key(
     values: jax.Array,
-    keys: object,
+    keys: jax.Array,
     placement: Placement,
     layout: Layout | None,
     *,
@@ -281,7 +281,7 @@ def _transpose(
 ad.primitive_transposes[by_key_p] = _transpose
 
 
-def _batch(operands: PyTree[Array], axes: Sequence[int | None], *, batch_dims: int, **params: Any) -> tuple[Any, int]:
+def _batch(operands: PyTree[Array], axes: Sequence[int | None], *, batch_dims: int, **params: Param) -> tuple[Any, int]:
     values, keys = operands
     values_axis, keys_axis = axes
     size = keys.shape[keys_axis] if values_axis is None else values.shape[values_axis]

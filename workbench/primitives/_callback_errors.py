@@ -3,20 +3,26 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
+from jax.typing import ArrayLike
 
 from workbench import _jax_compat
+from workbench._types import Aval, PyTree, type_of
 from workbench.errors import EngineError
+from workbench.mesh import Rewriting
+
+Results = TypeVar("Results")
 
 CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback", "pure_callback"})
 
 
 @_jax_compat.once_per_jaxpr
-def _calls_back(jaxpr: Any) -> bool:
+def _calls_back(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     return any(e.primitive.name in CALLBACKS or any(map(_calls_back, _jax_compat.inner_jaxprs(e))) for e in jaxpr.eqns)
 
 
@@ -41,7 +47,7 @@ class CallbackErrors:
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
 
-    def call(self, run: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
         """What `run(*args, **kwargs)` gives; waits for it where it calls back on one of several devices.
 
         Raises:
@@ -70,47 +76,23 @@ class CallbackErrors:
         if not calls_back(closed):
             return closed
         self._found, self.none = True, False
-        return ClosedJaxpr(self._jaxpr(closed.jaxpr, {}), closed.consts)
+        return _Guarding(self._callback).closed(closed)
 
     def guarding(self, fn: Callable) -> Callable:
         """A function to be compiled instead of `fn`, whose callbacks do not end the process."""
 
         @functools.wraps(fn)
-        def guarded(*args: Any) -> Any:
+        def guarded(*args: PyTree[Array]) -> PyTree[Array]:
             closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
             results = jaxpr_as_fun(self.guarded(closed))(*jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shape), results)
 
         return guarded
 
-    def _jaxpr(self, jaxpr: Jaxpr, made: dict[Any, Jaxpr]) -> Jaxpr:
-        if jaxpr not in made:
-            made[jaxpr] = jaxpr.replace(eqns=[self._equation(equation, made) for equation in jaxpr.eqns])
-        return made[jaxpr]
-
-    def _equation(self, equation: Any, made: dict[Any, Jaxpr]) -> Any:
-        name, params = equation.primitive.name, equation.params
-        if name in CALLBACKS and "callback" in params:
-            operands = [v.aval for v in equation.invars]
-            guarded = self._callback(params["callback"], params.get("result_avals", ()), operands)
-            return _jax_compat.new_equation(equation, params={**params, "callback": guarded})
-        if not any(map(_calls_back, _jax_compat.inner_jaxprs(equation))):
-            return equation
-        return _jax_compat.new_equation(equation, params={k: self._param(v, made) for k, v in params.items()})
-
-    def _param(self, value: Any, made: dict[Any, Jaxpr]) -> Any:
-        if isinstance(value, Jaxpr):
-            return self._jaxpr(value, made)
-        if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self._jaxpr(value.jaxpr, made), value.consts)
-        if isinstance(value, tuple | list):
-            return type(value)(self._param(item, made) for item in value)
-        return value
-
-    def _callback(self, callback: Callable, results: Sequence[Any], operands: Sequence[Any]) -> Callable:
+    def _callback(self, callback: Callable, results: Sequence[Aval], operands: Sequence[Aval]) -> Callable:
         named = getattr(_written(callback), "__name__", type(callback).__name__)
 
-        def guarded(*values: Any) -> Any:
+        def guarded(*values: Array) -> Sequence[ArrayLike]:
             try:
                 answer = callback(*values)
                 if not results or any(map(_is_key, results)):
@@ -137,19 +119,38 @@ class CallbackErrors:
         return EngineError(message, stage=self.stage)
 
 
-def _batch(values: Sequence[Any], operands: Sequence[Any]) -> tuple[int, ...]:
+class _Guarding(Rewriting):
+    """Replaces every callback of a program by `guard(callback, types of its results, types of its operands)`."""
+
+    def __init__(self, guard: Callable[[Callable, Sequence[Aval], Sequence[Aval]], Callable]) -> None:
+        super().__init__()
+        self._guard = guard
+
+    def inside(self, equation: JaxprEqn) -> JaxprEqn:
+        return super().inside(equation) if any(map(_calls_back, _jax_compat.inner_jaxprs(equation))) else equation
+
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
+        params = equation.params
+        if equation.primitive.name not in CALLBACKS or "callback" not in params:
+            return equation
+        operands = [type_of(v) for v in equation.invars]
+        guarded = self._guard(params["callback"], params.get("result_avals", ()), operands)
+        return _jax_compat.new_equation(equation, params={**params, "callback": guarded})
+
+
+def _batch(values: Sequence[ArrayLike], operands: Sequence[Aval]) -> tuple[int, ...]:
     """The axes that `vmap` has put before those of the traced operands: a vectorised callback gets all rows at once."""
     pairs = zip(map(np.shape, values), operands, strict=True)
     known = [(shape, x) for shape, x in pairs if not _is_key(x)]
     return np.broadcast_shapes(*(shape[: len(shape) - len(x.shape)] for shape, x in known))
 
 
-def _is_key(aval: Any) -> bool:
+def _is_key(aval: Aval) -> bool:
     """Whether it is of a type whose values have other shapes, such as random keys."""
     return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
 
 
-def _checked(answer: Sequence[Any], results: Sequence[Any], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     """What a callback returned, as JAX checks it: what that check raises would end the process too."""
     arrays = tuple(np.asarray(value) for value in answer)
     found, wanted = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
@@ -168,5 +169,5 @@ def _written(callback: Callable) -> object:
     return inspect.getclosurevars(callback).nonlocals.get("callback") if inspect.isfunction(callback) else callback
 
 
-def _filler(dtype: Any) -> Any:
+def _filler(dtype: np.dtype) -> float:
     return np.nan if jax.numpy.issubdtype(dtype, jax.numpy.inexact) else 0

@@ -1,12 +1,11 @@
 """Checks of what a user hands to a primitive: arrays, and one row per client."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import PyTree, PyTreeDef
 from workbench.errors import PlacementError, ProgramError
 from workbench.mesh import Placement
 from workbench.primitives._static import hide_static, is_array, refuse_deleted, show_static
@@ -15,7 +14,7 @@ from workbench.primitives._static import hide_static, is_array, refuse_deleted, 
 class Structure:
     """A pytree without its arrays: leaves that are no arrays are part of it."""
 
-    def __init__(self, treedef: object, *, static: bool) -> None:
+    def __init__(self, treedef: PyTreeDef, *, static: bool) -> None:
         self.treedef, self._static = treedef, static
 
     def unflatten(self, arrays: Sequence[jax.Array]) -> PyTree[Array]:
@@ -23,7 +22,7 @@ class Structure:
         tree = jax.tree.unflatten(self.treedef, arrays)
         return show_static(tree) if self._static else tree
 
-    def hidden(self, arrays: Sequence[jax.Array]) -> PyTree[Array]:
+    def hidden(self, arrays: Sequence[jax.Array | int]) -> PyTree[Array]:
         """The pytree with these arrays and without leaves that are none."""
         return jax.tree.unflatten(self.treedef, arrays)
 
@@ -39,10 +38,11 @@ def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[
     static = not all(map(is_array, leaves))
     if static:
         leaves, treedef = _hidden_leaves(operation, argument, tree)
-    return [x if hasattr(x, "dtype") else jax.numpy.asarray(x) for x in leaves], Structure(treedef, static=static)
+    arrays: list[jax.Array] = [x if hasattr(x, "dtype") else jax.numpy.asarray(x) for x in leaves]
+    return arrays, Structure(treedef, static=static)
 
 
-def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[Any], Any]:
+def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[Array], PyTreeDef]:
     hidden = hide_static(tree)
     paths, treedef = jax.tree_util.tree_flatten_with_path(hidden)
     wrong = [(path, leaf) for path, leaf in paths if not is_array(leaf)]

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int32, Integer, Key, Shaped, UInt32
 
 from workbench import _jax_compat
-from workbench._types import PyTree
+from workbench._types import Aval, Param, PyTree
 from workbench.errors import PlacementError
 from workbench.mesh import Layout, Placement, align, find_layout, gather, resolve, spread
 from workbench.primitives._checks import as_arrays, check_clients
@@ -76,7 +76,7 @@ def _one(tree: PyTree[Array]) -> tuple[Any]:
     return (tree,)
 
 
-def _checked_indices(indices: object, placement: Placement, outer: int) -> Any:
+def _checked_indices(indices: object, placement: Placement, outer: int) -> jax.Array:
     indices = indices if isinstance(indices, jax.Array) else jnp.asarray(indices)
     if not jnp.issubdtype(indices.dtype, jnp.integer) or not 1 <= indices.ndim <= 1 + outer or 0 in indices.shape:
         message = (
@@ -174,7 +174,7 @@ def _check_sample(size: int, form: str, placement: Placement) -> None:
         raise PlacementError(message)
 
 
-def _chances(weights: object, placement: Placement) -> Any:
+def _chances(weights: ArrayLike | None, placement: Placement) -> jax.Array | None:
     if weights is None:
         return None
     weights = jnp.asarray(weights)
@@ -188,53 +188,61 @@ def _chances(weights: object, placement: Placement) -> Any:
     return weights if jnp.issubdtype(weights.dtype, jnp.floating) else weights.astype(jnp.result_type(float))
 
 
-def _bind_select(x: object, indices: object, placement: Placement, layout: Layout | None, cohort: Placement) -> Any:
+def _bind_select(
+    x: jax.Array, indices: jax.Array, placement: Placement, layout: Layout | None, cohort: Placement
+) -> jax.Array:
     cohort_layout = find_layout(cohort, None if layout is None else layout.mesh)
     params = {"placement": placement, "layout": layout, "cohort": cohort, "cohort_layout": cohort_layout}
     return _bind(select_p, x, indices, batch_dims=0, **params)
 
 
-def _bind(primitive: Primitive, x: object, indices: object, **params: Any) -> Any:
+def _bind(primitive: Primitive, x: jax.Array, indices: jax.Array, **params: Param) -> jax.Array:
     with jax.named_scope(f"wb.{primitive.name}[{params['placement'].name}]"):
         x = typed(x, params["layout" if primitive is select_p else "cohort_layout"])
         batch = range(1, 1 + params["batch_dims"])
         return primitive.bind(align(x, indices, batch), align(indices, x, batch), **params)
 
 
-def _select(x: Any, indices: Any, *, placement: Placement, layout: Layout, cohort_layout: Layout, **params: Any) -> Any:
-    def take(rows: PyTree[Array], numbers: object) -> Any:
+def _select(
+    x: jax.Array, indices: jax.Array, *, placement: Placement, layout: Layout, cohort_layout: Layout, **params: int
+) -> jax.Array:
+    def take(rows: jax.Array, numbers: jax.Array) -> jax.Array:
         return jnp.take(rows, _clipped(numbers, placement), axis=0, mode="clip")
 
     return spread(_over_batch(take, params["batch_dims"])(gather(x, layout), indices), cohort_layout)
 
 
-def _place(x: Any, indices: Any, *, placement: Placement, layout: Layout, cohort_layout: Layout, **params: Any) -> Any:
-    def put(rows: PyTree[Array], numbers: object) -> Any:
+def _place(
+    x: jax.Array, indices: jax.Array, *, placement: Placement, layout: Layout, cohort_layout: Layout, **params: int
+) -> jax.Array:
+    def put(rows: jax.Array, numbers: jax.Array) -> jax.Array:
         nothing = jnp.zeros((placement.size, *rows.shape[1:]), rows.dtype)
         return nothing.at[_clipped(numbers, placement)].add(rows)
 
     return spread(_over_batch(put, params["batch_dims"])(gather(x, cohort_layout), indices), layout)
 
 
-def _clipped(indices: Any, placement: Placement) -> Any:
+def _clipped(indices: jax.Array, placement: Placement) -> jax.Array:
     return jnp.clip(indices, 0, placement.size - 1)
 
 
-def _over_batch(fn: Callable, batch_dims: int) -> Any:
+def _over_batch(fn: Callable, batch_dims: int) -> Callable:
     for _ in range(batch_dims):
         fn = jax.vmap(fn, in_axes=1, out_axes=1)
     return fn
 
 
-def _select_type(x: jax.Array, indices: object, *, cohort: Placement, cohort_layout: Layout | None, **_: object) -> Any:
+def _select_type(x: Aval, indices: Aval, *, cohort: Placement, cohort_layout: Layout | None, **_: object) -> Aval:
     return rows_of(_jax_compat.drop_leading_axis(x), cohort, cohort_layout)
 
 
-def _place_type(x: jax.Array, indices: object, *, placement: Placement, layout: Layout | None, **_: object) -> Any:
+def _place_type(x: Aval, indices: Aval, *, placement: Placement, layout: Layout | None, **_: object) -> Aval:
     return rows_of(_jax_compat.drop_leading_axis(x), placement, layout)
 
 
-def _jvp(primitive: Primitive, primals: PyTree[Array], tangents: PyTree[Array], **params: object) -> tuple[Any, Any]:
+def _jvp(
+    primitive: Primitive, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | ad.Zero], **params: Param
+) -> tuple[jax.Array, jax.Array | ad.Zero]:
     (x, indices), (slope, _) = primals, tangents
     rows = _bind(primitive, x, indices, **params)
     if isinstance(slope, ad.Zero):
@@ -243,17 +251,25 @@ def _jvp(primitive: Primitive, primals: PyTree[Array], tangents: PyTree[Array], 
 
 
 # What was taken from a client goes back to it; what was put at a client is taken from it.
-def _transpose(other: Primitive, cotangent: jax.Array, x: jax.Array, indices: object, **params: object) -> list[Any]:
+def _transpose(
+    other: Primitive, cotangent: jax.Array | ad.Zero, x: ad.UndefinedPrimal, indices: jax.Array, **params: Param
+) -> list[jax.Array | ad.Zero | None]:
     if isinstance(cotangent, ad.Zero):
         return [_jax_compat.zero_cotangent(x.aval), None]
     return [_bind(other, cotangent, indices, **params), None]
 
 
 def _batch(
-    primitive: Primitive, operands: Any, axes: Sequence[Any], *, batch_dims: int, **params: Any
-) -> tuple[Any, int]:
+    primitive: Primitive,
+    operands: Sequence[jax.Array],
+    axes: Sequence[int | None],
+    *,
+    batch_dims: int,
+    **params: Param,
+) -> tuple[jax.Array, int]:
     (x, indices), (x_axis, indices_axis) = operands, axes
     if indices_axis is None:  # the same clients: the batch is one more axis of what they hold
+        assert x_axis is not None
         position = 1 + batch_dims
         return _bind(primitive, jnp.moveaxis(x, x_axis, position), indices, batch_dims=batch_dims, **params), position
     indices = jnp.moveaxis(indices, indices_axis, 1)

@@ -45,7 +45,7 @@ def highest(dtype: DTypeLike) -> float | int | bool:
     )
 
 
-def _extreme(x: object, *, placement: Placement, layout: Layout | None, reduction: Callable) -> jax.Array:
+def _extreme(x: jax.Array, *, placement: Placement, layout: Layout | None, reduction: Callable) -> jax.Array:
     return reduction(spread(x, layout), axis=0)
 
 

@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
-from workbench._types import Aval
+from workbench._types import Aval, Param
 from workbench.mesh import Layout, Placement, spread
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def rows_of(aval: Aval, placement: Placement, layout: Layout | None) -> Aval:
     return _jax_compat.add_leading_axis(aval, placement.size, layout.explicit_axes, layout.mesh)
 
 
-def typed(x: T, layout: Layout | None) -> T:
+def typed(x: jax.Array, layout: Layout | None) -> jax.Array:
     """`x` with the explicit type of its layout; under Auto axes and without a mesh nothing changes."""
     if layout is None or not layout.explicit:
         return x
@@ -112,7 +112,7 @@ def bind_mean(
 
 
 def bind_reduction(
-    primitive: Primitive, x: ArrayLike, placement: Placement, layout: Layout | None, **params: object
+    primitive: Primitive, x: jax.Array, placement: Placement, layout: Layout | None, **params: object
 ) -> jax.Array:
     with jax.named_scope(f"wb.{primitive.name}[{placement.name}]"):
         return primitive.bind(typed(x, layout), placement=placement, layout=layout, **params)
@@ -180,7 +180,7 @@ def _type(x: Aval, **_: object) -> Aval:
 
 
 def _batch(
-    primitive: Primitive, operands: Sequence[jax.Array], axes: Sequence[int], **params: Any
+    primitive: Primitive, operands: Sequence[jax.Array], axes: Sequence[int], **params: Param
 ) -> tuple[jax.Array, int]:
     (x,), (axis,) = operands, axes
     x, axis = (jnp.moveaxis(x, 0, 1), 1) if axis == 0 else (x, axis)

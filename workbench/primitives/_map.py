@@ -2,17 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence, Set as AbstractSet
 
 import jax
 from jax import Array
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Effect, Jaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from workbench import _jax_compat
-from workbench._types import PyTree
+from workbench._types import AnyMesh, Aval, KeyPath, Param, PyTree, PyTreeDef
 from workbench.errors import ProgramError, WorkbenchError
 from workbench.mesh import (
     Layout,
@@ -28,7 +27,7 @@ from workbench.mesh import (
     spread,
 )
 from workbench.primitives._callback_errors import CallbackErrors, calls_back
-from workbench.primitives._checks import as_arrays, check_clients
+from workbench.primitives._checks import Structure, as_arrays, check_clients
 from workbench.primitives._linear import bind_broadcast, rows_of, typed
 from workbench.primitives._static import hide_static, is_array, show_static
 
@@ -36,7 +35,7 @@ map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True
 
 
-def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: Any = None) -> Any:
+def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: AnyMesh | None = None) -> PyTree[Array]:
     """Calls `fn` once for every client, each with its own row of `args`.
 
     Moves nothing between clients, except that values which `fn` closes over are broadcast to them.
@@ -65,7 +64,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     placement, outer = resolve("map_fn", over)
     if outer:
 
-        def of_group(*rows: Any) -> Any:
+        def of_group(*rows: Array) -> PyTree[Array]:
             return map_fn(fn, rows, over=placement.name, mesh=mesh)
 
         of_group.__name__ = "<lambda>"
@@ -94,13 +93,13 @@ def _tuple(args: PyTree[Array]) -> tuple:
 class _ClientCall:
     """The user's function of one client on flat arrays, inside the scope of its placement."""
 
-    def __init__(self, fn: Callable, structure: Any, unpack: bool, placement: Placement) -> None:
+    def __init__(self, fn: Callable, structure: Structure, unpack: bool, placement: Placement) -> None:
         scope = current_scope()
         assert scope is not None
         self.fn, self.structure, self.unpack, self.placement = fn, structure, unpack, placement
         self.scope = Scope(scope.placements, scope.placements.index(placement) + 1)
         self.name = getattr(fn, "__name__", type(fn).__name__)
-        self.result_structure: Any = None
+        self.result_structure: PyTreeDef | None = None
 
     @property
     def arguments(self) -> list[str]:
@@ -109,7 +108,7 @@ class _ClientCall:
         leaves = jax.tree_util.tree_flatten_with_path(self.structure.hidden(range(self.structure.treedef.num_leaves)))
         return [self._argument(path, parameters) for path, _ in leaves[0]]
 
-    def _argument(self, path: tuple[Any, ...], parameters: Sequence[str]) -> str:
+    def _argument(self, path: KeyPath, parameters: Sequence[str]) -> str:
         place = path[0].idx if self.unpack else 0
         inside = jax.tree_util.keystr(path[1:] if self.unpack else path)
         if place < len(parameters) and not parameters[place].startswith("*"):
@@ -117,7 +116,7 @@ class _ClientCall:
         rest = next((name[1:] for name in parameters if name.startswith("*")), "args")
         return f"{rest}[{place - sum(not name.startswith('*') for name in parameters)}]{inside}"
 
-    def __call__(self, *rows: Any) -> list[Any]:
+    def __call__(self, *rows: Array) -> list[Array]:
         args = self.structure.unflatten(rows)
         with active(self.scope):
             try:
@@ -140,7 +139,7 @@ class _ClientCall:
             raise ProgramError(message)
         return [jax.numpy.asarray(leaf) for leaf in leaves]
 
-    def _failure(self, rows: Sequence[Any], error: Exception) -> str:
+    def _failure(self, rows: Sequence[Array], error: Exception) -> str:
         shapes = ", ".join(str(jax.typeof(row)) for row in rows[:6]) + (", …" if len(rows) > 6 else "")
         return (
             f'`map_fn` could not call the client function `{self.name}` of the stage over "{self.placement.name}" '
@@ -181,15 +180,15 @@ _MIXED = {
 
 
 def bind_map(
-    fn: Callable[..., Sequence[Any]],
-    operands: Sequence[Any],
+    fn: Callable[..., Sequence[Array]],
+    operands: Sequence[Array],
     placement: Placement,
     layout: Layout | None,
     *,
     name: str,
     source: Callable | None = None,
     arguments: Sequence[str] = (),
-) -> list[Any]:
+) -> list[Array]:
     """Traces a flat function of one client and binds it; what it closes over becomes explicit broadcasts."""
     operands = [typed(x, layout) for x in operands]
     avals = [_jax_compat.drop_leading_axis(_jax_compat.aval_of(x)) for x in operands]
@@ -201,15 +200,17 @@ def bind_map(
 
 
 def bind_map_jaxpr(
-    jaxpr: ClosedJaxpr, operands: Sequence[Any], placement: Placement, layout: Layout | None, *, name: str
-) -> list[Any]:
+    jaxpr: ClosedJaxpr, operands: Sequence[Array], placement: Placement, layout: Layout | None, *, name: str
+) -> list[Array]:
     """Binds the jaxpr of one client to `[clients, ...]` operands."""
     with jax.named_scope(f"wb.map_fn[{placement.name}]"):
         return map_p.bind(*operands, jaxpr=jaxpr, placement=placement, layout=layout, name=name)
 
 
 # Evaluate: every client of a device at once. The plan has a better way: see workbench/plan.
-def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> list[Any]:
+def _evaluate(
+    *operands: Array, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str
+) -> list[Array]:
     # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: there every device computes all
     # clients.
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
@@ -226,12 +227,12 @@ def _evaluate(*operands: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: 
     return [spread(y, layout) for y in call(*operands)]
 
 
-def _has_inner_shard_map(jaxpr: object, layout: Layout) -> bool:
+def _has_inner_shard_map(jaxpr: ClosedJaxpr, layout: Layout) -> bool:
     """Whether a client uses a `shard_map` over other axes alone, which knows nothing of those of the clients."""
     return any(not set(layout.axes) <= set(e.params["newly_manual_axes"]) for e in _shard_maps(jaxpr))
 
 
-def _shard_maps(jaxpr: Any) -> Iterator[Any]:
+def _shard_maps(jaxpr: Jaxpr | ClosedJaxpr) -> Iterator[JaxprEqn]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "shard_map":
             yield equation
@@ -240,7 +241,7 @@ def _shard_maps(jaxpr: Any) -> Iterator[Any]:
 
 
 @map_p.def_impl
-def _evaluate_now(*operands: Any, **params: Any) -> list[Any]:
+def _evaluate_now(*operands: Array, **params: Param) -> list[Array]:
     if calls_back(params["jaxpr"]):
         errors = CallbackErrors(params["name"])
         run = jax.jit(functools.partial(_evaluate, **{**params, "jaxpr": errors.guarded(params["jaxpr"])}))
@@ -252,7 +253,9 @@ def _evaluate_now(*operands: Any, **params: Any) -> list[Any]:
 
 
 @map_p.def_effectful_abstract_eval
-def _type(*_: Any, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str) -> Any:
+def _type(
+    *_: Aval, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str
+) -> tuple[list[Aval], AbstractSet[Effect]]:
     return [rows_of(aval, placement, layout) for aval in jaxpr.out_avals], jaxpr.effects
 
 
@@ -263,14 +266,14 @@ mlir.register_lowering(map_p, mlir.lower_fun(_evaluate, multiple_results=True))
 # known inputs and the second only tangents and residuals, so that partial evaluation separates them cleanly
 # (DrJAX, section 4: a derivative of a MapReduce program is a MapReduce program).
 def _jvp(
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
+    primals: Sequence[Array],
+    tangents: Sequence[Array | ad.Zero],
     *,
     jaxpr: ClosedJaxpr,
     placement: Placement,
     layout: Layout | None,
     name: str,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Array], list[Array | ad.Zero]]:
     moving = [not isinstance(t, ad.Zero) for t in tangents]
     if not any(moving):
         outputs = bind_map_jaxpr(jaxpr, primals, placement, layout, name=name)
@@ -293,7 +296,7 @@ def _jvp(
     results = bind_map_jaxpr(first, primals, placement, layout, name=name)
     outputs, computed = results[: len(jaxpr.out_avals)], results[len(jaxpr.out_avals) :]
     residuals = [_residual(source, primals, computed, placement, layout) for source in split.residuals]
-    moved = [t for t, moves in zip(tangents, moving, strict=True) if moves]
+    moved = [t for t in tangents if not isinstance(t, ad.Zero)]
     slopes = iter(bind_map_jaxpr(split.linear, [*residuals, *moved], placement, layout, name=f"d {name}"))
     return outputs, [
         next(slopes) if moves else _jax_compat.zero_tangent(y)
@@ -302,19 +305,19 @@ def _jvp(
 
 
 def _jvp_together(
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
+    primals: Sequence[Array],
+    tangents: Sequence[Array | ad.Zero],
     jaxpr: ClosedJaxpr,
     placement: Placement,
     layout: Layout | None,
     name: str,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Array], list[Array | ad.Zero]]:
     """One map of outputs and tangents, for what JAX differentiates forwards only, as Pallas kernels."""
     moving = [not isinstance(t, ad.Zero) for t in tangents]
-    moved = [t for t, moves in zip(tangents, moving, strict=True) if moves]
+    moved = [t for t in tangents if not isinstance(t, ad.Zero)]
     outputs_move = [not _jax_compat.is_float0(aval.to_tangent_aval()) for aval in jaxpr.out_avals]
 
-    def outputs_and_tangents(*values: Any) -> list[Any]:
+    def outputs_and_tangents(*values: Array) -> list[Array]:
         inputs, directions = values[: len(primals)], values[len(primals) :]
 
         of_moving, points = _along(jaxpr, inputs, moving)
@@ -334,11 +337,11 @@ def _jvp_together(
 
 
 def _along(
-    jaxpr: ClosedJaxpr, inputs: Sequence[Any], moving: Sequence[bool]
-) -> tuple[Callable[..., list[Any]], tuple[Any, ...]]:
+    jaxpr: ClosedJaxpr, inputs: Sequence[Array], moving: Sequence[bool]
+) -> tuple[Callable[..., list[Array]], tuple[Array, ...]]:
     """The jaxpr as a function of its moving inputs alone, and those inputs."""
 
-    def of_moving(*values: Any) -> list[Any]:
+    def of_moving(*values: Array) -> list[Array]:
         supply = iter(values)
         return jaxpr_as_fun(jaxpr)(*(next(supply) if moves else x for x, moves in zip(inputs, moving, strict=True)))
 
@@ -354,10 +357,10 @@ class _Linearization:
     def __init__(self, jaxpr: ClosedJaxpr, moving: Sequence[bool], axis_sizes: dict[str, int]) -> None:
         self.jaxpr, self.moving, self.axis_sizes = jaxpr, moving, axis_sizes
         self.linear: ClosedJaxpr
-        self.residuals: list[tuple[str, Any]] = []
+        self.residuals: list[tuple[str, int | Array]] = []
         self.outputs_move: list[bool] = []
 
-    def outputs_and_residuals(self, *inputs: Any) -> list[Any]:
+    def outputs_and_residuals(self, *inputs: Array) -> list[Array]:
         of_moving, moved = _along(self.jaxpr, inputs, self.moving)
         outputs, tangent_fn = jax.linearize(of_moving, *moved)
         linear, found = _jax_compat.trace_to_jaxpr(
@@ -373,7 +376,7 @@ class _Linearization:
         found_used, tangents_used = used[: len(found)], used[len(found) :]
         self.linear = _with_all_inputs(linear, tangents_used, moved, sum(found_used))
         positions = {id(x): i for i, x in enumerate(inputs)}
-        computed: list[Any] = []
+        computed: list[Array] = []
         for value, is_used in zip(found, found_used, strict=True):
             if not is_used:
                 continue
@@ -387,12 +390,12 @@ class _Linearization:
         return [*outputs, *computed]
 
 
-def _with_all_inputs(linear: ClosedJaxpr, used: Sequence[bool], moved: Sequence[Any], residuals: int) -> ClosedJaxpr:
+def _with_all_inputs(linear: ClosedJaxpr, used: Sequence[bool], moved: Sequence[Array], residuals: int) -> ClosedJaxpr:
     if all(used):
         return linear
     avals = [*linear.in_avals[:residuals], *(_jax_compat.aval_of(x).to_tangent_aval() for x in moved)]
 
-    def call(*values: Any) -> list[Any]:
+    def call(*values: Array) -> list[Array]:
         kept = [v for v, is_used in zip(values[residuals:], used, strict=True) if is_used]
         return jaxpr_as_fun(linear)(*values[:residuals], *kept)
 
@@ -400,16 +403,16 @@ def _with_all_inputs(linear: ClosedJaxpr, used: Sequence[bool], moved: Sequence[
 
 
 def _residual(
-    source: tuple[str, Any],
-    primals: Sequence[Any],
-    computed: Sequence[Any],
+    source: tuple[str, int | Array],
+    primals: Sequence[Array],
+    computed: Sequence[Array],
     placement: Placement,
     layout: Layout | None,
-) -> Any:
+) -> Array:
     kind, value = source
-    if kind == "input":
-        return primals[value]
-    return computed[value] if kind == "computed" else bind_broadcast(value, placement, layout)
+    if not isinstance(value, int):
+        return bind_broadcast(value, placement, layout)
+    return primals[value] if kind == "input" else computed[value]
 
 
 ad.primitive_jvps[map_p] = _jvp
@@ -417,19 +420,19 @@ ad.primitive_jvps[map_p] = _jvp
 
 # Transpose: the client's linear function, transposed, once per client (DrJAX, section 4).
 def _transpose(
-    cotangents: Sequence[Any],
-    *operands: Any,
+    cotangents: Sequence[Array | ad.Zero],
+    *operands: Array | ad.UndefinedPrimal,
     jaxpr: ClosedJaxpr,
     placement: Placement,
     layout: Layout | None,
     name: str,
-) -> list[Any]:
-    linear = [ad.is_undefined_primal(x) for x in operands]
+) -> list[Array | ad.Zero | None]:
+    linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     pushed = [not isinstance(ct, ad.Zero) for ct in cotangents]
-    known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
+    known = [x for x in operands if not isinstance(x, ad.UndefinedPrimal)]
     pulled: list[bool] = []  # set while the client is traced: which of the linear inputs get a cotangent
 
-    def transposed(*values: Any) -> list[Any]:
+    def transposed(*values: Array) -> list[Array]:
         given = iter(values)
         fixed = [None if is_linear else next(given) for is_linear in linear]
         results = _jax_compat.transpose_jaxpr(jaxpr, fixed, [next(given) if live else None for live in pushed])
@@ -450,21 +453,21 @@ ad.primitive_transposes[map_p] = _transpose
 
 # Batch: a map of the vmapped client function; the batch axis goes behind the clients.
 def _batch(
-    operands: Sequence[Any],
-    axes: Sequence[Any],
+    operands: Sequence[Array],
+    axes: Sequence[int | None],
     *,
     jaxpr: ClosedJaxpr,
     placement: Placement,
     layout: Layout | None,
     name: str,
-) -> tuple[list[Any], list[int]]:
+) -> tuple[list[Array], list[int]]:
     moved = [_behind(x, axis) for x, axis in zip(operands, axes, strict=True)]
     inner = jax.vmap(jaxpr_as_fun(jaxpr), in_axes=tuple(None if axis is None else 0 for axis in axes))
     results = bind_map(lambda *rows: inner(*rows), moved, placement, layout, name=name)
     return results, [1] * len(results)
 
 
-def _behind(x: Any, axis: int | None) -> Any:
+def _behind(x: Array, axis: int | None) -> Array:
     return x if axis is None else jax.numpy.moveaxis(x, axis, 1)
 
 
@@ -472,7 +475,7 @@ batching.primitive_batchers[map_p] = _batch
 
 
 # Prune: outputs that nobody reads, and what only they need.
-def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], Any]:
+def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     if not any(used_outputs) and not equation.effects:
         return [False] * len(equation.invars), None
     jaxpr, used_inputs = _jax_compat.drop_dead_code(equation.params["jaxpr"], used_outputs)
@@ -489,7 +492,7 @@ _jax_compat.register_dce(map_p, _prune)
 
 
 # Refs that live inside a client become values when the program is lowered.
-def _without_refs(*operands: Any, jaxpr: ClosedJaxpr, **params: Any) -> list[Any]:
+def _without_refs(*operands: Array, jaxpr: ClosedJaxpr, **params: Param) -> list[Array]:
     return map_p.bind(*operands, jaxpr=_jax_compat.without_refs(jaxpr), **params)
 
 

@@ -3,9 +3,10 @@
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar
 
+from workbench._types import Argument
 from workbench.mesh import Placement, Scope, active, make_placements
 
 F = TypeVar("F", bound=Callable)
@@ -72,11 +73,11 @@ class Program:
         self._blocks.open.pop().__exit__(*raised)
 
 
-def _wrap(fn: Callable, scope: Scope) -> Any:
+def _wrap(fn: Callable, scope: Scope) -> Any:  # of the type of `fn`, which no wrapper can be said to have
     if inspect.isgeneratorfunction(fn):
 
         @functools.wraps(fn)
-        def steps(*args: object, **kwargs: object) -> Any:
+        def steps(*args: object, **kwargs: object) -> Generator[Argument, Argument, Argument]:
             # A generator runs in its caller's context: the placement is active only while a step of it runs.
             return _generate(fn(*args, **kwargs), scope)
 
@@ -84,7 +85,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
     if inspect.iscoroutinefunction(fn):
 
         @functools.wraps(fn)
-        async def task(*args: object, **kwargs: object) -> Any:
+        async def task(*args: object, **kwargs: object) -> Argument:
             return await _Steps(fn(*args, **kwargs), scope)
 
         return task
@@ -92,7 +93,7 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
     if inspect.isasyncgenfunction(fn):
 
         @functools.wraps(fn)
-        async def items(*args: object, **kwargs: object) -> Any:
+        async def items(*args: object, **kwargs: object) -> AsyncGenerator[Argument, Argument]:
             source, sent = fn(*args, **kwargs), None
             try:
                 while True:
@@ -105,25 +106,36 @@ def _wrap(fn: Callable, scope: Scope) -> Any:
         return items
 
     @functools.wraps(fn)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> Argument:
         with active(scope):
             return fn(*args, **kwargs)
 
     return call
 
 
+class _Steppable(Protocol):
+    """What generators, coroutines and the steps of asynchronous generators share."""
+
+    def send(self, value: Argument, /) -> Argument: ...
+
+    def throw(self, error: BaseException, /) -> Argument: ...
+
+    def close(self) -> None: ...
+
+
 class _Steps:
     """Awaits something, with the placement active only while a step of it runs."""
 
-    def __init__(self, awaited: object, scope: Scope) -> None:
+    def __init__(self, awaited: _Steppable, scope: Scope) -> None:
         self.awaited, self.scope = awaited, scope
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Argument, Argument, Argument]:
         return _generate(self.awaited, self.scope)
 
 
-def _generate(steps: Any, scope: Scope) -> Any:
-    resume, value = steps.send, None
+def _generate(steps: _Steppable, scope: Scope) -> Generator[Argument, Argument, Argument]:
+    resume: Callable[[Argument], Argument] = steps.send
+    value: Argument = None
     while True:
         try:
             with active(scope):

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -118,7 +117,7 @@ def reduce_min(
 
 def reduce_leaves(
     operation: str, x: object, over: str | None, where: object, accumulator: DTypeLike | None = None
-) -> Any:
+) -> PyTree[Array]:
     placement, outer = resolve(operation, over)
     if outer:
         operands = (x,) if where is None else (x, where)
@@ -155,7 +154,7 @@ def _is_eager(x: object, placement: Placement) -> bool:
 def _compiled(operation: str, over: str | None, placement: Placement, accumulator: DTypeLike | None) -> Callable:
     """A whole reduction in one call of a compiled function: eagerly, each of its steps would be dispatched alone."""
 
-    def reduce(x: jax.Array) -> Any:
+    def reduce(x: jax.Array) -> PyTree[Array]:
         return reduce_leaves(operation, x, over, None, accumulator)
 
     reduce.__name__ = operation
@@ -164,7 +163,7 @@ def _compiled(operation: str, over: str | None, placement: Placement, accumulato
 
 def _bind_leaf(
     operation: str, x: jax.Array, placement: Placement, layout: Layout | None, accumulator: DTypeLike | None
-) -> Any:
+) -> jax.Array:
     if operation == "reduce_sum":
         return bind_sum(x, placement, layout, accumulator=accumulator)
     if operation == "reduce_mean":
@@ -173,12 +172,12 @@ def _bind_leaf(
 
 
 def _reduce_present(
-    leaves: list[Any], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
-) -> list[Any]:
+    leaves: list[jax.Array], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
+) -> list[jax.Array]:
     """Reduces the clients that the mask holds: the others get a value that does not count."""
     absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
 
-    def fill(row: jax.Array, takes_part: jax.Array) -> Any:
+    def fill(row: jax.Array, takes_part: jax.Array) -> jax.Array:
         return jnp.where(takes_part, row, jnp.full_like(row, absent(row.dtype)))
 
     filled = [map_fn(fill, (leaf, mask), over=placement.name) for leaf in leaves]

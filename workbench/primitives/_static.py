@@ -18,7 +18,7 @@ from workbench.errors import ProgramError
 class Static:
     """A leaf that is no array, as a pytree without leaves: JAX compares it, and compiles again where it differs."""
 
-    value: Any
+    value: object
 
     def tree_flatten(self) -> tuple[tuple[()], Any]:
         """For JAX."""

@@ -19,6 +19,8 @@ from workbench.records._comparison import (
     ComparedRecord as ComparedRecord,
     ComparisonRecord as ComparisonRecord,
     Group as Group,
+    Status as Status,
+    Unit as Unit,
 )
 from workbench.records._compiled import (
     BufferRecord as BufferRecord,

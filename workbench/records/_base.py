@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, ItemsView, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from workbench.errors import RecordError
 from workbench.records._short_paths import shorten_paths
@@ -21,6 +21,15 @@ or changes its meaning; a new field with a default does not change it."""
 _RENDERER = "workbench.render"
 _CLASSES: dict[str, type["Record"]] = {}
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+R = TypeVar("R", bound="Record")
+
+
+class _Printer(Protocol):
+    """What IPython prints with."""
+
+    def text(self, text: str) -> None: ...
 
 
 def renderer() -> ModuleType:
@@ -47,7 +56,7 @@ class Record:
             >>> list(PlacementRecord(name="clients", size=4).to_dict())
             ['version', 'record', 'name', 'size', 'mesh_axes', 'slots_per_device']
         """
-        return {"version": VERSION, **_plain(self)}
+        return {"version": VERSION, **_fields(self)}
 
     def to_json(self, *, indent: int | None = None, short_paths: bool = False) -> str:
         """The record as JSON text; a number that JSON lacks is written as `{"float": "NaN"}` (or an infinity).
@@ -119,7 +128,7 @@ class Record:
     def __str__(self) -> str:
         return renderer().render_text(self)
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+    def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
         printer.text(str(self))
 
     def replace(self, **changes: object) -> Self:
@@ -127,10 +136,14 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-def _plain(value: object) -> Any:
+def _fields(record: "Record") -> dict[str, object]:
+    fields = (field for field in dataclasses.fields(record) if field.compare)
+    return {"record": type(record).__name__, **{field.name: _plain(getattr(record, field.name)) for field in fields}}
+
+
+def _plain(value: object) -> object:
     if isinstance(value, Record):
-        fields = (field for field in dataclasses.fields(value) if field.compare)
-        return {"record": type(value).__name__, **{field.name: _plain(getattr(value, field.name)) for field in fields}}
+        return _fields(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -148,10 +161,9 @@ def _finite(plain: object) -> object:
     return plain
 
 
-def _record(wanted: type[Record], plain: Any, where: str) -> Any:
-    name = plain.get("record") if isinstance(plain, Mapping) else None
-    cls = _CLASSES.get(str(name))
-    if cls is None or not issubclass(cls, wanted):
+def _record(wanted: type[R], plain: object, where: str) -> R:
+    cls = _CLASSES.get(str(plain.get("record"))) if isinstance(plain, Mapping) else None
+    if not isinstance(plain, Mapping) or cls is None or not issubclass(cls, wanted):
         raise _misfit(where or wanted.__name__, plain, f"a {wanted.__name__}" if wanted is not Record else "a record")
     readers, where = _readers(cls), where or cls.__name__
     given = {key: value for key, value in plain.items() if key not in ("record", "version")}
@@ -177,7 +189,7 @@ def _misfit(where: str, value: object, wanted: str) -> RecordError:
     return RecordError(message)
 
 
-_Reader = Callable[[Any, str], Any]
+_Reader = Callable[[object, str], object]
 
 
 @functools.cache
@@ -212,8 +224,8 @@ def _reader(hint: object) -> _Reader:
     raise TypeError(message)
 
 
-def _accepting(fits: Callable[[Any], bool], wanted: str) -> _Reader:
-    def read(value: object, where: str) -> Any:
+def _accepting(fits: Callable[[object], bool], wanted: str) -> _Reader:
+    def read(value: object, where: str) -> object:
         if not fits(value):
             raise _misfit(where, value, wanted)
         return value
@@ -230,7 +242,7 @@ def _read_float(value: object, where: str) -> float:
 
 
 def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
-    def read(value: object, where: str) -> Any:
+    def read(value: object, where: str) -> object:
         reason: RecordError | None = None
         for each in readers:
             try:
@@ -261,15 +273,16 @@ def _tuple_reader(args: tuple[Any, ...]) -> _Reader:
         )
     inners = [_reader(each) for each in args]
 
-    def read(value: Any, where: str) -> Any:
-        if len(_sequence(value, where)) != len(inners):
+    def read(value: object, where: str) -> object:
+        items = _sequence(value, where)
+        if len(items) != len(inners):
             raise _misfit(where, value, f"{len(inners)} values")
-        return tuple(each(item, where) for each, item in zip(inners, value, strict=True))
+        return tuple(each(item, where) for each, item in zip(inners, items, strict=True))
 
     return read
 
 
-def _sequence(value: object, where: str) -> Sequence[Any]:
+def _sequence(value: object, where: str) -> Sequence[object]:
     if not isinstance(value, list | tuple):
         raise _misfit(where, value, "a list")
     return value

@@ -42,7 +42,7 @@ def folders_pattern() -> str:
     return rf"^(?:{known})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
 
 
-def _shorten(value: object, known: "re.Pattern[str]", home: "re.Pattern[str] | None") -> Any:
+def _shorten(value: object, known: "re.Pattern[str]", home: "re.Pattern[str] | None") -> object:
     if isinstance(value, str):
         if ".py" not in value or ("/" not in value and "\\" not in value):
             return value

@@ -162,7 +162,7 @@ def plot_run(run: RunRecord, *, dark: bool | None = None) -> "Figure":
     return figure
 
 
-def _per_client(value: object) -> list[float]:
+def _per_client(value: Any) -> list[float]:
     if not isinstance(value, tuple):
         return []
     rows = [list(_flat(row)) for row in value]

@@ -1,15 +1,15 @@
 """Batch normalisation over the batches of all replicas."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
 
 from workbench.replicate._context import ReplicaContext
 
 
 def sync_batch_norm(
-    ctx: ReplicaContext, x: Any, scale: Any = 1.0, offset: Any = 0.0, *, epsilon: float = 1e-5
+    ctx: ReplicaContext, x: Array, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0, *, epsilon: float = 1e-5
 ) -> jax.Array:
     """Normalises `x` with the mean and variance over the examples of all replicas, not only those of this one.
 

@@ -90,7 +90,7 @@ class ReplicaContext:
         """
         return self._each("all_gather", lambda x: jax.lax.all_gather(x, self.axis), tree)
 
-    def reduce_scatter(self, tree: PyTree[Array], op: Literal["sum", "mean"] = "sum") -> Any:
+    def reduce_scatter(self, tree: PyTree[Array], op: Literal["sum", "mean"] = "sum") -> PyTree[Array]:
         """Combines the values of all replicas; each replica gets its own part of the result along the leading axis.
 
         Args:
@@ -114,7 +114,7 @@ class ReplicaContext:
         self._check_parts("reduce_scatter", tree, 0)
         share = 1 if op == "sum" else self.num_replicas
 
-        def scatter(x: object) -> Any:
+        def scatter(x: object) -> PyTree[Array]:
             part = jax.lax.psum_scatter(x, self.axis, tiled=True)
             return part if share == 1 else part / jnp.asarray(share, part.dtype)
 

@@ -44,7 +44,7 @@ def wrap_optimizer(
         inner = optax.MultiSteps(optimizer, every_k_schedule=accumulate)
 
     def update(
-        updates: PyTree[Array], state: PyTree[Array], params: PyTree[Array] = None, **extra: Any
+        updates: PyTree[Array], state: PyTree[Array], params: PyTree[Array] = None, **extra: PyTree[Array]
     ) -> PyTree[Array]:
         return inner.update(ctx.all_reduce(updates, "mean"), state, params, **extra)
 

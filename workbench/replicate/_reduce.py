@@ -10,7 +10,7 @@ from jax import Array
 from workbench._types import PyTree
 
 
-def take_from(x: jax.Array, source: int, axis: str) -> Any:
+def take_from(x: jax.Array, source: int, axis: str) -> Array:
     """The value of replica `source`, on every replica: one all-reduce, since the others add nothing."""
     dtype = x.dtype
     counted = x.astype(jnp.int8) if dtype == jnp.bool_ else x
@@ -32,7 +32,7 @@ def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) 
     return jnp.where(receives, moved, jnp.zeros_like(moved))
 
 
-def extreme(x: object, axis: str, reduce: Callable) -> Any:
+def extreme(x: object, axis: str, reduce: Callable) -> Array:
     """`jax.lax.pmin` or `pmax` with a derivative: that of the replica which holds the extreme, shared among equals."""
 
     @jax.custom_jvp
@@ -40,7 +40,7 @@ def extreme(x: object, axis: str, reduce: Callable) -> Any:
         return reduce(value, axis)
 
     @call.defjvp
-    def _jvp(primals: PyTree[Array], tangents: PyTree[Array]) -> Any:
+    def _jvp(primals: PyTree[Array], tangents: PyTree[Array]) -> tuple[Array, Array]:
         (value,), (tangent,) = primals, tangents
         result = call(value)
         holds = (value == result).astype(tangent.dtype)

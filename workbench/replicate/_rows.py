@@ -1,7 +1,5 @@
 """A state that every replica holds: one row per replica, each on the devices of its replica."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax import Array
@@ -15,8 +13,8 @@ def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]
     """The replicas that have a device in this process: all of them, unless there are many hosts."""
     if mesh is None:
         return tuple(range(replicas))
-    places: Any = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
-    return tuple(sorted({replica for (rows,) in places for replica in range(replicas)[rows]}))
+    places = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
+    return tuple(sorted({replica for place in places if place for replica in range(replicas)[place[0]]}))
 
 
 def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> PyTree[Array]:
@@ -28,8 +26,9 @@ def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int
         return jax.device_put(tree, sharding)
     row_of = {replica: row for row, replica in enumerate(own)}
 
-    def place(x: Any) -> PyTree[Array]:
-        def rows(index: Any) -> Any:
+    def place(x: Array) -> PyTree[Array]:
+        def rows(index: tuple[slice, ...] | None) -> Array:
+            assert index is not None
             return x[[row_of[replica] for replica in range(replicas)[index[0]]]]
 
         return jax.make_array_from_callback((replicas, *x.shape[1:]), sharding, rows)
@@ -51,7 +50,7 @@ def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
 def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> PyTree[Array]:
     """One copy of every array per replica; how an array is sharded over other mesh axes is kept."""
 
-    def copy(x: Any) -> Any:
+    def copy(x: Array) -> Array:
         if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
             data = copy(jax.random.key_data(x))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))

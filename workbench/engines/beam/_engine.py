@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -98,7 +99,9 @@ class Beam(Engine):
         self._child: Child | None = None
         self.name: str = f"beam ({_runner_name(runner)})"
 
-    def run(self, fn: Callable, *args: object, progress: Progress | None = None, cancel: object = None) -> RunRecord:
+    def run(
+        self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
+    ) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         try:
             with contextlib.ExitStack() as files:

@@ -4,7 +4,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +85,22 @@ class MergePartial(beam.CombineFn):
         """Nothing yet."""
         return None
 
-    def add_input(self, mutable_accumulator: Any, element: Any) -> Any:
+    def add_input(self, mutable_accumulator: list[np.ndarray] | None, element: list[np.ndarray]) -> list[np.ndarray]:
         """One batch more."""
         return element if mutable_accumulator is None else self._merged(mutable_accumulator, element)
 
-    def merge_accumulators(self, accumulators: Any) -> Any:
+    def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
         """Pair by pair, so that rounding grows with the logarithm of their number."""
         left = [x for x in accumulators if x is not None]
         while len(left) > 1:
             left = [self._merged(*left[i : i + 2]) if i + 1 < len(left) else left[i] for i in range(0, len(left), 2)]
         return left[0] if left else None
 
-    def extract_output(self, accumulator: Any) -> Any:
+    def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
         """The merged accumulators; `finish` is the server's work."""
         return accumulator
 
-    def _merged(self, a: Sequence[Any], b: Sequence[Any]) -> list[np.ndarray]:
+    def _merged(self, a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.asarray(_MERGES[m](x, y)) for m, x, y in zip(self.merges, a, b, strict=True)]
 
 
@@ -110,7 +110,7 @@ class WriteTotals(beam.DoFn):
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def process(self, element: Any) -> Iterator[Any]:
+    def process(self, element: list[np.ndarray]) -> Iterator[Any]:
         """One list of arrays, or one group of one reduction by key."""
         if element is not None and isinstance(element, list):
             save_arrays(f"{self.path}.npz", element)
@@ -151,12 +151,12 @@ class _AddGroups(beam.CombineFn):
     def create_accumulator(self) -> np.ndarray | None:
         return None
 
-    def add_input(self, mutable_accumulator: Any, element: Any) -> Any:
+    def add_input(self, mutable_accumulator: list[np.ndarray] | None, element: list[np.ndarray]) -> list[np.ndarray]:
         return element if mutable_accumulator is None else mutable_accumulator + element
 
-    def merge_accumulators(self, accumulators: Any) -> Any:
+    def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
         left = [x for x in accumulators if x is not None]
         return sum(left[1:], start=left[0]) if left else None
 
-    def extract_output(self, accumulator: Any) -> Any:
+    def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
         return accumulator

@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import math
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,7 +17,7 @@ from jax.extend.core import Var
 
 from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch, ReadRows, batches
-from workbench.engines._engine import Engine
+from workbench.engines._engine import Engine, Progress
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, from_edge, to_host
@@ -122,7 +123,9 @@ class Flower(Engine):
             self._running.close()
             self._running = None
 
-    def run(self, fn: Callable, *args: object, progress: Any = None, cancel: object = None) -> RunRecord:
+    def run(
+        self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
+    ) -> RunRecord:
         """As every engine's `run`; rows that stayed at the clients are in a failed run's `results` as stand-ins."""
         try:
             return super().run(fn, *args, progress=progress, cancel=cancel)

@@ -124,7 +124,9 @@ class Spark(Engine):
         if started is not None:
             _session.stop(started)
 
-    def run(self, fn: Callable, *args: object, progress: Progress | None = None, cancel: object = None) -> RunRecord:
+    def run(
+        self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
+    ) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
         with self._lock, temporary_folder("workbench-", self.folder) as folder:
             jobs = self._jobs = _Jobs(self._opened(), folder, self)

@@ -1,13 +1,11 @@
 """SUMMA and 2.5-D matrix multiplication: MapReduce over layers, panels that travel along rows and columns inside."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from workbench._types import PyTree
 from workbench.errors import MeshError, ProgramError
 from workbench.primitives import map_fn, program, reduce_sum
 
@@ -49,7 +47,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
     slabs_of_b = b.reshape(layers, -1, b.shape[1])
     slabs_of_a, slabs_of_b = (_laid_out(x, "layers", "rows", "cols") for x in (slabs_of_a, slabs_of_b))
 
-    def summa(a: jax.Array, b: jax.Array) -> Any:
+    def summa(a: jax.Array, b: jax.Array) -> Array:
         # Panel t is the t-th piece of every device's own columns of A, and of the same rows of B.
         pieces_of_a = jnp.moveaxis(a.reshape(a.shape[0], side, panels, -1), 2, 0)
         pieces_of_b = jnp.moveaxis(b.reshape(side, panels, -1, b.shape[1]), 1, 0)
@@ -61,7 +59,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
         return reduce_sum(map_fn(summa, (slabs_of_a, slabs_of_b)))
 
 
-def _add_panel(total: object, pieces: PyTree[Array]) -> tuple[Any, None]:
+def _add_panel(total: Array, pieces: tuple[Array, Array]) -> tuple[Array, None]:
     """Adds the product of one panel of A and one of B; saying how they are laid out says what travels."""
     of_a = _laid_out(_laid_out(pieces[0], "rows", "cols", None), "rows", None, None)  # along the row
     of_b = _laid_out(_laid_out(pieces[1], "rows", None, "cols"), None, None, "cols")  # along the column
@@ -69,7 +67,7 @@ def _add_panel(total: object, pieces: PyTree[Array]) -> tuple[Any, None]:
     return _laid_out(total + product, "rows", "cols"), None
 
 
-def _laid_out(x: object, *axes: str | None) -> Any:
+def _laid_out(x: Array, *axes: str | None) -> Array:
     return jax.lax.with_sharding_constraint(x, jax.P(*axes))
 
 

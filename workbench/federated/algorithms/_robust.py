@@ -1,5 +1,6 @@
 """Robust means: what a few clients send, however wrong, does not move the result far."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -74,7 +75,7 @@ def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
     return ((position >= low) & (position <= high)).astype(present.dtype)
 
 
-def _of_sorted(weigh: Any) -> Any:
+def _of_sorted(weigh: Callable) -> Callable:
     """A `combine` that averages sorted rows, each weighed by its position among those of present clients."""
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:

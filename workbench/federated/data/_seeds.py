@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jax import Array
 
 from workbench.errors import DataError
 
@@ -18,12 +19,12 @@ def _words(key: Key) -> list[int]:
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         if key >= 0:
             return [int(key)]
-    elif hasattr(key, "dtype"):
+    elif not isinstance(key, bool) and hasattr(key, "dtype"):
         return _words_of_array(key)
     raise DataError(_wrong(key))
 
 
-def _words_of_array(key: Any) -> list[int]:
+def _words_of_array(key: Array) -> list[int]:
     import jax
 
     words = None

@@ -4,28 +4,40 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Setting
-from workbench.plan import jit
+from workbench.plan import ChunkSize, jit
 from workbench.primitives import broadcast, map_fn, program
+
+
+class AlgorithmLike(Protocol):
+    """What a trial runs: an `Algorithm`, or another object with these."""
+
+    @property
+    def init(self) -> Callable[..., PyTree[Array]]: ...
+    @property
+    def round(self) -> Callable[..., tuple[PyTree[Array], PyTree[Array]]]: ...
+    @property
+    def params_of(self) -> Callable[[PyTree[Array]], PyTree[Array]]: ...
 
 
 class Problem(NamedTuple):
     """What every trial of a sweep shares."""
 
-    make: Callable[..., Any]
-    params: Any
-    data: Any
-    batches: Callable[[int, int], Any] | None
-    evaluate: Callable[..., Any] | None
+    make: Callable[..., Any]  # an `AlgorithmLike`, or a pair (init, round)
+    params: PyTree[jax.Array]
+    data: PyTree[Array]
+    batches: Callable[[int, int], PyTree[Array]] | None
+    evaluate: Callable[..., Mapping[str, ArrayLike]] | None
 
 
 def is_maker(given: object) -> bool:
@@ -33,18 +45,18 @@ def is_maker(given: object) -> bool:
     return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
 
 
-def keys_of(seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+def keys_of(seed: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """The keys of a seed: for the initial parameters, and for the data of all rounds."""
     key = jax.random.key(seed)
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
-def call_with(fn: Callable[..., Any], key: jax.Array, setting: Setting) -> PyTree[Array]:
+def call_with(fn: Callable[..., PyTree[Array]], key: jax.Array, setting: Setting) -> PyTree[Array]:
     """Calls `fn(key)`, or `fn(key, hyperparameters)` where it takes two."""
     return fn(key, setting) if _positional(fn) > 1 else fn(key)
 
 
-def _positional(fn: Callable[..., Any]) -> int:
+def _positional(fn: Callable[..., PyTree[Array]]) -> int:
     try:
         kinds = [p.kind for p in inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
@@ -52,12 +64,12 @@ def _positional(fn: Callable[..., Any]) -> int:
     return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
-def make_algorithm(problem: Problem, setting: Setting, seed: object) -> Any:
+def make_algorithm(problem: Problem, setting: Setting, seed: object) -> AlgorithmLike:
     """The algorithm of a setting; `make` gets the seed too if it has a parameter `seed` that no hyperparameter is."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
-    made = problem.make(**setting, **seeded)
-    if isinstance(made, tuple) and len(made) == 2 and all(map(callable, made)):
+    made: Any = problem.make(**setting, **seeded)
+    if _is_pair(made):
         return _Rounds(*made)
     if not callable(getattr(made, "init", None)) or not callable(getattr(made, "round", None)):
         message = (
@@ -66,6 +78,10 @@ def make_algorithm(problem: Problem, setting: Setting, seed: object) -> Any:
         )
         raise ProgramError(message)
     return made
+
+
+def _is_pair(made: object) -> bool:
+    return isinstance(made, tuple) and len(made) == 2 and all(map(callable, made))
 
 
 class _Rounds(NamedTuple):
@@ -79,7 +95,7 @@ class _Rounds(NamedTuple):
         return getattr(state, "params", state)
 
 
-def first_state(problem: Problem, setting: Setting, seed: Any) -> PyTree[Array]:
+def first_state(problem: Problem, setting: Setting, seed: ArrayLike) -> PyTree[Array]:
     """The state before the first round."""
     params = problem.params
     if is_maker(params):
@@ -88,19 +104,19 @@ def first_state(problem: Problem, setting: Setting, seed: Any) -> PyTree[Array]:
     return jax.tree.map(_strong, state)  # a scan refuses a state that is weakly typed at first only
 
 
-def _strong(leaf: Any) -> jax.Array:
+def _strong(leaf: PyTree[Array]) -> jax.Array:
     leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else jax.lax.convert_element_type(leaf, leaf.dtype)
 
 
 def rounds_of(
-    problem: Problem, setting: Setting, seed: Any, state: PyTree[Array], data: PyTree[Array], numbers: jax.Array
-) -> Any:
+    problem: Problem, setting: Setting, seed: ArrayLike, state: PyTree[Array], data: PyTree[Array], numbers: jax.Array
+) -> tuple[PyTree[Array], dict[str, Array]]:
     """Some rounds of one trial: the state after them, and their metrics `[rounds, ...]`."""
     algorithm = make_algorithm(problem, setting, seed)
     form = jax.tree.map(lambda leaf: leaf.dtype, state)
 
-    def body(state: PyTree[Array], item: Any) -> tuple[Any, dict[str, jax.Array]]:
+    def body(state: PyTree[Array], item: tuple[Array, PyTree[Array]]) -> tuple[PyTree[Array], dict[str, Array]]:
         number, batch = item
         if is_maker(problem.data):
             batch = call_with(problem.data, jax.random.fold_in(keys_of(seed)[1], number), setting)
@@ -125,7 +141,7 @@ def rounds_of(
     return jax.lax.scan(body, state, (numbers, rows))
 
 
-def _as_type(leaf: Any, dtype: Any) -> jax.Array:
+def _as_type(leaf: PyTree[Array], dtype: np.dtype) -> jax.Array:
     leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
     return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
@@ -141,15 +157,17 @@ class GroupProgram:
         chunk_size: As for `jit`.
     """
 
-    def __init__(self, problem: Problem, static: Setting, traced: Sequence[str], length: int, chunk_size: Any) -> None:
+    def __init__(
+        self, problem: Problem, static: Setting, traced: Sequence[str], length: int, chunk_size: ChunkSize
+    ) -> None:
         self.problem, self.static, self.traced, self.length = problem, static, tuple(traced), length
-        self._chunk_size = chunk_size
-        self._compiled: dict[int, Any] = {}
+        self._chunk_size: ChunkSize = chunk_size
+        self._compiled: dict[int, jax.stages.Compiled] = {}
         self.compile_seconds = 0.0
         self.run_seconds = 0.0
         self.memory_bytes = 0
 
-    def _setting(self, values: Sequence[Any]) -> Setting:
+    def _setting(self, values: Sequence[Array]) -> Setting:
         named = dict(zip(self.traced, values, strict=True))
         return {**self.static, **named}
 
@@ -165,7 +183,9 @@ class GroupProgram:
         values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
         numbers = jnp.zeros(self.length, jnp.int32)
 
-        def one(v: Any, seed: Any, state: PyTree[Array], data: PyTree[Array]) -> Any:
+        def one(
+            v: Sequence[Array], seed: ArrayLike, state: PyTree[Array], data: PyTree[Array]
+        ) -> tuple[PyTree[Array], dict[str, Array]]:
             return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
         jax.eval_shape(one, values, jax.ShapeDtypeStruct((), jnp.int32), self.form, data)
@@ -174,7 +194,7 @@ class GroupProgram:
         """First states `[trials, ...]`."""
 
         @program(placements={"trials": len(seeds)})
-        def first(values: PyTree[Array], seeds: Any) -> PyTree[Array]:
+        def first(values: PyTree[Array], seeds: Array) -> PyTree[Array]:
             return map_fn(lambda v, s: first_state(self.problem, self._setting(v), s), (tuple(values), seeds))
 
         began = time.perf_counter()
@@ -182,14 +202,18 @@ class GroupProgram:
         self.compile_seconds += time.perf_counter() - began
         return states
 
-    def compile(self, size: int, arguments: tuple[Any, ...]) -> Any:
+    def compile(self, size: int, arguments: tuple[Any, ...]) -> jax.stages.Compiled:
         """The program of `size` trials."""
         if size not in self._compiled:
             per_trial = self.problem.batches is not None
 
             @program(placements={"trials": size})
-            def segment(states: PyTree[Array], values: object, seeds: object, numbers: Any, data: PyTree[Array]) -> Any:
-                def one(state: PyTree[Array], v: Any, seed: Any, numbers: Any, data: PyTree[Array]) -> Any:
+            def segment(
+                states: PyTree[Array], values: Sequence[Array], seeds: Array, numbers: Array, data: PyTree[Array]
+            ) -> tuple[PyTree[Array], dict[str, Array]]:
+                def one(
+                    state: PyTree[Array], v: Sequence[Array], seed: ArrayLike, numbers: Array, data: PyTree[Array]
+                ) -> tuple[PyTree[Array], dict[str, Array]]:
                     return rounds_of(self.problem, self._setting(v), seed, state, data, numbers)
 
                 shared = data if per_trial else broadcast(data)
@@ -206,7 +230,7 @@ class GroupProgram:
 
     def run(
         self, states: PyTree[Array], values: PyTree[Array], seeds: np.ndarray, first: int, data: PyTree[Array]
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[PyTree[Array], dict[str, np.ndarray]]:
         """The next rounds of all trials; everything on the host afterwards."""
         numbers = np.arange(first, first + self.length, dtype=np.int32)
         arguments = (states, tuple(values), seeds, numbers, data)

@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.inspection.call_tree._build import build_tree
@@ -36,7 +36,7 @@ class _Site(NamedTuple):
     sizes: dict[str, int]  # of the mesh axes of the `shard_map`s around it
 
 
-def read_jaxpr_tree(jaxpr: object, *, name: str) -> CallTreeRecord:
+def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
     """The call tree of a traced program.
 
     Args:

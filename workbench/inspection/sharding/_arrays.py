@@ -8,8 +8,9 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from workbench._types import Argument
 from workbench.errors import InspectionError
 from workbench.inspection.sharding._mesh import inspect_mesh
 from workbench.records import LeafShardingRecord, MeshRecord, ShardingKind, ShardingRecord, ShardRecord
@@ -89,7 +90,7 @@ class _Layouts:
         self._meshes: collections.Counter[Any] = collections.Counter()
         self._ids: dict[Any, tuple[int, ...]] = {}
 
-    def __call__(self, sharding: object, shape: tuple[int, ...]) -> _Layout:
+    def __call__(self, sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
         key = (sharding, shape)
         if key not in self._known:
             self._known[key] = self._read(sharding, shape)
@@ -98,7 +99,7 @@ class _Layouts:
             self._meshes[layout.mesh] += 1
         return layout
 
-    def _read(self, sharding: object, shape: tuple[int, ...]) -> _Layout:
+    def _read(self, sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
         if isinstance(sharding, NamedSharding):
             if sharding.mesh not in self._ids:
                 self._ids[sharding.mesh] = _device_ids(sharding.mesh)
@@ -156,7 +157,7 @@ def _leaf(path: str, leaf: object, layouts: _Layouts) -> tuple[LeafShardingRecor
     return record, layout
 
 
-def _array_facts(leaf: Any) -> tuple[tuple[int, ...], str, int, list[str]]:
+def _array_facts(leaf: Argument) -> tuple[tuple[int, ...], str, int, list[str]]:
     """Shape, dtype name, bytes per element and notes."""
     notes: list[str] = []
     if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
@@ -243,7 +244,7 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
     return tuple(range(mesh.size)) if isinstance(mesh, AbstractMesh) else tuple(int(d.id) for d in mesh.devices.flat)
 
 
-def _positional(sharding: Any, shape: tuple[int, ...]) -> _Layout:
+def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
     """A sharding without axis names: its own index map is all that is known."""
     try:
         held = sharding.devices_indices_map(shape)

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from workbench._types import Device
 from workbench.errors import InspectionError, MeshError
 from workbench.records import AxisRecord, ClientRange, DeviceRecord, MeshRecord, PlacementRecord
 
@@ -203,7 +204,7 @@ def _described(value: object) -> str:
     return f"a `{type(value).__name__}`: {text if len(text) <= 80 else text[:77] + '...'}"
 
 
-def _axis_type(kind: Any) -> Literal["auto", "explicit", "manual"]:
+def _axis_type(kind: AxisType) -> Literal["auto", "explicit", "manual"]:
     name = kind.name.lower()
     return name if name in ("explicit", "manual") else "auto"
 
@@ -217,7 +218,7 @@ def _abstract_devices(mesh: AbstractMesh, shape: Sequence[int]) -> tuple[DeviceR
     )
 
 
-def _device_record(device: Any, position: tuple[int, ...]) -> DeviceRecord:
+def _device_record(device: Device, position: tuple[int, ...]) -> DeviceRecord:
     coords = getattr(device, "coords", None)
     return DeviceRecord(
         id=int(device.id),

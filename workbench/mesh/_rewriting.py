@@ -1,0 +1,60 @@
+"""Changes equations of a traced program, also inside loops, branches and functions that it calls."""
+
+from collections.abc import Sequence
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from workbench import _jax_compat
+
+
+class Rewriting:
+    """One pass over a program; subclasses say what becomes of each equation, or of what its parameters hold."""
+
+    def __init__(self) -> None:
+        self._jaxprs: dict[Jaxpr, Jaxpr] = {}
+
+    def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """The changed program."""
+        return ClosedJaxpr(self.jaxpr(closed.jaxpr), self.consts(closed))
+
+    def consts(self, closed: ClosedJaxpr) -> Sequence[object]:
+        """The constants of the changed program."""
+        return closed.consts
+
+    def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        """A part of the program, changed; once for all places that call it, as JAX keys its caches with it."""
+        if jaxpr not in self._jaxprs:
+            self._jaxprs[jaxpr] = self.rewritten(jaxpr)
+        return self._jaxprs[jaxpr]
+
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        """The equations of one part, one after the other."""
+        return jaxpr.replace(eqns=[self.equation(self.inside(each)) for each in jaxpr.eqns])
+
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
+        """What takes the place of an equation, which has been changed inside."""
+        return equation
+
+    def inside(self, equation: JaxprEqn) -> JaxprEqn:
+        """The equation with what it calls changed."""
+        return _jax_compat.new_equation(equation, params=self.params(equation))
+
+    def params(self, equation: JaxprEqn) -> dict[str, object]:
+        """The parameters of an equation, with the programs in them changed."""
+        return {name: self.param(value) for name, value in equation.params.items()}
+
+    def param(self, value: object) -> object:
+        """A parameter or a part of one: jaxprs also inside tuples, named tuples and dicts."""
+        if isinstance(value, ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, Jaxpr):
+            return self.jaxpr(value)
+        if isinstance(value, tuple):
+            parts = [self.param(item) for item in value]
+            make = getattr(type(value), "_make", tuple)  # named ones hold the jaxprs of `custom_linear_solve`
+            return make(parts)
+        if isinstance(value, list):
+            return [self.param(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.param(item) for key, item in value.items()}
+        return value
