@@ -145,3 +145,11 @@ def test_calls_at_the_same_time_all_raise():
     with pytest.raises(EngineError, match="no client seven"):
         errors.call(outer, (), {})
     assert errors.call(lambda: 2, (), {}) == 2
+
+
+def test_callbacks_of_a_linear_solver_are_guarded():
+    def solve(b: Any) -> Any:
+        return jax.lax.custom_linear_solve(pure, b, lambda matvec, b: matvec(b) / 4, symmetric=True)
+
+    guarded = jaxpr_as_fun(CallbackErrors("solve").guarded(jax.make_jaxpr(solve)(jnp.ones(3))))
+    np.testing.assert_array_equal(guarded(jnp.ones(3))[0], 0.5)
