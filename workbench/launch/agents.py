@@ -14,15 +14,16 @@ from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
 
 Params = TypeVar("Params")  # what actors act with: any data that can be pickled
+Acted = TypeVar("Acted", contravariant=True)
 State = TypeVar("State")  # the learner's
 Item = Any  # of experience, as the agent's own actors make it
 _WAIT_SECONDS = 0.2  # between two looks of an actor at whether the learner has finished
 
 
-class Acting(Protocol[Params]):
+class Acting(Protocol[Acted]):
     """One actor with its environment."""
 
-    def act(self, params: Params) -> Sequence[tuple[Item, float]]:
+    def act(self, params: Acted) -> Sequence[tuple[Item, float]]:
         """Takes some steps; returns items of experience with their priorities."""
         ...
 

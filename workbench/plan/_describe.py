@@ -110,7 +110,7 @@ class _Names:
                 self.names.setdefault(v, f"{stage.name}{suffix}")
 
     def value(self, atom: Atom, name: str | None = None) -> ValueRecord:
-        aval = atom.aval
+        aval = type_of(atom)
         known = "" if isinstance(atom, Literal) else self.names.get(atom, "")
         spec = getattr(getattr(aval, "sharding", None), "spec", None)
         return ValueRecord(

@@ -8,7 +8,7 @@ import jax
 from jax.extend.core import Literal, Var
 
 from workbench import _jax_compat
-from workbench._types import Atom
+from workbench._types import Atom, type_of
 from workbench.mesh import Layout, Placement, find_layout
 from workbench.plan._plan import Plan, Step
 from workbench.primitives import HOLDS
@@ -166,6 +166,6 @@ def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None
 
 def size_bytes(v: Atom) -> int:
     """Bytes of a variable of a jaxpr."""
-    aval = v.aval
+    aval = type_of(v)
     itemsize = getattr(aval.dtype, "itemsize", 4)
     return math.prod(aval.shape) * itemsize if not isinstance(v, Literal) else 0

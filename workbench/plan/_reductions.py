@@ -36,7 +36,7 @@ class Reduction:
 
 def accumulator_of(equation: JaxprEqn) -> jax.ShapeDtypeStruct:
     """Shape and dtype of what a reduction starts with: the result's shape, and for sums a dtype that they fit in."""
-    result = equation.outvars[0].aval
+    result = type_of(equation.outvars[0])
     return jax.ShapeDtypeStruct(result.shape, equation.params.get("accumulator", result.dtype))
 
 
