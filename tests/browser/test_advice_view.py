@@ -60,7 +60,7 @@ def open_advice(harness: Harness) -> tuple[workbench_widgets.Explorer, Locator]:
 
 def test_tab_says_what_advice_is_before_it_is_asked_for(harness: Harness):
     view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice"))
-    expect(view.get_by_text("Changes are compiled to verify what they gain")).to_be_visible()
+    expect(view.get_by_text("changes are compiled to verify what they gain")).to_be_visible()
     expect(view.get_by_text("No advice has been requested yet.")).to_be_visible()
 
 

@@ -72,6 +72,28 @@ def test_values_between_have_the_expression_as_their_name(tapped):
     np.testing.assert_allclose(result.value, by_hand(4)[1]["new"] - np.asarray(W), rtol=1e-5)
 
 
+def test_a_tree_of_gradients_is_called_by_the_variable_that_holds_it():
+    def loss(params, x):
+        return jnp.sum((jnp.tanh(x @ params["in"]) @ params["out"]) ** 2)
+
+    def client(params, x):
+        value, gradient = jax.value_and_grad(loss)(params, x)
+        return jax.tree.map(lambda p, g: p - STEP * g, params, gradient), value
+
+    @wb.program(clients=2)
+    def one_step(params, x):
+        return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(params), x)))
+
+    params, rows = {"in": jnp.eye(2), "out": jnp.ones((2, 1))}, jnp.ones((2, 3, 2))
+    record = wb.tap(one_step, client=1)(params, rows)
+    expected = jax.grad(loss)(params, rows[1])
+    found = {value.name: value.value for value in record.values if value.name.startswith("gradient from ")}
+    np.testing.assert_allclose(found['gradient from x @ params["in"]'], expected["in"], rtol=1e-5)
+    assert len(found) == 2
+    (value,) = record.find("value")
+    np.testing.assert_allclose(value.value, loss(params, rows[1]), rtol=1e-6)
+
+
 def test_what_came_in_is_there_too(tapped):
     inputs = [value for value in tapped.values if value.operation == "input"]
     assert any(value.shape == (2, 2) and np.array_equal(value.value, X[4]) for value in inputs)

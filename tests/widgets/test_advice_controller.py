@@ -40,7 +40,7 @@ def flushed(view):
 
 def test_findings_arrive_with_figures_written_out():
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=advises)
-    assert view.data["advice"] == {"can_advise": True, "can_search": False}
+    assert view.data["advice"] == {"can_advise": True, "can_search": False, "missing": None}
     view.start_advice()
     live = flushed(view)
     assert live["advice/job"]["status"] == "done"
@@ -51,7 +51,8 @@ def test_findings_arrive_with_figures_written_out():
 
 def test_record_without_a_program_cannot_be_advised():
     view = workbench_widgets.Explorer(examples.fedavg_record())
-    assert "advice" not in view.data
+    assert view.data["advice"]["can_advise"] is False
+    assert "made from a record alone" in view.data["advice"]["missing"]
     with pytest.raises(RuntimeError, match="open it from the program"):
         view.start_advice()
 
@@ -112,3 +113,22 @@ def test_arrays_have_the_names_of_the_sharding_view():
     advice = AdviceRecord(name="step", target="here", findings=(FINDING,), checked=("a rule",))
     state = advice_state(advice, leaves={"[0]": "model.kernel"})
     assert state["findings"][0]["leaves"] == ["model.kernel"]
+
+
+def test_what_is_shown_can_be_advised():
+    shown = workbench_widgets.show_record(examples.fedavg_record(), advise=advises)
+    assert shown.data["advice"]["can_advise"]
+
+
+def test_every_form_of_show_and_explore_can_be_advised(monkeypatch):
+    seen = []
+    monkeypatch.setattr("workbench.api._show.in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", seen.append)
+    summed = jax.jit(lambda x: (x @ x).sum())
+    wb.show(summed)(jnp.ones((4, 4)))
+    record = wb.inspect(summed)(jnp.ones((4, 4)))
+    wb.show(record)
+    seen += [wb.explore(summed)(jnp.ones((4, 4))), wb.explore(record)]
+    assert [view.data["advice"]["can_advise"] for view in seen if hasattr(view, "data")] == [True] * 4
+    seen[-1].start_advice()
+    assert flushed(seen[-1])["advice/job"]["status"] == "done"

@@ -55,6 +55,16 @@ def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
     return [*(key for key in keys if key != "program"), *(key for key in keys if key == "program")]
 
 
+_NOT_COMPILED = (
+    "Advice is read from what the compiler made of a program, and this one was planned, not compiled: its mesh names "
+    'devices that are not here. Compile it for a machine that has them: wb.show(fn, target="v5e:16x16")(*args).'
+)
+_NO_PROGRAM = (
+    "This explorer was made from a record alone, so nothing can look for advice here. Open the program itself, "
+    "wb.show(fn)(*args), or its record, wb.show(record)."
+)
+
+
 class Explorer(AdviceController, CostController, ClientsController, RunController, ShardingController):
     """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
 
@@ -135,8 +145,12 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         if player["collectives"] or play is not None:
             parts["player"] = player | {"can_play": play is not None}
         can_advise, can_search = advise is not None and record.module is not None, search is not None
-        if can_advise or can_search:
-            parts["advice"] = {"can_advise": can_advise, "can_search": can_search}
+        if record.module is not None or record.mesh is not None:  # else a plan alone
+            parts["advice"] = {
+                "can_advise": can_advise,
+                "can_search": can_search,
+                "missing": None if can_advise else _NOT_COMPILED if record.module is None else _NO_PROGRAM,
+            }
         live: dict[str, Any] = {}
         if monitor is not None:
             parts["devices"] = {}

@@ -21,6 +21,7 @@ from workbench.records import (
     TimelineRecord,
     WhatIfRecord,
 )
+from workbench_widgets._advice_controller import Advises, Searches
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients import ClientsView
 from workbench_widgets._clients_controller import Tap
@@ -56,7 +57,7 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
 
 # What a view of a program can be given to ask the kernel for.
 _ASKING = {
-    "explorer": ("compile_for", "what_if", "tap", "play"),
+    "explorer": ("compile_for", "what_if", "tap", "play", "advise", "search"),
     "clients": ("tap",),
     "cost": ("compile_for",),
     "sharding": ("what_if",),
@@ -71,6 +72,8 @@ def show_record(
     what_if: TriesSpecs | None = None,
     tap: Tap | None = None,
     play: Callable[[], PlayRecord] | None = None,
+    advise: Advises | None = None,
+    search: Searches | None = None,
 ) -> WorkbenchWidget:
     """The live view of a record.
 
@@ -82,6 +85,8 @@ def show_record(
         what_if: Tries other shardings of the program's arguments that are chosen in the view.
         tap: Evaluates the program and returns the values of a client that is opened in the view.
         play: Evaluates the program and returns what every stage made, for the player.
+        advise: Finds advice about the program, once it is asked for in the view.
+        search: Searches shardings of the program's arguments, once that is asked for in the view.
 
     Returns:
         A widget; the last value of a cell shows it.
@@ -106,7 +111,10 @@ def show_record(
         )
         raise ValueError(message)
     if isinstance(record, ProgramRecord):
-        given = {"compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play}
+        given = {
+            "compile_for": compile_for, "what_if": what_if, "tap": tap, "play": play, "advise": advise,
+            "search": search,
+        }  # fmt: skip
         return _PROGRAM[wanted](record, **{name: given[name] for name in _ASKING.get(wanted, ())})
     return views[wanted](record)
 

@@ -65,6 +65,8 @@ def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any])
         what_if=_tries(traced, options, record),
         tap=_opener(traced),
         play=_plays(traced),
+        advise=_adviser(traced, options, record),
+        search=_searcher(traced, options, record),
     )
 
 
@@ -78,6 +80,8 @@ def display_record(record: Record, view: str | None, **asked: Any) -> None:
     if isinstance(record, TapRecord):
         display({"text/html": render.render_tap_html(record), "text/plain": render.render_text(record)}, raw=True)
         return
+    if isinstance(record, ProgramRecord):
+        asked.setdefault("advise", _record_adviser(record))
     widget = _widget(record, view, **asked)
     if widget is not None:
         display(widget)
@@ -147,7 +151,7 @@ def explorer_of_record(x: object, **views: Any) -> "Explorer | RunsView":
             "other records."
         )
         raise InspectionError(message)
-    return workbench_widgets.Explorer(x, **views)
+    return workbench_widgets.Explorer(x, advise=_record_adviser(x), **views)
 
 
 def playground(**settings: Any) -> "Playground":
@@ -238,6 +242,11 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
         return advise_record(record, recompile=recompile, planner=planner, fn=traced.fn, chunk_size=chunk, **waiting)
 
     return advise
+
+
+def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
+    """What finds advice about a program of which only the record is there: gains are estimates, nothing is compiled."""
+    return lambda **waiting: advise_record(record, **waiting)
 
 
 def _searcher(

@@ -3,7 +3,7 @@
 import ast
 import functools
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
@@ -43,7 +43,8 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
     names: dict[int, list[str | None]] = {id(equation): [None] * len(equation.outvars) for equation in jaxpr.eqns}
     for (span, backward), members in leaving.items():
         inner = [flow.spans[equation][0] for equation, _ in members]
-        for (equation, place), name in zip(members, _names(span, inner), strict=True):
+        transposed = [equation in flow.backward for equation, _ in members]
+        for (equation, place), name in zip(members, _names(span, inner, transposed), strict=True):
             names[equation][place] = f"backward of {name}" if backward else name
     return {key: tuple(found) for key, found in names.items()}
 
@@ -53,6 +54,7 @@ class _Flow:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.spans = {id(equation): _spans(equation) for equation in jaxpr.eqns}
+        self.backward = {id(equation) for equation in jaxpr.eqns if _is_backward(equation)}
         self.readers: dict[Any, list[Any]] = {}
         for equation in jaxpr.eqns:
             for atom in equation.invars:
@@ -72,9 +74,9 @@ class _Flow:
             wide = [span for span in own if span not in self.around] or [own[0]]
         if not wide:
             return None
-        forward_reader = any(not _is_backward(reader) for reader in readers)
+        forward_reader = any(id(reader) not in self.backward for reader in readers)
         whole = v in self.results and wide[-1] != own[0]
-        return wide[-1], _is_backward(equation) and not forward_reader and not whole
+        return wide[-1], id(equation) in self.backward and not forward_reader and not whole
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
@@ -96,37 +98,51 @@ def _is_backward(equation: JaxprEqn) -> bool:
     return "transpose(" in str(equation.source_info.name_stack)
 
 
-def _names(span: Span, inner: Sequence[Span]) -> list[str]:
-    """A name for each value that leaves an expression; `inner` are the expressions inside it that made them."""
-    targets = _targets(span)
+def _names(span: Span, inner: Sequence[Span], transposed: Sequence[bool]) -> list[str]:
+    """A name for each value that leaves an expression; `inner` are the expressions inside it that made them.
+
+    `transposed` says of which of them the derivative made the value.
+    """
+    found = _assigned(span)
+    targets = found.targets
     if len(targets) == len(inner):
-        return targets
+        return list(targets)
     if len(inner) == 1:
         return [", ".join(targets) if targets else _text(span)]
-    names = [", ".join(_targets(each)) or _text(each) for each in inner]
+    names = [", ".join(_assigned(each).targets) or _text(each) for each in inner]
     names = [
         f"{name} [{names[:place].count(name)}]" if names.count(name) > 1 else name for place, name in enumerate(names)
     ]
     # A tree with one name, such as all gradients of a loss: each array by that name and by what made it.
-    return (
-        [name if each == span else f"{targets[0]} from {name}" for name, each in zip(names, inner, strict=True)]
-        if (len(targets) == 1)
-        else names
-    )
+    if len(targets) == 1:
+        return [name if each == span else f"{targets[0]} from {name}" for name, each in zip(names, inner, strict=True)]
+    if len(targets) == 2 and found.value_and_gradient:
+        value = targets[0] if transposed.count(False) == 1 else None
+        return [
+            f"{targets[1]} from {name}" if back else value or f"{targets[0]} from {name}"
+            for name, back in zip(names, transposed, strict=True)
+        ]
+    return names
 
 
-def _targets(span: Span) -> list[str]:
-    """The variables that the expression is assigned to."""
-    known = _assignments("".join(linecache.getlines(span.file))).get(span[1:5], ())
-    return [name for name in known if name != "_"]
+class _Assigned(NamedTuple):
+    """What an expression is assigned to, and whether it returns a function's value and its gradient."""
+
+    targets: tuple[str, ...] = ()
+    value_and_gradient: bool = False
+
+
+def _assigned(span: Span) -> _Assigned:
+    return _assignments("".join(linecache.getlines(span.file))).get(span[1:5], _Assigned())
 
 
 @functools.lru_cache(maxsize=32)
-def _assignments(source: str) -> dict[tuple[int, int, int, int], tuple[str, ...]]:
+def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
     try:
         tree = ast.parse(source)
     except SyntaxError:  # a cell with magics
         return {}
+    differentiated = set(_differentiated(tree))
     found = {}
     for node in ast.walk(tree):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -137,8 +153,25 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], tuple[str, ...]
         names = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         place = node if isinstance(node, ast.AugAssign) else value
         key = (place.lineno, place.col_offset, place.end_lineno or 0, place.end_col_offset or 0)
-        found[key] = tuple(map(ast.unparse, names))
+        called = isinstance(value, ast.Call) and (
+            _makes_value_and_gradient(value.func) or ast.unparse(value.func) in differentiated
+        )
+        found[key] = _Assigned(tuple(name for name in map(ast.unparse, names) if name != "_"), called)
     return found
+
+
+def _differentiated(tree: ast.Module) -> Iterator[str]:
+    """Names of the functions of a file that return a value and its gradient: assigned so, or decorated so."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _makes_value_and_gradient(node.value):
+            yield from map(ast.unparse, node.targets)
+        elif isinstance(node, ast.FunctionDef) and any("value_and_grad" in ast.unparse(d) for d in node.decorator_list):
+            yield node.name
+
+
+def _makes_value_and_gradient(node: ast.expr) -> bool:
+    """Whether this is a call of `value_and_grad`: JAX's, Flax's, or Equinox's `filter_value_and_grad`."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("value_and_grad")
 
 
 def _text(span: Span) -> str:

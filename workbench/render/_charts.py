@@ -171,13 +171,13 @@ def _frame(scale: _Scale, width: float, height: float) -> Markup:
     for decade in range(scale.x_decades[0], scale.x_decades[1] + 1):
         x = scale.x(10.0**decade)
         parts.append(line(x, TOP, x, TOP + scale.height, class_="wb-stroke-line", stroke_width=0.7))
-        parts.append(text(x, height - 22, _power(decade), size=10.5, class_="wb-fill-muted wb-middle"))
+        parts.append(text(x, height - 22, _power(decade), size=11.5, class_="wb-fill-muted wb-middle"))
     low, high = scale.y_decades
     for decade in range(low, high + 1, max(1, (high - low) // 6)):
         y = scale.y(10.0**decade)
         parts.append(line(LEFT, y, LEFT + scale.width, y, class_="wb-stroke-line", stroke_width=0.7))
         label = f"{flops_text(10.0**decade)}/s"
-        parts.append(text(LEFT - 7, y + 4, label, size=10, class_="wb-fill-muted wb-end"))
+        parts.append(text(LEFT - 7, y + 4, label, size=11, class_="wb-fill-muted wb-end"))
     parts.append(
         text(width / 2 + 20, height - 6, "FLOPs per byte of memory traffic", size=11, class_="wb-fill-muted wb-middle")
     )
@@ -197,7 +197,7 @@ def _roof(scale: _Scale, peak: float, bandwidth: float, chip: ChipRecord) -> Mar
     drawn = "M" + "L".join(f"{number(scale.x(x))} {number(scale.y(y))}" for x, y in outline)
     words = f"{chip.name}: {flops_text(peak)}/s ({_dtype(chip)}), {bytes_text(bandwidth)}/s"
     # Above the slope, where no stage can be.
-    label = text(LEFT + 8, TOP + 14, words, size=10.5, class_="wb-fill-muted")
+    label = text(LEFT + 8, TOP + 14, words, size=11.5, class_="wb-fill-muted")
     return group(path(drawn, class_="wb-stroke-accent", fill="none", stroke_width=2), label)
 
 
@@ -256,8 +256,8 @@ def render_schedule_memory_svg(
         element("circle", cx=peak_x, cy=TOP, r=4, class_="wb-fill-bad"),
         text(peak_x + (-8 if near_right else 8), TOP - 4, f"peak {bytes_text(most)}", size=11,
              class_="wb-fill-fg" + (" wb-end" if near_right else "")),
-        text(LEFT - 7, TOP + 4, bytes_text(most), size=10, class_="wb-fill-muted wb-end"),
-        text(LEFT - 7, TOP + high + 4, "0", size=10, class_="wb-fill-muted wb-end"),
+        text(LEFT - 7, TOP + 4, bytes_text(most), size=11, class_="wb-fill-muted wb-end"),
+        text(LEFT - 7, TOP + high + 4, "0", size=11, class_="wb-fill-muted wb-end"),
         text(LEFT + wide / 2, height - 14, "instructions in the order in which they run", size=11,
              class_="wb-fill-muted wb-middle"),
     ]  # fmt: skip

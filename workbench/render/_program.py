@@ -243,7 +243,7 @@ def _draw_box(box: Box) -> Markup:
             rect(box.x, box.y, box.width, box.height, rx=box.height / 2, stroke_width=1.3,
                  class_=f"wb-fill-{box.kind}-soft wb-stroke-{box.kind} wb-card"),
             text(middle, box.y + 20, box.title, size=12.5, fit=box.width - 28, class_="wb-fill-fg wb-strong wb-middle"),
-            text(middle, box.y + 35, box.subtitle, size=10.5, fit=box.width - 24, class_="wb-fill-muted wb-middle"),
+            text(middle, box.y + 35, box.subtitle, size=11, fit=box.width - 24, class_="wb-fill-muted wb-middle"),
         )  # fmt: skip
     return _stage_group(
         box,
@@ -284,8 +284,8 @@ def _draw_block(block: Block, more: str) -> Markup:
         count = count_text(block.stop - block.start)
         children.append(text(*middle, count, size=11, fit=block.width, class_="wb-fill-fg wb-middle"))
     if label:
-        shown = fit_text(label, block.width + 2, 9.5)
-        children.append(text(block.x + 1, block.y + block.height + 11, shown, size=9.5, class_="wb-fill-muted"))
+        shown = fit_text(label, block.width + 2, 11)
+        children.append(text(block.x + 1, block.y + block.height + 12, shown, size=11, class_="wb-fill-muted"))
     return group(*children, data_first=block.start, data_count=block.stop - block.start, class_="wb-block")
 
 
@@ -334,4 +334,4 @@ def _draw_wire_label(wire: Wire) -> Markup | None:
         return None
     # Lines that go around a card come from the outer side, so a number stands on the inner one.
     inner, side = (x - 7, " wb-end") if wire.kind == "clients" else (x + 7, "")
-    return text(inner, (y0 + y1) / 2 + 3, wire.label, size=10.5, class_="wb-fill-muted" + side)
+    return text(inner, (y0 + y1) / 2 + 3, wire.label, size=11, class_="wb-fill-muted" + side)

@@ -271,12 +271,12 @@ def _leaf_svg(leaf: LeafShardingRecord, width: float) -> tuple[Markup, float]:
         _cell_svg(piece, corner, grid.cell, _shade(number, len(pieces), piece.devices))
         for number, (corner, piece) in enumerate(zip(grid.corners, pieces, strict=True))
     ]
-    titles = [text(box.x, box.y - 5, box.title, size=10, class_="wb-fill-muted") for box in grid.panels if box.title]
+    titles = [text(box.x, box.y - 5, box.title, size=11, class_="wb-fill-muted") for box in grid.panels if box.title]
     notes = "; ".join((_reading(leaf, grid), *leaf.notes))
     return join(
         [
             text(0, 12, describe_leaf(leaf), fit=width, size=12, class_="wb-fill-fg"),
-            text(0, 27, notes, fit=width, size=10.5, class_="wb-fill-muted"),
+            text(0, 27, notes, fit=width, size=11.5, class_="wb-fill-muted"),
             group(*titles, join(cells), transform=f"translate(0 {_HEAD:g})"),
         ]
     ), grid.height + _HEAD

@@ -7,6 +7,7 @@ from workbench.render._program import axes_text
 from workbench.render._sharding import spec_text
 from workbench.render._svg import bytes_text, count_text, flops_text
 
+_NAMED = 3  # arrays that a sentence still names one by one
 _SIGNS = {"added": "+", "removed": "−", "more": "▲", "less": "▼", "same": "="}
 
 
@@ -20,7 +21,8 @@ def describe_what_if(record: WhatIfRecord) -> str:
         >>> describe_what_if(WhatIfRecord(specs={"w": (("model",), ())}, before=same, after=same))
         'What if w were P(model, -)? No collective would differ (planned)'
     """
-    asked = " and ".join(f"{leaf} were {spec_text(spec)}" for leaf, spec in record.specs.items()) or "nothing changed"
+    named = " and ".join(f"{leaf} were {spec_text(spec)}" for leaf, spec in record.specs.items()) or "nothing changed"
+    asked = named if len(record.specs) <= _NAMED else f"{count_text(len(record.specs))} arrays were sharded differently"
     counts = {
         change: sum(row.change == change for row in record.traffic) for change in ("added", "removed", "more", "less")
     }

@@ -1,6 +1,7 @@
 // Widths of a table's columns in the place that there is.
 
 const LEAST_NAME = 190;
+const READABLE_NAME = 220; // what columns are hidden for
 const LETTER = 7; // pixels of a letter of a header, at most
 const PADDING = 14;
 const ARROW = 2; // letters: of the column that is sorted by
@@ -11,6 +12,10 @@ export interface WantedColumn {
   width: string;
   /** What it can be narrowed to, in pixels. */
   least: number;
+  /** Hidden before the others where there is no room; else the last goes first. */
+  lesser?: boolean;
+  /** Never hidden: the column that the rows are sorted by. */
+  needed?: boolean;
 }
 
 const pixels = (width: string): number => Number.parseFloat(/[\d.]+(?=px)/.exec(width)?.[0] ?? "100");
@@ -19,6 +24,28 @@ const pixels = (width: string): number => Number.parseFloat(/[\d.]+(?=px)/.exec(
 export function leastOfNumbers(title: string, unit: string | undefined): number {
   const longest = LONGEST[unit as keyof typeof LONGEST] ?? 8;
   return PADDING + LETTER * Math.max(longest, ...title.split(" ").map((word) => word.length + ARROW));
+}
+
+/**
+ * The columns that stay where not all have room, by their places; one at least. The last goes first; lesser ones go
+ * before the others, and as soon as names have less than they want.
+ */
+export function keptColumns(name: number, wanted: readonly WantedColumn[], available: number): number[] {
+  const least = ({ width, least }: WantedColumn) => Math.min(pixels(width), least);
+  let need = wanted.reduce((sum, each) => sum + least(each), 0);
+  const kept = new Set(wanted.keys());
+  const hide = (goes: (column: WantedColumn) => boolean, names: number) => {
+    for (let i = wanted.length - 1; i >= 0 && need + names > available && kept.size > 1; i--)
+      if (kept.has(i) && !wanted[i].needed && goes(wanted[i])) {
+        kept.delete(i);
+        need -= least(wanted[i]);
+      }
+  };
+  if (available > 0) {
+    hide(({ lesser }) => lesser ?? false, name);
+    hide(() => true, Math.min(name, READABLE_NAME));
+  }
+  return [...kept];
 }
 
 /** The grid's columns, the name first; all are narrowed by the same share of what they can spare. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { fixed, formatAs, formatBandwidth, formatShare, plural } from "./format";
+import { fixed, formatAs, formatBandwidth, formatShare, formatWithin, plural } from "./format";
 import cases from "./format-cases.json";
 
 describe("numbers are written as Python writes them", () => {
@@ -25,4 +25,11 @@ it("a noun follows its count", () => {
 
 it("bandwidths have the decimal units of data sheets", () => {
   expect([819e9, 3.35e12, 512].map(formatBandwidth)).toEqual(["819 GB/s", "3.35 TB/s", "512 B/s"]);
+});
+
+it("numbers close to each other have the digits that tell them apart", () => {
+  const format = formatWithin([2.322, 2.3, 2.301]);
+  expect([2.322, 2.3].map(format)).toEqual(["2.3220", "2.3000"]);
+  expect(formatWithin([2.3, 0.1])(2.3)).toBe("2.3");
+  expect(formatWithin([null, 5])(5)).toBe("5");
 });

@@ -76,6 +76,17 @@ export function formatCount(value: Amount): string {
   return `${trimmed(short.slice(0, short.indexOf("e")))}e-${String(-exponent).padStart(2, "0")}`;
 }
 
+/** A formatter of numbers that are close to each other: with as many digits as tell them apart. */
+export function formatWithin(values: readonly Amount[]): (value: Amount) => string {
+  const all = values.filter((value): value is number => known(value) && Number.isFinite(value));
+  const spread = Math.max(...all) - Math.min(...all);
+  if (!(spread > 0)) return formatCount;
+  const digits = Math.min(8, 2 - Math.floor(Math.log10(spread)));
+  const most = Math.max(...all.map(Math.abs));
+  if (digits < 1 || most / spread < 10 || most < 1e-3) return formatCount; // three digits tell them apart
+  return (value) => (known(value) && Number.isFinite(value) ? value.toFixed(digits) : UNKNOWN);
+}
+
 export const formatShare = (value: Amount): string =>
   known(value) && Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : UNKNOWN;
 

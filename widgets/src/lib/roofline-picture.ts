@@ -4,6 +4,8 @@ import { formatCount, formatFlops } from "./format";
 import { rove } from "./keyboard";
 import { axesFor, type Chip, type Dot, type Frame, powersOfTen, roofPoints } from "./roofline";
 
+const LABEL = { gap: 8, line: 13, middle: 4, room: 90 }; // pixels
+
 export interface RooflineOptions {
   dots: readonly Dot[];
   chip: Chip | null;
@@ -36,7 +38,13 @@ export function rooflinePicture({ dots, chip, frame, what, spoken, choose }: Roo
       ];
     }),
   ];
-  const roofs = chip ? roofGroups(chip.peaks).map(([dtype, peak]) => roofOf(chip, dtype, peak, axes)) : [];
+  const groups = chip ? roofGroups(chip.peaks) : [];
+  const lines = groups.map(([, peak]) => roofPoints(chip?.bandwidth ?? 1, peak, axes));
+  const labels = roofLabels(
+    lines.map((points) => points[1]),
+    left,
+  );
+  const roofs = groups.map(([dtype], i) => roofOf(lines[i], dtype, labels[i]));
   const longest = Math.max(...dots.map(({ seconds }) => seconds));
   const marks = dots.map((dot) => {
     const words = spoken(dot);
@@ -84,13 +92,35 @@ export function roofGroups(peaks: Readonly<Record<string, number>>): [string, nu
   return [...found].map(([peak, names]) => [names.join(", "), peak]);
 }
 
-function roofOf(chip: Chip, dtype: string, peak: number, axes: ReturnType<typeof axesFor>): SVGGElement {
-  const points = roofPoints(chip.bandwidth, peak, axes);
-  const [x, y] = points[2];
+/** Where the names of roofs stand: left of the first ridge, one below the other, as no line crosses them there. */
+export function roofLabels(
+  ridges: readonly (readonly [number, number])[],
+  left: number,
+): { x: number; y: number; anchor: "start" | "end" }[] {
+  const first = Math.min(...ridges.map(([x]) => x)) - LABEL.gap;
+  const outside = first - left < LABEL.room; // no place before the ridge
+  let below = Number.NEGATIVE_INFINITY;
+  const heights = new Map<number, number>();
+  const order = ridges.map(([, y], i) => [y, i] as const).sort(([a], [b]) => a - b);
+  for (const [y, i] of order) {
+    below = Math.max(y + LABEL.middle, below + LABEL.line);
+    heights.set(i, below);
+  }
+  return ridges.map(([x], i) => {
+    const y = heights.get(i) ?? 0;
+    return outside ? { x: x + LABEL.gap, y: y + LABEL.line, anchor: "start" } : { x: first, y, anchor: "end" };
+  });
+}
+
+function roofOf(
+  points: readonly (readonly [number, number])[],
+  dtype: string,
+  { x, y, anchor }: ReturnType<typeof roofLabels>[number],
+): SVGGElement {
   return s(
     "g",
     { class: "wb-roof" },
     s("polyline", { points: points.map((point) => point.map((value) => value.toFixed(1)).join(",")).join(" ") }),
-    s("text", { x, y: y - 4, "text-anchor": "end" }, dtype),
+    s("text", { x, y, "text-anchor": anchor }, dtype),
   );
 }

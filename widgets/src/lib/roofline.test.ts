@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
 import { axesFor, dotsOf, powersOfTen, roofPoints, shareOfRoof } from "./roofline";
+import { roofLabels } from "./roofline-picture";
 
 const CHIP = { name: "c", bandwidth: 100, peaks: { bfloat16: 10_000, float32: 1_000 }, source: "" };
 const FRAME = { width: 310, height: 122, left: 50, bottom: 30 };
@@ -31,4 +32,16 @@ it("compares a dot with the roof above it", () => {
 it("thins ticks of wide axes", () => {
   expect(powersOfTen(1, 1000)).toEqual([1, 10, 100, 1000]);
   expect(powersOfTen(1, 1e16, 8)).toHaveLength(9);
+});
+
+it("writes the names of roofs that lie close together one below the other, before the first ridge", () => {
+  const ridges = [
+    [200, 30],
+    [190, 36],
+    [180, 90],
+  ] as const;
+  const labels = roofLabels(ridges, 50);
+  expect(labels.map(({ y }) => y)).toEqual([34, 47, 94]);
+  expect(new Set(labels.map(({ x }) => x))).toEqual(new Set([172]));
+  expect(roofLabels([[60, 30]], 50)[0]).toEqual({ x: 68, y: 47, anchor: "start" }); // no place before it
 });

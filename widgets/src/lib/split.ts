@@ -15,8 +15,11 @@ export interface Split {
   lend(share: number | null): void;
 }
 
-/** Master on the left, detail on the right; in narrow places the detail is below, and still on the screen. */
-export function split(context: ViewContext, label: string, share = 0.6): Split {
+/**
+ * Master on the left, detail on the right; in narrow places the detail is below, and still on the screen. The master
+ * gets `least` pixels, so that a picture in it is not made smaller, until the handle is moved.
+ */
+export function split(context: ViewContext, label: string, share = 0.6, least = 0): Split {
   const main = h("div", { class: "wb-main" });
   const detail = h("aside", { class: "wb-detail wb-panel", "aria-live": "polite", "aria-label": label, tabindex: 0 });
   const handle = h("div", {
@@ -28,6 +31,7 @@ export function split(context: ViewContext, label: string, share = 0.6): Split {
     "aria-valuemax": 100 * (1 - LEAST),
   });
   const node = h("div", { class: "wb-splitter" }, main, handle, detail);
+  node.style.setProperty("--wb-least", `${context.setting("split", -1) < 0 ? least : 0}px`);
   const narrow = () => node.classList.contains("wb-narrow");
   const put = (next: number) => {
     const kept = clamp(next, LEAST, 1 - LEAST);
@@ -44,6 +48,7 @@ export function split(context: ViewContext, label: string, share = 0.6): Split {
   };
   const move = (next: number) => {
     lent = null;
+    node.style.setProperty("--wb-least", "0px");
     present = clamp(next, LEAST, 1 - LEAST);
     put(present);
   };

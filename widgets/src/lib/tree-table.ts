@@ -1,7 +1,7 @@
 // A tree with columns of numbers, each with a bar in its cell: sorted, filtered, of any length, by mouse and by keyboard.
-import { type Child, h, keepKeys, replace, setTabIndex, uniqueId } from "./dom";
-import { fitColumns, leastOfNumbers } from "./fit-columns";
-import { formatAs } from "./format";
+import { button, type Child, h, keepKeys, replace, setTabIndex, uniqueId } from "./dom";
+import { fitColumns, keptColumns, leastOfNumbers } from "./fit-columns";
+import { formatAs, plural } from "./format";
 import { clamp, consume, listStep } from "./keyboard";
 import { marked } from "./matches";
 import {
@@ -32,6 +32,8 @@ export interface Column {
   /** Draws a bar: the number that fills the cell. */
   full?: number;
   width?: string;
+  /** Hidden before the others where there is no room for all. */
+  lesser?: boolean;
 }
 
 export interface TreeTableOptions {
@@ -71,6 +73,7 @@ export interface TreeTable {
 const DEFAULT_ROW_HEIGHT = 26;
 const NAME_WIDTH = 220;
 const LEAST_TEXT = 90;
+const INDENT = { first: 6, step: 13, levels: 5, deeper: 5 }; // pixels; deep levels leave room for their names
 
 class Table implements TreeTable {
   readonly node: HTMLElement;
@@ -82,6 +85,8 @@ class Table implements TreeTable {
   private readonly rowHeight: number;
   private readonly nameWidth: number;
   private columns: readonly Column[];
+  private shown: readonly Column[];
+  private all = false;
   private open: Set<number>;
   private order: { key: string; descending: boolean } | undefined;
   private kept: Uint8Array | undefined;
@@ -98,6 +103,7 @@ class Table implements TreeTable {
     this.rowHeight = options.rowHeight ?? DEFAULT_ROW_HEIGHT;
     this.nameWidth = options.nameWidth ?? NAME_WIDTH;
     this.columns = options.columns;
+    this.shown = options.columns;
     this.open = new Set(options.open ?? []);
     this.order = options.sort;
     this.nothing = h("p", { class: "wb-note wb-empty", hidden: true }, options.empty ?? "Nothing passes the filter.");
@@ -128,15 +134,44 @@ class Table implements TreeTable {
     this.flatten();
   }
 
-  /** Narrows the columns before it makes anybody scroll sideways. */
+  /** Narrows the columns, then hides some, before it makes anybody scroll sideways. */
   private fit(): void {
-    const wanted = this.columns.map(({ title, value, unit, cell, width = "108px" }) => ({
+    const wanted = this.columns.map(({ key, title, value, unit, cell, width = "108px", lesser }) => ({
       width,
       least: cell && !value ? Number.POSITIVE_INFINITY : value ? leastOfNumbers(title, unit) : LEAST_TEXT,
+      lesser,
+      needed: key === this.order?.key,
     }));
-    const { columns, least } = fitColumns(this.nameWidth, wanted, this.node.clientWidth);
+    const room = this.node.clientWidth;
+    const kept = this.all ? wanted.map((_, i) => i) : keptColumns(this.nameWidth, wanted, room);
+    const fewer = kept.map((i) => wanted[i]);
+    const { columns, least } = fitColumns(this.nameWidth, fewer, room);
     this.node.style.setProperty("--wb-tt-columns", columns);
     this.node.style.setProperty("--wb-tt-least", `${least}px`);
+    const shown = kept.map((i) => this.columns[i]);
+    const changed = shown.length !== this.shown.length || shown.some((each, i) => each !== this.shown[i]);
+    this.shown = shown;
+    if (changed) this.drawHead();
+  }
+
+  /** Shows the columns that had no room, or hides them again. */
+  private more(): Child {
+    const hidden = this.columns.filter((each) => !this.shown.includes(each));
+    if (!hidden.length && !this.all) return null;
+    const said = this.all ? "Fewer columns" : `Show ${plural(hidden.length, "more column")}`;
+    const titles = hidden.map(({ title }) => title).join(", ");
+    const toggle = () => {
+      this.all = !this.all;
+      this.fit();
+      this.drawHead();
+      this.draw();
+      this.head.querySelector<HTMLElement>(".wb-tt-more")?.focus();
+    };
+    return button(this.all ? "fewer" : `+${hidden.length}`, toggle, {
+      class: "wb-link wb-tt-more",
+      "aria-label": titles ? `${said}: ${titles}` : said,
+      "data-tip": titles ? `${said}: ${titles}` : said,
+    });
   }
 
   filter(passes: ((node: number) => boolean) | null, fold = false): number {
@@ -233,14 +268,18 @@ class Table implements TreeTable {
       const attributes = { role: "columnheader", class: numeric ? "wb-num" : "", "data-key": key };
       return h("div", { ...attributes, "aria-sort": sorted ? direction : null }, sort);
     };
-    const cells = this.columns.map((column) => cell(column.key, column.title, Boolean(column.value), column.tip));
-    replace(this.head, h("div", { role: "row", class: "wb-tt-row" }, cell("", this.options.title, false), cells));
+    const cells = this.shown.map((column) => cell(column.key, column.title, Boolean(column.value), column.tip));
+    const name = cell("", this.options.title, false);
+    const more = this.more();
+    if (more) name.append(more as Node);
+    replace(this.head, h("div", { role: "row", class: "wb-tt-row" }, name, cells));
   }
 
   private sortBy(key: string, numeric: boolean): void {
     const again = this.order?.key === key;
     this.sorted.clear();
     this.order = { key, descending: again ? !this.order?.descending : numeric };
+    this.fit();
     this.drawHead();
     this.flatten();
     this.head.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"] button`)?.focus();
@@ -261,7 +300,8 @@ class Table implements TreeTable {
       this.options.mark?.(node),
       h("span", { class: "wb-tt-text" }, marked(name, this.words)),
     );
-    first.style.paddingLeft = `${6 + 13 * depth}px`;
+    const { first: margin, step, levels, deeper } = INDENT;
+    first.style.paddingLeft = `${margin + step * Math.min(depth, levels) + deeper * Math.max(0, depth - levels)}px`;
     const look = [
       "wb-tt-row",
       this.options.rowClass?.(node),
@@ -285,7 +325,7 @@ class Table implements TreeTable {
         ...this.options.rowAttributes?.(node),
       },
       first,
-      this.columns.map((column) => this.drawCell(column, node)),
+      this.shown.map((column) => this.drawCell(column, node)),
     );
     made.style.top = `${index * this.rowHeight}px`;
     made.style.height = `${this.rowHeight}px`;

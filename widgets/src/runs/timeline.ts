@@ -77,7 +77,7 @@ class Timeline {
     host: HTMLElement,
     private readonly context: ViewContext,
   ) {
-    const { node, main, detail } = split(context, "Details of the selected span or area", 0.7);
+    const { node, main, detail } = split(context, "Details of the selected span or area", 0.66);
     this.detail = detail;
     this.scene = new Scene(dataOf(context), columnsOf(context));
     this.view.camera = { from: 0, to: this.scene.end };

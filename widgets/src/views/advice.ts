@@ -18,10 +18,6 @@ interface Job {
 const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
 const NOT_VERIFIED = "The change is inside the program: what it gains could not be verified from outside.";
-const FROM_PROGRAM =
-  "Advice needs the compiled program itself: open it with workbench.explore(fn)(*args), where its devices are or for a " +
-  'target, such as target="v5e:4x4".';
-
 class Advice {
   private readonly main: HTMLElement;
   private readonly detail: HTMLElement;
@@ -86,9 +82,9 @@ class Advice {
   private invite(): void {
     const can = this.context.state<boolean>("can_advise");
     const text =
-      "Looks for sharding, memory, precision and communication that can be improved. Changes are compiled to verify " +
-      "what they gain; that takes about as long as compiling the program a few times, and can be stopped.";
-    this.sentence.textContent = can ? text : FROM_PROGRAM;
+      "Looks for sharding, memory, precision and communication that can be improved. Where the program itself is here, " +
+      "changes are compiled to verify what they gain: that takes about as long as compiling it a few times, and can be stopped.";
+    this.sentence.textContent = this.context.state<string | null>("missing") ?? text;
     this.list.hidden = true;
     const asked = this.context.hasKernel ? "No advice has been requested yet." : NOT_ASKED;
     replace(this.detail, can ? h("p", { class: "wb-note" }, asked) : null);

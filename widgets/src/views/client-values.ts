@@ -58,6 +58,9 @@ export class ClientValues {
       if (!frame || !event.source || event.source !== frame.contentWindow || !Number.isFinite(event.data?.wbHeight))
         return;
       frame.style.height = `${Math.min(Math.max((event.data.wbHeight ?? 0) + SCROLLBAR, HEIGHTS.least), HEIGHTS.most)}px`;
+      if (frame.dataset.revealed) return;
+      frame.dataset.revealed = "yes"; // only now it is high enough to be scrolled to the top
+      this.reveal();
     };
     window.addEventListener("message", fit, { signal: context.signal });
     context.theme.onChange(() => this.frame?.contentWindow?.postMessage({ wbStyle: style(context, place) }, "*"));

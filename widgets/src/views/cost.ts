@@ -33,6 +33,15 @@ function strip(parts: readonly (readonly [number, string])[], longest: number): 
   return h("div", { class: "wb-bar", "aria-hidden": "true" }, made);
 }
 
+/** Without clients there are no sliders: how another size is asked for. */
+function otherSizes(context: ViewContext): HTMLElement | null {
+  if (!context.hasKernel || !context.state<unknown[]>("elsewhere")?.length) return null;
+  const text =
+    "Another number of devices: compile for a machine above. Another size of the model: pass a model of that size, " +
+    'whose arrays may be shapes alone: wb.show(fn, target="v5e:4x4")(*jax.eval_shape(make_arguments)).';
+  return h("p", { class: "wb-note" }, text);
+}
+
 class Cost {
   private readonly shown = h("div");
   private readonly sizes: ReturnType<typeof whatIf>;
@@ -48,7 +57,9 @@ class Cost {
       (target, longest) => this.stageTable(target, longest, "estimated"),
     );
     host.append(
-      ...[compilePanel(context), this.sizes?.section, this.shown].filter((node): node is HTMLElement => Boolean(node)),
+      ...[compilePanel(context), this.sizes?.section ?? otherSizes(context), this.shown].filter(
+        (node): node is HTMLElement => Boolean(node),
+      ),
     );
     host.addEventListener("click", (event) => {
       const row = (event.target as Element).closest<HTMLElement>("tr[data-stage]");
@@ -125,6 +136,14 @@ class Cost {
     return seconds !== null && !target.startsWith(chip) ? `${target}, as if on ${chip}` : target;
   }
 
+  /** Seconds of a call need a chip's figures, and those of every stage. */
+  private whyNoSeconds({ chip, stages }: Target): string {
+    const unknown = stages.filter(({ seconds }) => seconds === null).map(({ name }) => name);
+    if (chip === "no chip" || !unknown.length)
+      return 'Seconds need the published figures of a chip: inspect with target="v5e:4x4" or another.';
+    return `Seconds of the call on ${chip} are unknown, because those of ${unknown.join(", ")} are.`;
+  }
+
   private total(target: Target): HTMLElement {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
     const work = totalFlops(target.stages);
@@ -135,8 +154,7 @@ class Cost {
       : assumed
         ? `on ${lines?.chip.name}, which is assumed: the program names no chip. Communication is not counted. ${work} in matrix ` +
           `products and ${totalElementwise(target.stages)} elementwise.`
-        : `in matrix products; ${totalElementwise(target.stages)} elementwise. Seconds need the published figures of a ` +
-          'chip: inspect with target="v5e:4x4" or another.';
+        : `in matrix products; ${totalElementwise(target.stages)} elementwise. ${this.whyNoSeconds(target)}`;
     return h(
       "div",
       { class: "wb-tile" },

@@ -75,8 +75,9 @@ export function collectivesTable(
       tip: "Executions in one call.",
       value: (node) => figure(node).times,
       width: "70px",
+      lesser: true,
     },
-    { key: "stage", title: "stage", text: (node) => figure(node).stages.join(", "), width: "80px" },
+    { key: "stage", title: "stage", text: (node) => figure(node).stages.join(", "), width: "80px", lesser: true },
   ];
   const name = (node: number) => {
     const { kind, members } = groupOf(node);

@@ -19,6 +19,7 @@ interface FigureColumn {
 }
 type CodeLine = readonly [number, string, boolean];
 
+const LESSER = new Set(["matmul", "constants"]); // figures that go first where there is no room for all
 const FIRST_ROWS = 24;
 const LEVELS = 9;
 const LEAST_WIDTH = 0.004;
@@ -81,7 +82,7 @@ class Operations {
       placeholder: "function, module, line, operation",
       "aria-label": "Search operations",
     });
-    const { node, main, detail } = split(context, "Details of the selected node", 0.64);
+    const { node, main, detail } = split(context, "Details of the selected node", 0.62);
     this.table = this.makeTable(parent);
     main.append(this.tools(), this.table.node);
     replace(detail, this.metricMenu(), this.icicle, this.facts);
@@ -108,8 +109,15 @@ class Operations {
       value: (node) => (Number.isNaN(this.totals[i][node]) ? null : this.totals[i][node]),
       full: this.totals[i][0] || undefined,
       width: `${Math.max(104, 30 + 7.4 * title.length)}px`,
+      lesser: LESSER.has(key),
     }));
-    const place: Column = { key: "place", title: "source", text: (node) => this.places[node], width: "150px" };
+    const place: Column = {
+      key: "place",
+      title: "source",
+      text: (node) => this.places[node],
+      width: "150px",
+      lesser: true,
+    };
     return treeTable({
       label: "Operations by function, module and line",
       parent,

@@ -12,6 +12,7 @@ import { type Clients, clientDetails } from "./clients-data";
 import { clientOf, drawPicture, type Heat, type Picture } from "./program-picture";
 
 const CLIENT = "[data-client]";
+const PICTURE = 650; // pixels: a picture in its own size, with its margins and a scroll bar
 
 /** Buttons to the clients before and after, and to one by number. */
 export function clientSteps(context: ViewContext, client: number, count: number): HTMLElement {
@@ -48,7 +49,7 @@ class Program {
     host: HTMLElement,
     private readonly context: ViewContext,
   ) {
-    const { node, main, detail } = split(context, "Details of the selected stage or client", 0.55);
+    const { node, main, detail } = split(context, "Details of the selected stage or client", 0.55, PICTURE);
     this.detail = detail;
     main.append(this.tools, this.pictures);
     host.append(node);

@@ -50,6 +50,7 @@ type Specs = Record<string, Spec>;
 
 const WORDS = { added: "added", removed: "removed", more: "more bytes", less: "fewer bytes", same: "the same" };
 const OFFERED = 4;
+const LISTED = 3; // arrays that are listed at once; more fold away, so that what to do next stays in sight
 const change = (before: string, after: string) => (before === after ? after : `${before} → ${after}`);
 
 export class Trial {
@@ -62,6 +63,8 @@ export class Trial {
   readonly sizes: Sizes;
   private leaf: Leaf | null = null;
   private group: readonly Leaf[] | null = null;
+  private unfolded = false;
+  private waiting: boolean | undefined;
 
   constructor(private readonly context: ViewContext) {
     this.leaves = context.state("leaves");
@@ -238,11 +241,26 @@ export class Trial {
     );
     if (this.sentence.textContent !== (state.sentence ?? "")) this.sentence.textContent = state.sentence ?? "";
     replace(this.bottom, this.outcome(state));
+    this.reveal(state, busy);
     if (label)
       [...this.desk.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")]
         .find((each) => each.textContent === label)
         ?.focus();
     this.desk.setAttribute("aria-busy", String(busy));
+  }
+
+  /** Scrolls the details to the progress of a trial and to its answer, once each; the notebook stays where it is. */
+  private reveal(state: TrialState, busy: boolean): void {
+    const awaited = this.waiting;
+    this.waiting = busy;
+    if (awaited === busy || awaited === undefined) return;
+    const to = busy ? this.top.lastElementChild : this.sentence;
+    const detail = this.desk.closest<HTMLElement>(".wb-detail");
+    if (!detail || !to || !(busy || state.status === "done")) return;
+    const below = to.getBoundingClientRect().bottom - detail.getBoundingClientRect().bottom + 8;
+    const above = to.getBoundingClientRect().top - detail.getBoundingClientRect().top - 8;
+    if (!busy) detail.scrollTop += above;
+    else if (below > 0) detail.scrollTop += below;
   }
 
   private basket(changed: Leaf[]): Child {
@@ -262,8 +280,18 @@ export class Trial {
         ` ${leaf.spec_text} → ${written(this.specs[leaf.path])} `,
         button("undo", () => this.put(leaf, leaf.spec), { class: "wb-link", "aria-label": `Undo ${leaf.path}` }),
       );
+    const list = h("ul", { class: "wb-basket" }, changed.map(item));
+    const undo = () => this.context.set("specs", {});
+    const folded = () =>
+      h(
+        "details",
+        { open: this.unfolded, ontoggle: (event: Event) => this.remember(event) },
+        h("summary", {}, `${formatCount(changed.length)} arrays, one by one`),
+        button("undo all", undo, { class: "wb-link" }),
+        list,
+      );
     return [
-      h("ul", { class: "wb-basket" }, changed.map(item)),
+      changed.length > LISTED ? folded() : list,
       h("p", { class: "wb-note" }, `All arguments: ${change(formatBytes(before), formatBytes(after))} on a device.`),
       takeAlong(this.context, () =>
         placementCode(
@@ -272,6 +300,10 @@ export class Trial {
         ),
       ),
     ];
+  }
+
+  private remember(event: Event): void {
+    this.unfolded = (event.target as HTMLDetailsElement).open;
   }
 
   private actions(changed: Leaf[], wrong: boolean): HTMLElement {
@@ -326,7 +358,8 @@ export class Trial {
 
   private table(rows: TrialRow[]): HTMLElement {
     if (!rows.length) return h("p", { class: "wb-note" }, "No collectives, before or after.");
-    const titles = ["", "collective", "bytes per device", "mesh axis", "runs", "line", "stage"];
+    const staged = new Set(rows.map(({ stage }) => stage).filter((each) => each !== null)).size > 1;
+    const titles = ["", "collective", "bytes per device", "mesh axis", "runs", "line", ...(staged ? ["stage"] : [])];
     const head = titles.map((title) =>
       h("th", { scope: "col" }, title ? term(this.context, title) : h("span", { class: "wb-hidden" }, "change")),
     );
@@ -346,7 +379,7 @@ export class Trial {
         row.axes.join(" × ") || "no mesh axis",
         change(...row.runs),
         row.source,
-        row.stage ? `${row.stage} ${row.stage_name}` : "not in a stage",
+        ...(staged ? [row.stage ? `${row.stage} ${row.stage_name}` : "not in a stage"] : []),
       ];
       const chosen = row.stage && row.stage === this.context.selection.stage;
       return h(
