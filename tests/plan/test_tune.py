@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from workbench.errors import ProgramError
-from workbench.plan import trace
+from workbench.plan import LoopForm, _tune, trace
 from workbench.plan._tune import candidate_sizes
 from workbench.records import PlanChoiceRecord
 
@@ -36,8 +36,9 @@ def test_choice_is_measured_among_all_candidates_and_gives_the_same_numbers():
     np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
     choice = tuned.plan_choice
     assert choice.source == "measured"
-    assert [c.chunk_size for c in choice.candidates] == candidate_sizes(trace(mean_of_squares, w, x).plan)
-    assert choice.chunk_size in [c.chunk_size for c in choice.candidates]
+    sizes = candidate_sizes(trace(mean_of_squares, w, x).plan)
+    assert [c.chunk_size for c in choice.candidates][: len(sizes)] == sizes
+    assert sum(choice.chose(c) for c in choice.candidates) == 1
     assert all(c.fastest_seconds <= c.median_seconds <= c.slowest_seconds for c in choice.candidates)
     assert choice.ratio_to_rule() <= 1.0
     assert PlanChoiceRecord.from_json(choice.to_json()) == choice
@@ -62,6 +63,94 @@ def test_program_that_is_inspected_is_the_one_that_runs():
     tuned(w, x)
     assert tuned.chunk_size == tuned.plan_choice.chunk_size
     assert tuned.lower(w, x).as_text() == wb.jit(mean_of_squares, chunk_size=tuned.chunk_size).lower(w, x).as_text()
+
+
+def test_automatic_choice_is_what_was_measured_before(cache, monkeypatch):
+    w, x = arguments()
+    before = wb.trace(mean_of_squares)(w, x)
+    assert before.plan_choice.source == "rule"
+    assert before.plan.chunk_size == CLIENTS  # the rule computes these small clients together
+    monkeypatch.setattr(_tune.Contest, "_run", lambda self, candidate: 1.0 if candidate.chunk_size == 4 else 2.0)
+    wb.jit(mean_of_squares, chunk_size="tune")(w, x)
+    after = wb.trace(mean_of_squares)(w, x)
+    assert (after.plan_choice.source, after.plan_choice.chunk_size, after.plan.chunk_size) == ("cache", 4, 4)
+    assert after.inspect().plan.chunk_size == 4
+    four = wb.jit(mean_of_squares, chunk_size=4).lower(w, x).as_text()
+    assert wb.jit(mean_of_squares).lower(w, x).as_text() == four
+    assert wb.jit(mean_of_squares).lower(w, x[:, ::2].repeat(2, 1)).as_text() == four
+    assert wb.trace(mean_of_squares)(w.astype(jnp.bfloat16), x.astype(jnp.bfloat16)).plan_choice.source == "rule"
+
+
+def gradient(w, x):
+    return jax.grad(lambda w: mean_of_squares(w, x) ** 2)(w)
+
+
+def test_forms_of_a_gradient_are_tried_and_a_saved_choice_makes_the_same_plan(monkeypatch):
+    w, x = arguments()
+    kept_apart = _tune.Candidate(4, LoopForm(kept_bytes=0, unroll=2))
+
+    def seconds(self, candidate):
+        return (
+            2.0 - 0.5 * (candidate.chunk_size == 4) - 0.5 * (candidate.form.kept_bytes == 0) - (candidate == kept_apart)
+        )
+
+    monkeypatch.setattr(_tune.Contest, "_run", seconds)
+    tuned = wb.jit(gradient, chunk_size="tune")
+    np.testing.assert_allclose(tuned(w, x), jax.jit(gradient)(w, x), rtol=1e-4)
+    choice = tuned.plan_choice
+    assert (choice.chunk_size, choice.kept_bytes, choice.unroll, choice.spread) == (4, 0, 2, "auto")
+    assert "rows for the second pass made again, 2 chunks in a turn of the loop" in choice.why
+    saved = wb.jit(gradient, plan=PlanChoiceRecord.from_json(choice.to_json()))
+    assert saved.lower(w, x).as_text() == tuned.lower(w, x).as_text()
+    assert wb.trace(saved)(w, x).plan_choice == choice
+    np.testing.assert_allclose(saved(w, x), jax.jit(gradient)(w, x), rtol=1e-4)
+
+
+def test_both_spreads_are_tried_on_a_mesh(mesh_of_four):
+    w, x = arguments()
+    with jax.set_mesh(mesh_of_four):
+        tuned = wb.jit(mean_of_squares, chunk_size="tune")
+        np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
+    assert {c.spread for c in tuned.plan_choice.candidates} == {"auto", "vmap"}
+
+
+@pytest.fixture
+def mesh_of_four():
+    return wb.make_mesh(clients=4)
+
+
+def test_shapes_alone_are_measured_on_made_up_numbers():
+    w, x = arguments()
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in (w, x)]
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    choice = tuned.tune(*shapes)
+    assert choice.source == "measured"
+    tuned(w, x)
+    assert tuned.plan_choice is choice
+
+
+def test_interrupted_tuning_keeps_the_best_so_far(monkeypatch, cache):
+    w, x = arguments()
+    runs = iter([2.0, 1.0, 1.5])
+
+    def seconds(self, candidate):
+        try:
+            return next(runs)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(_tune.Contest, "_run", seconds)
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    with pytest.raises(KeyboardInterrupt):
+        tuned(w, x)
+    np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
+    assert tuned.plan_choice.why.startswith("Stopped after 3 candidates.")
+    assert not cache.exists()
+
+
+def test_plan_that_is_none_is_refused():
+    with pytest.raises(ProgramError, match="pass it alone"):
+        wb.jit(mean_of_squares, plan=8)
 
 
 def test_damaged_entry_is_measured_again(cache):

@@ -42,6 +42,7 @@ from workbench.errors import InspectionError
 from workbench.inspection import (
     Call,
     LoweredCall,
+    choice_of_plan,
     explain_program,
     function_name,
     inspect_call,
@@ -56,6 +57,7 @@ from workbench.records import (
     AdviceRecord,
     CallTreeRecord,
     FitTableRecord,
+    PlanChoiceRecord,
     PlanRecord,
     ProgramRecord,
     RunRecord,
@@ -99,6 +101,14 @@ class Traced:
     def plan(self) -> PlanRecord:
         """The stages of the program: server, clients, and what goes between them. Nothing is compiled."""
         return plan_call(self._call)
+
+    @property
+    def plan_choice(self) -> PlanChoiceRecord:
+        """How its clients are computed (chunk size, what waits for a second pass, spread), and on what that rests.
+
+        Measured by `jit(fn, chunk_size="tune")`, in this process or before; given to `jit`; or by the rule.
+        """
+        return choice_of_plan(self._traced("plan_choice"))
 
     @functools.cached_property
     def call_tree(self) -> CallTreeRecord:

@@ -47,7 +47,7 @@ class PlanInterpreter(PythonInterpreter):
 
     def __init__(self, plan: Plan, path: str, run: RunContext) -> None:
         self.plan, self.path, self.shared_run = plan, path, run
-        self.phases = find_phases(plan, recompute=True)
+        self.phases = find_phases(plan, alike=False)
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self._stage_of = {id(step.equation): step.stage for step in plan.steps}
         self._servers: dict[int, Server] = {}

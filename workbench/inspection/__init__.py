@@ -18,6 +18,7 @@ from workbench.inspection._files import (
 )
 from workbench.inspection._program import (
     Inspection as Inspection,
+    choice_of_plan as choice_of_plan,
     inspect_call as inspect_call,
     inspect_program as inspect_program,
     plan_call as plan_call,

@@ -27,15 +27,16 @@ from workbench.mesh import check_axis_names, planned
 from workbench.plan import (
     ChunkSize,
     Jitted,
+    LoopForm,
     Plan,
     RebaseError,
-    Spread,
     evaluate,
     holds_clients,
     mesh_of_program,
     plan_jaxpr,
     retarget,
 )
+from workbench.records import PlanChoiceRecord
 
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic in types that JAX does not export
 _NO_MESH = AbstractMesh((), ())
@@ -68,7 +69,7 @@ class Call:
         kwargs: dict[str, Argument],
         *,
         chunk_size: ChunkSize,
-        spread: Spread = "auto",
+        form: LoopForm | None = None,
         mesh: AnyMesh | None,
         again: Callable[..., "Call"] | None = None,
         given: tuple[tuple[Argument, ...], dict[str, Argument]] = ((), {}),
@@ -81,8 +82,9 @@ class Call:
         self.kwargs: dict[str, Argument] = kwargs
         self.name: str = function_name(fn)
         self.chunk_size: ChunkSize = chunk_size
-        self.spread: Spread = spread
+        self.form: LoopForm = form or LoopForm()
         self.mesh = mesh
+        self.choice: PlanChoiceRecord | None = None  # that a tuned program rests on
         self.notes: tuple[str, ...] = ()
         self.closed: ClosedJaxpr = stage.jaxpr
         self.out_tree: PyTreeDef = stage.out_tree
@@ -118,6 +120,10 @@ class Call:
     def leaves(self) -> list[Any]:
         """The arrays of the arguments."""
         return jax.tree.leaves((self.args, self.kwargs))
+
+    def form_for(self, chunk_size: ChunkSize) -> LoopForm:
+        """The loop over clients: as it was compiled, or, for another chunk size, as it was asked to be spread."""
+        return self.form if chunk_size == self.chunk_size else LoopForm(self.form.spread)
 
     def under(self, mesh: AnyMesh | None) -> "Version":
         """The program under a mesh: its jaxpr is rewritten for it; only where that cannot be, it is traced again."""
@@ -235,7 +241,9 @@ class Version:
         def program(*args: Argument, **kwargs: Argument) -> Argument:
             if not call.holds_clients:
                 return self.call(args, kwargs)
-            values = evaluate(plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=call.spread)
+            values = evaluate(
+                plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, form=call.form_for(chunk_size)
+            )
             return jax.tree.unflatten(call.out_tree, values)
 
         program.__name__ = call.name
@@ -313,7 +321,7 @@ def _trace_on(
         fn, args, kwargs = _bound(fn, args, dict(kwargs))
         if isinstance(fn, Jitted):
             made = _trace_plain(fn.fn, args, kwargs, current, chunk_size=fn.chunk_size, options=fn.options)
-            made.spread = fn.spread
+            made.form, made.choice = fn.form, fn.plan_choice
             return made
         if _jax_compat.is_jitted(fn):
             return _trace_jitted(fn, fn, args, kwargs, current)

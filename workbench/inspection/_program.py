@@ -32,12 +32,16 @@ from workbench.mesh import chunk_shard
 from workbench.plan import (
     ChunkSize,
     Plan,
+    choice_record,
     choose_chunk_size,
     describe_plan,
     find_phases,
+    kept_bytes_of,
+    load_choice,
     loop_bodies,
     mesh_of_program,
     plan_jaxpr,
+    resolve_choice,
     resolve_chunk_size,
 )
 from workbench.records import (
@@ -48,6 +52,7 @@ from workbench.records import (
     MemoryRecord,
     MeshRecord,
     ModuleRecord,
+    PlanChoiceRecord,
     PlannedValueRecord,
     PlanRecord,
     ProgramRecord,
@@ -73,6 +78,20 @@ def plan_call(call: Call | LoweredCall, mesh: Mesh | AbstractMesh | None = None)
     if isinstance(call, LoweredCall):
         return PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     return _described(call.under(mesh or current_mesh() or call.mesh), call.chunk_size)
+
+
+def choice_of_plan(call: Call) -> PlanChoiceRecord:
+    """How the clients of a traced call are computed on the mesh that it was traced under, and on what that rests."""
+    if call.choice is not None:
+        return call.choice
+    version = call.under(current_mesh() or call.mesh)
+    with on_mesh(version.mesh):
+        found = load_choice(version.plan, call.form) if call.chunk_size == "auto" else None
+    if found is not None:
+        return found.replace(program=call.name)
+    given = call.chunk_size != "auto"
+    why = "It was given." if given else "The rule decides: nothing was measured for this program and these shapes here."
+    return choice_record(call.chunk_size, call.form, program=call.name, source="given" if given else "rule", why=why)
 
 
 def trace_call_tree(call: Call) -> CallTreeRecord:
@@ -149,14 +168,16 @@ def inspect_lowered(
 
 def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
     with on_mesh(version.mesh):
-        chunks = list(_chunks(version.plan, chunk_size))
+        chunk_size, form = resolve_choice(version.plan, chunk_size, version.of.form_for(chunk_size))
+        kept_bytes = kept_bytes_of(chunk_size, form)
+        chunks = list(_chunks(version.plan, chunk_size, kept_bytes))
         return describe_plan(
             version.plan,
             names=version.of.names,
             chunk_size=max((chunk for _, chunk, _, _ in chunks), default=None),
             chunk_limit=max((limit for _, _, _, limit in chunks), default=None),
             slots={name: max(s for other, _, s, _ in chunks if other == name) for name, *_ in chunks},
-            recompute=chunk_size is not None,
+            kept_bytes=kept_bytes,
             notes=version.notes,
         )
 
@@ -164,11 +185,11 @@ def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
 _ANY_SHARE = 2**30  # more clients than any device has
 
 
-def _chunks(plan: Plan, chunk_size: ChunkSize) -> Iterator[tuple[str, int, int, int]]:
+def _chunks(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
     """Placement, chunk size, slots per device and chunk size without a limit, per phase, those inside loops too."""
     if chunk_size is None:
         return
-    for level in find_phases(plan, recompute=True).values():
+    for level in find_phases(plan, kept_bytes=kept_bytes).values():
         for phase in level:
             if phase.divisible:
                 shards = 1 if phase.layout is None else phase.layout.size
@@ -180,7 +201,7 @@ def _chunks(plan: Plan, chunk_size: ChunkSize) -> Iterator[tuple[str, int, int, 
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             for body in loop_bodies(step.equation):
-                yield from _chunks(plan_jaxpr(body, plan.name), chunk_size)
+                yield from _chunks(plan_jaxpr(body, plan.name), chunk_size, kept_bytes)
 
 
 _NO_JAXPR = (

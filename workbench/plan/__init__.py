@@ -2,6 +2,7 @@
 
 from workbench.mesh import bind_here as bind_here
 from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem
+from workbench.plan._choices import choice_record as choice_record, load_choice as load_choice
 from workbench.plan._chunk_size import choose_chunk_size as choose_chunk_size
 from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as ClientShard
 from workbench.plan._compile import jit as jit
@@ -16,6 +17,8 @@ from workbench.plan._evaluate import (
     ChunkSize as ChunkSize,
     PlannedCall as PlannedCall,
     evaluate as evaluate,
+    kept_bytes_of as kept_bytes_of,
+    resolve_choice as resolve_choice,
     resolve_chunk_size as resolve_chunk_size,
 )
 from workbench.plan._inline import holds_clients as holds_clients, uses_primitives as uses_primitives
@@ -43,6 +46,7 @@ from workbench.plan._listen import (
     listen as listen,
     listeners as listeners,
 )
+from workbench.plan._loop_form import LoopForm as LoopForm, Spread as Spread
 from workbench.plan._phases import Phase as Phase, find_phases as find_phases
 from workbench.plan._plan import (
     Plan as Plan,
@@ -59,6 +63,5 @@ from workbench.plan._retarget import (
     mesh_of_program as mesh_of_program,
     retarget as retarget,
 )
-from workbench.plan._spread import Spread as Spread
 from workbench.plan._tune import TunedJitted as TunedJitted
 from workbench.plan._windows import valid_positions as valid_positions

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr
 
 from workbench import _jax_compat
 from workbench._types import Atom
 from workbench.plan._count import count_jaxpr_work
-from workbench.plan._interpreter import Cond, Interpreter, Scan, While
+from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
 # Less work is not worth a turn of a loop of its own on a CPU (about 100 µs of arithmetic).
@@ -67,52 +67,24 @@ def _share_of_shared_products(phase: Phase) -> float:
         if step.kind == "clients" and step.jaxpr is not None:
             inputs = [differs.get(v, False) for v in step.equation.invars][-len(step.jaxpr.in_avals) :]
             differs.update(zip(step.outputs, walk.run(step.jaxpr, inputs), strict=True))
-    return walk.shared / walk.all if walk.all else 0.0
+    return walk.tally["shared"] / walk.tally["all"] if walk.tally["all"] else 0.0
 
 
-class _SharedProducts(Interpreter[bool]):
-    """FLOPs of matrix products, and of those with one factor that no client has for itself; values: it differs."""
+class _SharedProducts(Differs):
+    """FLOPs of matrix products, and of those with one factor that no client has for itself."""
 
     def __init__(self) -> None:
-        self.all, self.shared, self.executions = 0.0, 0.0, 1
-
-    def constant(self, value: object) -> bool:
-        return False
+        super().__init__()
+        self.tally: dict[str, float] = {"all": 0.0, "shared": 0.0}
 
     def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
         if equation.primitive.name == "dot_general" and any(operands):
             (contracting, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval.shape
             flops = 2.0 * equation.outvars[0].aval.size * math.prod(left[d] for d in contracting) * self.executions
-            self.all += flops
-            self.shared += 0.0 if all(operands) else flops
-        return [any(operands)] * len(equation.outvars)
-
-    def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:
-        consts, carry, xs = flow.split(operands)
-        return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
-
-    def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
-        _, consts, carry = flow.split(operands)
-        return self._loop(flow.body, consts, carry, [], 1)
-
-    def _loop(
-        self, body: ClosedJaxpr, consts: list[bool], carry: list[bool], xs: list[bool], executions: int
-    ) -> list[bool]:
-        while True:  # a carried value differs from the turn on in which it is made from one that does
-            before, counted = list(carry), (self.all, self.shared)
-            self.executions *= executions
-            results = self.run(body, [*consts, *carry, *xs])
-            self.executions //= executions
-            carry = [a or b for a, b in zip(carry, results, strict=False)]
-            if carry == before:
-                return [*carry, *results[len(carry) :]]
-            self.all, self.shared = counted
-
-    def cond(self, flow: Cond[bool], operands: Sequence[bool]) -> list[bool]:
-        index, inputs = flow.split(operands)
-        branches = [self.run(branch, inputs) for branch in flow.bodies]
-        return [index or any(made) for made in zip(*branches, strict=True)]
+            self.tally["all"] += flops
+            self.tally["shared"] += 0.0 if all(operands) else flops
+        return super().bind(equation, operands)
 
 
 def _memory_bytes() -> int:

@@ -15,18 +15,20 @@ from workbench import _jax_compat
 from workbench._types import Atom, Aval, AxisNames, type_of
 from workbench.mesh import Layout, bind_here, chunk_shard, rebase, sharding_here
 from workbench.plan._callbacks import call_present
+from workbench.plan._differs import Differs
 from workbench.plan._inline import uses_primitives
+from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import Phase
 from workbench.plan._plan import Step
 from workbench.plan._reductions import REDUCTION_OF
-from workbench.plan._spread import Spread, choose_spread, manual_axes
+from workbench.plan._spread import choose_spread, manual_axes
 from workbench.primitives import calls_back
 
 
 class ClientLoop:
     """Runs the phases of a plan; subclasses say how many clients are computed together, and name the stages."""
 
-    spread: Spread = "auto"
+    form: LoopForm = LoopForm()
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
         """How many of the `per_shard` clients of a device are computed together."""
@@ -43,7 +45,7 @@ class ClientLoop:
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
         """Runs a phase; returns the rows that are kept and the results of its reductions, by variable."""
         layout = phase.layout
-        way = choose_spread(phase, self.spread)
+        way = choose_spread(phase, self.form.spread)
         if not phase.divisible and not (phase.one_per_device and way == "shard_map"):
             return _run_whole(phase, rows, shared, self)
         clients = phase.placement.size
@@ -84,7 +86,7 @@ class ClientLoop:
         shard = ClientShard(phase, chunk_size, per_shard, None if clients % size == 0 else clients, self)
         if layout is None:
             return shard.run(rows, shared, number)
-        over = _spread_by_shard_map if choose_spread(phase, self.spread) == "shard_map" else _spread_by_vmap
+        over = _spread_by_shard_map if choose_spread(phase, self.form.spread) == "shard_map" else _spread_by_vmap
         scope = self.scope_of(next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
         return over(layout, shard, rows, shared, scope, number * shards)
 
@@ -126,7 +128,8 @@ class ClientShard:
         # A single row needs no axis of its own: with one, XLA's CPU copies all rows into another layout (JAX 0.10).
         stacked = rows if one else [x.reshape(chunks, self.chunk_size, *x.shape[1:]) for x in rows]
         numbers = None if self.clients is None else jnp.arange(chunks, dtype=jnp.int32)
-        totals, kept = jax.lax.scan(iteration, starts, (numbers, list(stacked)), length=chunks)
+        unroll = min(self.loop.form.unroll, chunks)
+        totals, kept = jax.lax.scan(iteration, starts, (numbers, list(stacked)), length=chunks, unroll=unroll)
         return kept if one else [x.reshape(self.per_shard, *x.shape[2:]) for x in kept], list(totals)
 
     def _chunk(
@@ -178,8 +181,11 @@ class ClientShard:
         if not any(batched) and (self.chunk_size == 1 or not step.jaxpr.effects):
             return [(y, False) for y in call(*(x for x, _ in given))]
         axes = tuple(0 if is_batched else None for is_batched in batched)
-        ys = jax.vmap(call, in_axes=axes, axis_size=self.chunk_size)(*(x for x, _ in given))
-        return [(y, True) for y in ys]
+        # What is the same for all clients (weights that they share, on their way to a second pass) is made once.
+        differs = [True] * len(step.outputs) if step.jaxpr.effects else Differs().run(step.jaxpr, batched)
+        out_axes = [0 if own else None for own in differs]
+        ys = jax.vmap(call, in_axes=axes, out_axes=out_axes, axis_size=self.chunk_size)(*(x for x, _ in given))
+        return list(zip(ys, differs, strict=True))
 
     def _call(self, step: Step, present: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
         """One client; the callbacks of one that is not `present` do not run."""
@@ -194,7 +200,7 @@ class ClientShard:
         return jaxpr_as_fun(jaxpr)(*operands)
 
     def _as_rows(self, x: jax.Array, batched: bool) -> jax.Array:
-        return x if batched or self.chunk_size == 1 else jnp.broadcast_to(x[None], (self.chunk_size, *x.shape))
+        return x if batched or self.chunk_size == 1 else jax.lax.broadcast(jnp.asarray(x), (self.chunk_size,))
 
 
 def _start(equation: JaxprEqn, hidden: Sequence[str]) -> jax.Array:

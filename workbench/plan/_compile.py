@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, overload
 
 from workbench.errors import ProgramError
-from workbench.plan._evaluate import ChunkSize
+from workbench.plan._evaluate import ChunkSize, form_of
 from workbench.plan._jit import Jitted
-from workbench.plan._spread import Spread
+from workbench.plan._loop_form import LoopForm, Spread
 from workbench.plan._tune import TunedJitted
+from workbench.records import PlanChoiceRecord
 
 Choice: TypeAlias = ChunkSize | Literal["tune"]
 
@@ -18,10 +19,22 @@ def jit(
     fn: Callable, *, chunk_size: Literal["tune"], spread: Spread = "auto", tune_seconds: float = 20.0, **options: Any
 ) -> TunedJitted: ...
 @overload
-def jit(fn: Callable, *, chunk_size: ChunkSize = "auto", spread: Spread = "auto", **options: Any) -> Jitted: ...
+def jit(
+    fn: Callable,
+    *,
+    chunk_size: ChunkSize = "auto",
+    spread: Spread = "auto",
+    plan: PlanChoiceRecord | None = None,
+    **options: Any,
+) -> Jitted: ...
 @overload
 def jit(
-    *, chunk_size: Choice = "auto", spread: Spread = "auto", tune_seconds: float = 20.0, **options: Any
+    *,
+    chunk_size: Choice = "auto",
+    spread: Spread = "auto",
+    plan: PlanChoiceRecord | None = None,
+    tune_seconds: float = 20.0,
+    **options: Any,
 ) -> Callable[[Callable], Jitted]: ...
 
 
@@ -30,6 +43,7 @@ def jit(
     *,
     chunk_size: Choice = "auto",
     spread: Spread = "auto",
+    plan: PlanChoiceRecord | None = None,
     tune_seconds: float = 20.0,
     **options: Any,
 ) -> Jitted | Callable[[Callable], Jitted]:
@@ -41,15 +55,19 @@ def jit(
 
     Args:
         fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
-        chunk_size: Clients that a device computes together. "auto" chooses by a rule; "tune" by short interleaved runs
-            on the arguments of the first call with new shapes; None: all of a device's clients.
+        chunk_size: Clients that a device computes together. "auto" takes what "tune" found before for this program,
+            these shapes and devices, and otherwise chooses by a rule; "tune" measures by short interleaved runs on the
+            arguments of the first call with new shapes: the chunk size, whether rows that a gradient reads again are
+            kept, chunks in a turn of the loop, and the spread; None: all of a device's clients.
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, and nothing of
             them reaches another one's. "vmap": the compiler partitions one program with an axis of devices, which it
             survives where a client has what no partly manual program may hold. "auto": "vmap" only where the mesh has
             axes beside the clients' and the client calls back, runs kernels, has Refs, or gathers over two of them.
+        plan: The `plan_choice` of a program that was tuned, in this process or read from its JSON: the same plan again,
+            on any machine, in place of `chunk_size` and `spread`.
         tune_seconds: With "tune", no further candidate is begun after this many seconds, compilations included. What
             was measured is kept on disk for this program, these shapes, devices and versions, and `plan_choice` of
-            what `jit` returns says what was chosen and why; its `chunk_size` makes the same plan on any machine.
+            what `jit` returns says what was chosen and why. Interrupting it keeps the best so far for this process.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:
@@ -57,7 +75,7 @@ def jit(
 
     Raises:
         ProgramError: if `chunk_size` is neither "auto", "tune", None nor a positive int, `spread` is none of the
-            three, or `tune_seconds` is not positive.
+            three, `plan` is no choice or comes with one of these, or `tune_seconds` is not positive.
 
     Example:
         >>> from workbench import program, reduce_mean, map_fn
@@ -92,8 +110,21 @@ def jit(
             "positive number."
         )
         raise ProgramError(message)
+    if plan is not None and (not isinstance(plan, PlanChoiceRecord) or chunk_size != "auto" or spread != "auto"):
+        message = (
+            f"`jit` received a {type(plan).__name__} as `plan`, with chunk_size={chunk_size!r} and spread={spread!r}. "
+            "A plan is the `plan_choice` of a tuned program, and holds the other two: pass it alone, "
+            "or read one from JSON with `workbench.records.PlanChoiceRecord.from_json`."
+        )
+        raise ProgramError(message)
     if fn is None:
-        return functools.partial(jit, chunk_size=chunk_size, spread=spread, tune_seconds=tune_seconds, **options)
+        return functools.partial(
+            jit, chunk_size=chunk_size, spread=spread, plan=plan, tune_seconds=tune_seconds, **options
+        )
+    if plan is not None:
+        made = Jitted(fn, plan.chunk_size, options, form_of(plan))
+        made.plan_choice = plan
+        return made
     if chunk_size == "tune":
-        return TunedJitted(fn, options, spread, float(tune_seconds))
-    return Jitted(fn, chunk_size, options, spread)
+        return TunedJitted(fn, options, LoopForm(spread), float(tune_seconds))
+    return Jitted(fn, chunk_size, options, LoopForm(spread))

@@ -31,7 +31,7 @@ def describe_plan(
     chunk_size: int | None = None,
     chunk_limit: int | None = None,
     slots: Mapping[str, int] = MappingProxyType({}),
-    recompute: bool = False,
+    kept_bytes: float = math.inf,
     notes: Sequence[str] = (),
 ) -> PlanRecord:
     """The record of a plan.
@@ -42,7 +42,7 @@ def describe_plan(
         chunk_size: How many clients a device computes together.
         chunk_limit: How many were asked for, whatever the number of clients.
         slots: Slots per device of each placement, where chunks leave some empty.
-        recompute: Whether rows that a later level reads are made again there, as in chunks of clients.
+        kept_bytes: Rows that a later level reads are made again there where all of them would take more.
         notes: What else is to be known.
 
     Returns:
@@ -52,8 +52,8 @@ def describe_plan(
     variables = plan.closed.jaxpr
     inputs = tuple(flow.value(v) for v in variables.invars)
     disclosed, kept_local = find_disclosed(plan, inputs)
-    made_again = _computations(plan, recompute)
-    stages = tuple(_stage_record(plan, stage, flow, "", made_again, recompute) for stage in plan.stages)
+    made_again = _computations(plan, kept_bytes)
+    stages = tuple(_stage_record(plan, stage, flow, "", made_again, kept_bytes) for stage in plan.stages)
     repeated = [stage for top in stages for stage in top.walk() if stage.computations > 1]
     notes = [*notes, *(_repeated_note(stage) for stage in repeated)]
     return PlanRecord(
@@ -76,12 +76,12 @@ def _placement_record(placement: Placement, slots: int | None) -> PlacementRecor
     return PlacementRecord(name=placement.name, size=placement.size, mesh_axes=axes, slots_per_device=slots)
 
 
-def _computations(plan: Plan, recompute: bool) -> dict[int, int]:
+def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
     """How often each client computes a step, by the id of its equation, where that is more than once."""
     found: Counter[int] = Counter()
-    if recompute:
-        for level in find_phases(plan, recompute=True).values():
-            found.update(id(step.equation) for phase in level for step in phase.steps if step.kind == "clients")
+    levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
+    for level in levels.values():
+        found.update(id(step.equation) for phase in level for step in phase.steps if step.kind == "clients")
     return {equation: count for equation, count in found.items() if count > 1}
 
 
@@ -128,7 +128,7 @@ def _stage_record(
     flow: _Names,
     path: str,
     made_again: Mapping[int, int],
-    recompute: bool,
+    kept_bytes: float,
     outer: tuple[SourceLine, ...] = (),
 ) -> StageRecord:
     step = stage.steps[0]
@@ -160,7 +160,7 @@ def _stage_record(
         source=stage.source,
         stack=stack,
         jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True, most=_MOST_EQUATIONS) if jaxpr is not None else "",
-        body=_body(stage, flow, path, recompute, stack),
+        body=_body(stage, flow, path, kept_bytes, stack),
     )
 
 
@@ -220,7 +220,7 @@ def _size(v: Atom) -> int:
 
 
 def _body(
-    stage: Stage, flow: _Names, path: str, recompute: bool, outer: tuple[SourceLine, ...]
+    stage: Stage, flow: _Names, path: str, kept_bytes: float, outer: tuple[SourceLine, ...]
 ) -> tuple[StageRecord, ...]:
     step = stage.steps[0]
     if stage.kind in ("loop", "branch"):
@@ -238,8 +238,8 @@ def _body(
         suffix = f"[{number}]" if stage.kind == "branch" else ""
         inside = _Names(inner, names)
         prefix = f"{path}{stage.index}{suffix}."
-        again = _computations(inner, recompute)
-        records.extend(_stage_record(inner, each, inside, prefix, again, recompute, outer) for each in inner.stages)
+        again = _computations(inner, kept_bytes)
+        records.extend(_stage_record(inner, each, inside, prefix, again, kept_bytes, outer) for each in inner.stages)
     return tuple(records)
 
 

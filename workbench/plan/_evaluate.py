@@ -1,42 +1,66 @@
 """Evaluates a plan: the program itself, each stage under its name, its clients in chunks."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal as OneOf, TypeAlias
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
+from workbench import _jax_compat
 from workbench._types import Atom, PyTreeDef, type_of
-from workbench.mesh import bind_here
+from workbench.mesh import bind_here, rebase
+from workbench.plan._alike import AlikeRow
+from workbench.plan._choices import load_choice
 from workbench.plan._chunk_size import choose_chunk_size
 from workbench.plan._client_loop import ClientLoop
 from workbench.plan._emissions import Emission
 from workbench.plan._interpreter import ControlFlow, Interpreter, control_flow
+from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._plan import Plan, Step, plan_jaxpr
-from workbench.plan._spread import Spread
+from workbench.records import PlanChoiceRecord
 
 ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None
 
 
 def evaluate(
-    plan: Plan, inputs: Sequence[Any], *, chunk_size: ChunkSize = None, path: str = "", spread: Spread = "auto"
+    plan: Plan, inputs: Sequence[Any], *, chunk_size: ChunkSize = None, path: str = "", form: LoopForm | None = None
 ) -> list[Any]:
     """Runs a plan on flat inputs.
 
     Args:
         plan: What to run.
         inputs: One value per input of the plan's jaxpr.
-        chunk_size: How many clients each device computes together; "auto" chooses from size and platform;
-            None computes all of a device's clients at once.
+        chunk_size: How many clients each device computes together; "auto" takes what was measured for this plan, and
+            otherwise chooses from size and platform; None computes all of a device's clients at once.
         path: Path of the stage that this plan is the body of.
-        spread: How clients are spread over a mesh; see `jit`.
+        form: What else is free in the loop over clients.
 
     Returns:
         One value per output of the plan's jaxpr.
     """
-    return _Evaluation(plan, chunk_size, path, spread).run_plan(inputs)
+    chunk_size, form = resolve_choice(plan, chunk_size, form or LoopForm())
+    return _Evaluation(plan, chunk_size, path, form).run_plan(inputs)
+
+
+def resolve_choice(plan: Plan, chunk_size: ChunkSize, form: LoopForm) -> tuple[ChunkSize, LoopForm]:
+    """What "auto" stands for: the choice that was measured for this plan on these devices, if there is one."""
+    if chunk_size != "auto" or (kept := load_choice(plan, form)) is None:
+        return chunk_size, form
+    return kept.chunk_size, form_of(kept)
+
+
+def form_of(choice: PlanChoiceRecord) -> LoopForm:
+    """The loop that a record of a choice describes."""
+    kept_bytes = math.inf if choice.kept_bytes is None else choice.kept_bytes
+    return LoopForm(choice.spread, kept_bytes, choice.unroll)
+
+
+def kept_bytes_of(chunk_size: ChunkSize, form: LoopForm) -> float:
+    """What rows that wait may take: without chunks all of them are there in any case."""
+    return math.inf if chunk_size is None else form.kept_bytes
 
 
 def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> int:
@@ -51,13 +75,14 @@ def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> i
 
 
 class _Evaluation(ClientLoop, Interpreter[Any]):
-    def __init__(self, plan: Plan, chunk_size: ChunkSize, path: str, spread: Spread) -> None:
-        self.plan, self.path, self.spread = plan, path, spread
+    def __init__(self, plan: Plan, chunk_size: ChunkSize, path: str, form: LoopForm) -> None:
+        self.plan, self.path, self.form = plan, path, form
         self.chunk_size: ChunkSize = chunk_size
-        self.phases = find_phases(plan, recompute=chunk_size is not None)
+        self.phases = find_phases(plan, kept_bytes=kept_bytes_of(chunk_size, form))
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.stage_of = {id(step.equation): step.stage for step in plan.steps}
         self.values: dict[Var, Any] = {}
+        self.alike: dict[int, jax.Array] = {}  # by the identity of the `AlikeRow`
 
     def run_plan(self, inputs: Sequence[Any]) -> list[Any]:
         closed = self.plan.closed
@@ -80,12 +105,23 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
             self._run_step(self.broadcasts[atom])
         return self.values[atom]
 
-    def _shared(self, atom: Atom, rows: Var) -> jax.Array:
+    def _shared(self, atom: Atom | AlikeRow, rows: Var) -> jax.Array:
+        if isinstance(atom, AlikeRow):
+            return self._alike(atom)
         value = self._read(atom)
         with jax.named_scope(self.scope_of(self.broadcasts[rows])):
             if not isinstance(atom, Literal):
                 return value
             return jax.numpy.asarray(value, dtype=type_of(atom).dtype)
+
+    def _alike(self, row: AlikeRow) -> jax.Array:
+        """A row that stands for all clients, computed once as the first of them would."""
+        if id(row) not in self.alike:
+            inputs = [self._alike(x) if isinstance(x, AlikeRow) else self._read(x) for x in row.inputs]
+            jaxpr = rebase(row.jaxpr) if _jax_compat.has_manual_axes() else row.jaxpr
+            with jax.named_scope(self.scope_of(row.step)):
+                (self.alike[id(row)],) = jaxpr_as_fun(jaxpr)(*inputs)
+        return self.alike[id(row)]
 
     def scope_of(self, step: Step) -> str:
         return f"wb:{self.path}{self.plan.stages[step.stage].label}"
@@ -116,7 +152,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
     def _run_inner(self, stage: int, closed: ClosedJaxpr, operands: Sequence[Any], part: str) -> list[Any]:
         inner = plan_jaxpr(closed, self.plan.stages[stage].name)
         path = f"{self.path}{stage}{part}."
-        return evaluate(inner, operands, chunk_size=self.chunk_size, path=path, spread=self.spread)
+        return _Evaluation(inner, self.chunk_size, path, self.form).run_plan(operands)
 
 
 @dataclasses.dataclass(frozen=True)

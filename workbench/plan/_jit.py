@@ -14,9 +14,10 @@ from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
+from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import plan_jaxpr
-from workbench.plan._spread import Spread
 from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_deleted, show_static
+from workbench.records import PlanChoiceRecord
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> PlannedCall:
@@ -94,13 +95,20 @@ def _argument_name(fn: Callable, path: Any) -> str:
 
 
 class Jitted:
-    """A compiled program; see `jit`. `fn` is the function as written, `chunk_size` as it was given."""
+    """A compiled program; see `jit`. `fn` is the function as written, `chunk_size` and `form` as they were given.
 
-    def __init__(self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any], spread: Spread = "auto") -> None:
+    Attributes:
+        plan_choice: The `plan` that was given, or of a program that is tuned what was chosen for the last call.
+    """
+
+    def __init__(
+        self, fn: Callable, chunk_size: ChunkSize, options: dict[str, Any], form: LoopForm | None = None
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn: Callable = fn
-        self.spread: Spread = spread
+        self.form: LoopForm = form or LoopForm()
         self.chunk_size: ChunkSize = chunk_size
+        self.plan_choice: PlanChoiceRecord | None = None
         self.options: dict[str, Any] = dict(options)
         self._returns_static = False  # set while the function is traced
         self._errors = CallbackErrors(getattr(fn, "__name__", type(fn).__name__))
@@ -115,13 +123,13 @@ class Jitted:
 
         @functools.wraps(fn)
         def staged(*args: Any, **kwargs: Any) -> Any:
-            return call_staged(*without_static(plain, args, kwargs), chunk_size, spread, self._errors)
+            return call_staged(*without_static(plain, args, kwargs), chunk_size, form, self._errors)
 
         @functools.wraps(fn)
         def heard(*args: Any, **kwargs: Any) -> Any:
             moving, args, kwargs = without_static(plain, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True, errors=self._errors)
-            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, spread=spread)
+            values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, form=form)
             count = traced.out_tree.num_leaves
             # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
             emitted = Emitted(traced.emissions, tuple(values[count:]))
@@ -200,10 +208,10 @@ def call_staged(
     args: Any,
     kwargs: Any,
     chunk_size: ChunkSize,
-    spread: Spread = "auto",
+    form: LoopForm | None = None,
     errors: CallbackErrors | None = None,
 ) -> Any:
     """Calls a program by its plan, inside whatever trace is in progress; `errors` keeps what its callbacks raise."""
     traced = _trace(fn, args, kwargs, listening=False, errors=errors)
     leaves, _ = flatten_call(args, kwargs)
-    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, spread=spread))
+    return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, form=form))

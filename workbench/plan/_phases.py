@@ -10,19 +10,19 @@ from jax.extend.core import Literal, Var
 from workbench import _jax_compat
 from workbench._types import Atom, type_of
 from workbench.mesh import Layout, Placement, find_layout
+from workbench.plan._alike import AlikeRow, AlikeRows
+from workbench.plan._loop_form import KEPT_BYTES
 from workbench.plan._plan import Plan, Step
 from workbench.primitives import HOLDS
-
-# Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
-_KEPT_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
     """One pass over the clients of `placement`.
 
-    `rows` are read client by client, `shared` maps the rows of a broadcast to the server value that all clients read,
-    `kept` are the rows that somebody else reads later, and the reductions among the steps leave server values.
+    `rows` are read client by client; `shared` maps rows that are all alike to what all clients read, the server value
+    of a broadcast or an `AlikeRow`; `kept` are the rows that somebody else reads later, and the reductions among the
+    steps leave server values.
     """
 
     placement: Placement
@@ -67,15 +67,16 @@ class Phase:
         return inputs + inner
 
 
-def find_phases(plan: Plan, *, recompute: bool) -> dict[int, list[Phase]]:
+def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = True) -> dict[int, list[Phase]]:
     """The phases of a plan by level.
 
-    With `recompute`, rows that a later level reads are made again there when keeping them for every client would cost
-    more than a fixed budget (rematerialisation), so that memory stays flat in the number of clients.
+    Rows that a later level reads are made again there when keeping them for every client would take more than
+    `kept_bytes` (rematerialisation), so that memory stays flat in the number of clients; `math.inf` keeps them. With
+    `alike`, such rows that are the same for all clients are made once, and shared.
     """
     if not any(step.kind in ("clients", "reduce") for step in plan.steps):
         return {}
-    flow = _Flow(plan, recompute)
+    flow = _Flow(plan, kept_bytes, alike)
     phases: dict[int, list[Phase]] = {}
     for level in range(plan.levels):
         members: dict[Placement, list[Step]] = {}
@@ -88,10 +89,15 @@ def find_phases(plan: Plan, *, recompute: bool) -> dict[int, list[Phase]]:
     return phases
 
 
+def waiting_bytes(plan: Plan) -> int:
+    """Bytes of all rows of clients that wait for a later pass where they are kept, and can be made again."""
+    return _Flow(plan, math.inf, alike=True).waiting_bytes
+
+
 class _Flow:
     """Who makes and who reads the rows of clients."""
 
-    def __init__(self, plan: Plan, recompute: bool) -> None:
+    def __init__(self, plan: Plan, kept_bytes: float, alike: bool) -> None:
         self.producer = {v: step for step in plan.steps for v in step.outputs}
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
@@ -110,8 +116,14 @@ class _Flow:
                 elif made_by.level < step.level:
                     crossing.add(v)
         crossing -= whole
+        found = AlikeRows(plan) if alike and crossing else None
+        self.alike: dict[Var, AlikeRow] = {}
+        if found is not None:
+            self.alike = {v: row for v in crossing if (row := found.find(v)) is not None}
+        crossing -= set(self.alike)
         waiting = {v for v in crossing if not self._alone(self.producer[v])}
-        if recompute and sum(size_bytes(v) for v in waiting) > _KEPT_BYTES:
+        self.waiting_bytes = sum(size_bytes(v) for v in waiting - compared)
+        if sum(size_bytes(v) for v in waiting) > kept_bytes:
             crossing -= waiting - compared
         self.kept = whole | crossing
 
@@ -130,6 +142,8 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
             return
         for v in step.inputs:
             made_by = flow.producer.get(v)
+            if v in flow.alike and made_by is not None and made_by.level < level:
+                continue
             if made_by is not None and made_by.kind == "clients" and made_by.level < level and v not in flow.kept:
                 add(made_by)
         chosen[id(step)] = step
@@ -144,6 +158,8 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
         made_by = flow.producer.get(v)
         if made_by is not None and made_by.kind == "broadcast":
             shared[v] = made_by.equation.invars[0]
+        elif v in flow.alike:
+            shared[v] = flow.alike[v]
         else:
             rows[v] = None
     kept = [v for step in steps if step.kind == "clients" for v in step.outputs if v in flow.kept]

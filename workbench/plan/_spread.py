@@ -5,17 +5,14 @@ further axes it is only partly manual, and then some operations have no lowering
 (a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
 """
 
-from typing import Literal, TypeAlias
-
 from jax.extend.core import Jaxpr
 from jax.sharding import AxisType
 
 from workbench import _jax_compat
 from workbench.mesh import Layout
+from workbench.plan._loop_form import Spread
 from workbench.plan._phases import Phase
 from workbench.primitives import CALLBACKS
-
-Spread: TypeAlias = Literal["auto", "shard_map", "vmap"]
 
 # With two more axes, XLA groups the devices of these operations wrongly in a partly manual program, and aborts.
 _GATHERS = frozenset({"gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"})

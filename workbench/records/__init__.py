@@ -82,7 +82,7 @@ from workbench.records._overlay import (
 )
 from workbench.records._packages import package_of as package_of
 from workbench.records._plan_choice import (
-    ChunkCandidateRecord as ChunkCandidateRecord,
+    PlanCandidateRecord as PlanCandidateRecord,
     PlanChoiceRecord as PlanChoiceRecord,
 )
 from workbench.records._play import (

@@ -6,33 +6,49 @@ from typing import Literal
 
 from workbench.records._base import Record
 
+Spread = Literal["auto", "shard_map", "vmap"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkCandidateRecord(Record):
-    """One chunk size that was tried, and how long the program took with it."""
+class PlanCandidateRecord(Record):
+    """One way to compute the clients of a device that was tried, and how long the program took with it."""
 
     chunk_size: int | Literal["auto"] | None  # "auto": by the rule; None: all clients of a device together
+    spread: Spread = "auto"  # how clients are spread over a mesh
+    kept_bytes: int | None = None  # rows that a later pass reads are kept up to so many bytes; None: always
+    unroll: int = 1  # chunks that one turn of the loop computes
     runs: int
-    median_seconds: float
+    median_seconds: float  # of the runs at the end, in which those that were left took turns
     fastest_seconds: float
     slowest_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChoiceRecord(Record):
-    """The chunk size of a program, for one set of shapes on one set of devices.
+    """How the clients of a program are computed, for one set of shapes on one set of devices.
 
-    `chunk_size` given to `workbench.jit` makes the same plan again, on any machine.
+    Given to `workbench.jit` as `plan` it makes the same plan again, on any machine.
     """
 
     program: str
     chunk_size: int | Literal["auto"] | None
-    source: Literal["measured", "cache", "rule"]
+    spread: Spread = "auto"
+    kept_bytes: int | None = None
+    unroll: int = 1
+    source: Literal["measured", "cache", "given", "rule"]
     why: str  # in a sentence
-    candidates: tuple[ChunkCandidateRecord, ...] = ()
+    candidates: tuple[PlanCandidateRecord, ...] = ()
     tuning_seconds: float = 0.0  # compilations included
 
     def ratio_to_rule(self) -> float:
-        """Median seconds of what was chosen over those of "auto"; NaN where nothing was measured."""
-        median = {candidate.chunk_size: candidate.median_seconds for candidate in self.candidates}
-        return median.get(self.chunk_size, math.nan) / median.get("auto", math.nan)
+        """Median seconds of what was chosen over those of the rule's choice; NaN where nothing was measured."""
+        if not self.candidates:
+            return math.nan
+        return (
+            next(one for one in self.candidates if self.chose(one)).median_seconds / self.candidates[0].median_seconds
+        )
+
+    def chose(self, candidate: PlanCandidateRecord) -> bool:
+        """Whether a candidate is the choice."""
+        fields = ("chunk_size", "spread", "kept_bytes", "unroll")
+        return all(getattr(self, name) == getattr(candidate, name) for name in fields)

@@ -1,0 +1,73 @@
+"""Rows of clients that are all alike, although a client's function makes them: they are made once.
+
+A gradient keeps what its second pass reads again. Of a network that all clients share (frozen layers beside adapters)
+that is the same for every client, and would be stored as often as there are clients.
+"""
+
+import dataclasses
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Literal, Var
+
+from workbench import _jax_compat
+from workbench.plan._differs import Differs
+from workbench.plan._inline import uses_primitives
+from workbench.plan._plan import Plan, Step
+
+
+@dataclasses.dataclass(frozen=True)
+class AlikeRow:
+    """One row that stands for all clients: `jaxpr` makes it of `inputs`, values of the server or other such rows."""
+
+    step: Step
+    jaxpr: ClosedJaxpr
+    inputs: "tuple[AlikeRow | Any, ...]"
+
+
+class AlikeRows:
+    """Which rows of a plan's clients are all alike."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._made: dict[Var, AlikeRow | Any] = {}  # by the rows; of a broadcast the value of the server
+        self._places: dict[Var, tuple[Step, int]] = {}
+        for step in plan.steps:
+            if step.kind == "broadcast":
+                self._made[step.outputs[0]] = step.equation.invars[0]
+            elif step.kind == "clients" and step.jaxpr is not None and not step.jaxpr.effects:
+                self._look_at(step, step.jaxpr)
+
+    def find(self, v: Var) -> AlikeRow | None:
+        """The row that stands for all of `v`; None where clients have their own, or the server has it."""
+        if v not in self._made and v in self._places:
+            self._made[v] = self._make(*self._places[v])
+        found = self._made.get(v)
+        return found if isinstance(found, AlikeRow) else None
+
+    def _look_at(self, step: Step, jaxpr: ClosedJaxpr) -> None:
+        if any(uses_primitives(equation) for equation in jaxpr.eqns) or _jax_compat.uses_named_axes(jaxpr):
+            return
+        differs = [self._differs(atom) for atom in _operands(step)]
+        own = Differs().run(jaxpr, differs)
+        self._places.update((v, (step, i)) for i, v in enumerate(step.outputs) if not own[i])
+
+    def _differs(self, atom: Any) -> bool:
+        return not isinstance(atom, Literal) and atom not in self._made and atom not in self._places
+
+    def _make(self, step: Step, position: int) -> AlikeRow | None:
+        assert step.jaxpr is not None
+        wanted = [i == position for i in range(len(step.outputs))]
+        jaxpr, used = _jax_compat.drop_dead_code(step.jaxpr, wanted)
+        operands = [atom for atom, needed in zip(_operands(step), used, strict=True) if needed]
+        if any(self._differs(atom) for atom in operands):
+            return None
+        inputs = []
+        for atom in operands:
+            made = atom if isinstance(atom, Literal) else self.find(atom) or self._made.get(atom)
+            if made is None:
+                return None
+            inputs.append(made)
+        return AlikeRow(step, jaxpr, tuple(inputs))
+
+
+def _operands(step: Step) -> list[Any]:
+    return [atom for atom in step.equation.invars if not (step.glue and isinstance(atom, Literal))]

@@ -1,0 +1,85 @@
+"""Choices that were measured, kept on disk for this program, these shapes, devices and versions."""
+
+import functools
+import hashlib
+import importlib.metadata
+import math
+import re
+from typing import Any
+
+import jax
+
+from workbench._cache import DiskCache, cache_directory
+from workbench.errors import MissingDependencyError, RecordError
+from workbench.plan._loop_form import LoopForm
+from workbench.plan._plan import Plan
+from workbench.records import PlanChoiceRecord
+
+_LIMIT_BYTES = 4 << 20
+
+
+def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
+    """What was measured for a plan on these devices, by any process of this user.
+
+    Args:
+        plan: The plan.
+        form: What was asked for; a choice is one of the ways that it leaves open.
+
+    Returns:
+        The choice, whose `source` is "cache"; None where there is none.
+    """
+    cache = _cache()
+    if cache is None or not cache.directory.is_dir():  # most users: nothing was ever measured, and nothing is hashed
+        return None
+    if (kept := cache.load(_key(plan, form))) is None:
+        return None
+    try:
+        found = PlanChoiceRecord.from_dict(kept)
+    except RecordError:  # of another version: it is measured again
+        return None
+    return found.replace(source="cache", why=f"Measured before by this user on the same devices: {found.why}")
+
+
+def store_choice(plan: Plan, form: LoopForm, choice: PlanChoiceRecord) -> None:
+    """Keeps a choice; where it cannot be kept it is measured again next time."""
+    cache = _cache()
+    if cache is not None:
+        cache.store(_key(plan, form), choice.to_dict())
+
+
+def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
+    """A loop over clients as fields of a record; a chunk size that a function chooses is "auto"."""
+    return {
+        "chunk_size": "auto" if callable(chunk_size) else chunk_size,
+        "spread": form.spread,
+        "kept_bytes": None if math.isinf(form.kept_bytes) else int(form.kept_bytes),
+        "unroll": form.unroll,
+    }
+
+
+def choice_record(chunk_size: object, form: LoopForm, **fields: Any) -> PlanChoiceRecord:
+    """The record of a choice."""
+    return PlanChoiceRecord(**loop_fields(chunk_size, form), **fields)
+
+
+def _cache() -> DiskCache | None:
+    try:
+        return DiskCache(cache_directory("plans"), limit_bytes=_LIMIT_BYTES)
+    except MissingDependencyError:  # a kernel with few packages measures once per process
+        return None
+
+
+def _key(plan: Plan, form: LoopForm) -> str:
+    """A hash of the program without addresses of this process, of its mesh, the devices and versions.
+
+    A plan depends on the program's equations and on the mesh, not on where its arguments lie; so what is traced anew
+    for other arguments of the same shapes finds the same choice.
+    """
+    devices = sorted(device.device_kind for device in jax.devices())
+    parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), _versions()]
+    return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(parts)).encode()).hexdigest()
+
+
+@functools.cache
+def _versions() -> list[str]:
+    return [importlib.metadata.version(package) for package in ("jax", "jaxlib")]

@@ -1,0 +1,58 @@
+"""What differs from client to client, and what is the same for all of them: it follows from a function's equations."""
+
+from collections.abc import Sequence
+
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from workbench.plan._interpreter import Cond, Interpreter, Scan, While
+
+
+class Differs(Interpreter[bool]):
+    """A client's function evaluated on whether each value differs from client to client.
+
+    Attributes:
+        executions: Of the equation that is looked at, per execution of the function.
+        tally: What a subclass counts; a loop is walked until its types are known, and counted once.
+    """
+
+    def __init__(self) -> None:
+        self.executions: int = 1
+        self.tally: dict[str, float] = {}
+
+    def constant(self, value: object) -> bool:
+        """The same for all clients."""
+        return False
+
+    def bind(self, equation: JaxprEqn, operands: Sequence[bool]) -> list[bool]:
+        """What is made of something that differs differs."""
+        return [any(operands)] * len(equation.outvars)
+
+    def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:
+        """Of a loop that turns `length` times."""
+        consts, carry, xs = flow.split(operands)
+        return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
+
+    def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
+        """Of a loop whose number of turns is not known; it differs where the condition does."""
+        for_condition, consts, carry = flow.split(operands)
+        carry = self._loop(flow.body, consts, carry, [], 1)
+        return [True] * len(carry) if any(self.run(flow.condition, [*for_condition, *carry])) else carry
+
+    def cond(self, flow: Cond[bool], operands: Sequence[bool]) -> list[bool]:
+        """Of a branch: where the index differs, all that it makes does."""
+        index, inputs = flow.split(operands)
+        branches = [self.run(branch, inputs) for branch in flow.bodies]
+        return [index or any(made) for made in zip(*branches, strict=True)]
+
+    def _loop(
+        self, body: ClosedJaxpr, consts: list[bool], carry: list[bool], xs: list[bool], executions: int
+    ) -> list[bool]:
+        while True:  # a carried value differs from the turn on in which it is made from one that does
+            before, tally = list(carry), dict(self.tally)
+            self.executions *= executions
+            results = self.run(body, [*consts, *carry, *xs])
+            self.executions //= executions
+            carry = [a or b for a, b in zip(carry, results, strict=False)]
+            if carry == before:
+                return [*carry, *results[len(carry) :]]
+            self.tally = tally

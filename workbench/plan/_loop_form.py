@@ -1,0 +1,25 @@
+"""How the loop over the clients of a device is written, beside how many of them it computes together."""
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+Spread: TypeAlias = Literal["auto", "shard_map", "vmap"]
+
+# Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
+KEPT_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopForm:
+    """What is free in the loop over clients, and decides its time and memory, never its results.
+
+    Attributes:
+        spread: How clients are spread over a mesh; see `jit`.
+        kept_bytes: Rows of clients that a later pass reads are kept where all of them together take no more bytes, on
+            all devices together; otherwise they are computed a second time, and memory stays flat.
+        unroll: Chunks of clients that one turn of the loop computes, one after the other.
+    """
+
+    spread: Spread = "auto"
+    kept_bytes: float = KEPT_BYTES
+    unroll: int = 1
