@@ -93,7 +93,7 @@ def measure_point(model: str, clients: int, devices: int, gradient: bool, calls:
     with jax.set_mesh(mesh):
         data = jax.device_put(data, jax.NamedSharding(mesh, jax.P("clients")))
         params = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
-        tuned = wb.jit(transform(ours), chunk_size="tune", tune_seconds=60)
+        tuned = wb.jit(transform(ours), chunk_size="tune", tune_seconds=30)
         forms: dict[str, Callable] = {"auto": wb.jit(transform(ours)), "tune": tuned}
         for chunk, product, remat in itertools.product(CHUNKS, (False, True), (False, True) if gradient else (False,)):
             unlike = chunk == 32 or product != (chunk > 1) if gradient else chunk == 1 and product

@@ -24,12 +24,13 @@ from workbench.records import PlanCandidateRecord, PlanChoiceRecord
 
 Size: TypeAlias = int | Literal["auto"] | None
 
-_CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse ones first: time may end before all were tried
 _UNROLLS = (2, 4)
-_FIRST, _LAST = 3, 6  # runs of each candidate at first, and of those that are left in the end
-_HOPELESS = 2.5  # a candidate whose first run is this much slower than the best one's is not run again
+_FIRST, _LAST, _FINALISTS = 3, 6, 4  # runs of each candidate at first, and of the few that are left in the end
+_SHARE_OF_FIRST = 0.7  # of the time, for compiling and first runs
+_HOPELESS = 2.0  # a candidate whose first run is this much slower than the best one's is not run again
 _NEAR = 1.15  # who is this near to the best takes part in the last runs
-_SAME = 0.97  # what is not faster than this times the rule's own choice does not replace it
+_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # runs, and the share of the rule's time below which it is replaced
 _LARGEST_BYTES = 2 << 30  # rows of all devices that a candidate may hold at once
 _DONATES = ("donate_argnums", "donate_argnames")
 _STATIC = ("static_argnums", "static_argnames")
@@ -114,15 +115,16 @@ class Contest:
     """The candidates for one call take turns; those that are far behind drop out.
 
     First the chunk sizes, then, with the best of these, what else is free: whether rows wait for a second pass, how
-    many chunks a turn of the loop computes, how clients are spread over a mesh. In the end those that are near the best
-    run once more, in alternating order, and only these last runs decide. Arguments are never donated.
+    many chunks a turn of the loop computes, how clients are spread over a mesh. Each run stands next to one of the
+    rule's choice, and the median of their ratios counts. In the end those that are near the best run again, and these
+    last runs decide. Arguments are never donated.
 
     Args:
         program: What `jit` returned.
         form: What it leaves open.
         args: The positional arguments of the call.
         kwargs: Its keyword arguments.
-        seconds: No candidate is begun after this time; at least two are compared.
+        seconds: Nothing is begun after this time; at least two candidates are compared.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class Contest:
         self._options = {key: value for key, value in program.options.items() if key not in _DONATES}
         self._seconds, self._began = seconds, time.monotonic()
         self._jitted: dict[Candidate, Jitted] = {}
-        self._taken: dict[Candidate, list[float]] = {}
+        self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and over those of the rule next to it
 
     def choose(self) -> PlanChoiceRecord:
         """The choice; by the rule for a program without clients, or one that calls back, prints or writes."""
@@ -148,16 +150,17 @@ class Contest:
         self._enter(Candidate(size, self._form) for size in sizes)
         for more in (_waiting_forms, _loop_forms):
             self._enter(more(plan, self._ranked()))
-        choice = self._winner(self._last_turns())
+        self._last_turns()
+        choice = self._winner()
         store_choice(plan, self._form, choice)
         return choice
 
     def best_so_far(self) -> PlanChoiceRecord | None:
         """What was fastest before somebody stopped it; None where fewer than two were timed."""
-        if len(self._taken) < 2:
+        if len(self._timed) < 2:
             return None
-        made = self._winner(self._taken)
-        return made.replace(why=f"Stopped after {len(self._taken)} candidates. {made.why}")
+        made = self._winner()
+        return made.replace(why=f"Stopped after {len(self._timed)} candidates. {made.why}")
 
     def _by_rule(self, why: str) -> PlanChoiceRecord:
         return choice_record("auto", self._form, program=self.name, source="rule", why=why)
@@ -177,78 +180,80 @@ class Contest:
         return found[0]
 
     def _enter(self, candidates: Iterable[Candidate]) -> None:
-        """Compiles candidates and runs each once or, where that is short, a few times in turn with the best so far."""
-        new: list[Candidate] = []
+        """Compiles candidates and times each a few times; what is far behind at once is timed no more."""
         for candidate in candidates:
-            if len(self._taken) >= 2 and self._late():
+            if len(self._timed) >= 2 and self._late(_SHARE_OF_FIRST):
                 return
             self._jitted[candidate] = Jitted(self._program.fn, candidate.chunk_size, self._options, candidate.form)
             try:
                 jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))  # compiles
-                self._taken[candidate] = [self._run(candidate)]
+                if self._timed:
+                    self._pair(candidate)
+                else:
+                    self._timed[candidate] = [(self._run(candidate), 1.0)]
             except jax.errors.JaxRuntimeError:  # out of memory: no candidate
-                if not self._taken:
+                if not self._timed:
                     raise
-            else:
-                new.append(candidate)
-        if not new:
-            return
-        again = [*new, self._ranked()[0]]
-        fastest = min(min(times) for times in self._taken.values())
-        self._turns([one for one in dict.fromkeys(again) if min(self._taken[one]) <= _HOPELESS * fastest], _FIRST - 1)
+                self._timed.pop(candidate, None)
+        for _ in range(_FIRST - 1):
+            for candidate in self._near(_HOPELESS):
+                if len(self._timed[candidate]) < _FIRST and not self._late(_SHARE_OF_FIRST):
+                    self._pair(candidate)
 
-    def _turns(self, candidates: Sequence[Candidate], count: int) -> None:
-        for turn in range(count):
-            if self._late():
-                return
-            for candidate in candidates[:: 1 if turn % 2 else -1]:
-                self._taken[candidate].append(self._run(candidate))
+    def _last_turns(self) -> None:
+        """Times those that are near the best once more; these runs decide alone where there are enough."""
+        last = [one for one in self._near(_NEAR) if one is not self._rule][:_FINALISTS]
+        before = {one: len(self._timed[one]) for one in last}
+        for turn in range(_LAST):
+            for candidate in last[:: 1 if turn % 2 else -1]:
+                if not self._late():
+                    self._pair(candidate)
+        for one in last:
+            again = self._timed[one][before[one] :]
+            self._timed[one] = again if len(again) >= _FIRST else self._timed[one]
 
-    def _last_turns(self) -> dict[Candidate, list[float]]:
-        """The runs that decide: of the rule's choice and of those that are near the best; and all others' runs."""
-        ranked = self._ranked()
-        limit = _NEAR * min(self._taken[ranked[0]])
-        last = [one for one in ranked if min(self._taken[one]) <= limit or one.chunk_size == "auto"][:6]
-        last = list(dict.fromkeys([*last, next(iter(self._taken))]))
-        before = {one: len(self._taken[one]) for one in last}
-        self._turns(last, _LAST)
-        if all(len(self._taken[one]) > before[one] for one in last):
-            return {**self._taken, **{one: self._taken[one][before[one] :] for one in last}}
-        return self._taken
+    def _pair(self, candidate: Candidate) -> None:
+        """Times a candidate next to the rule's choice: another process slows both, and their ratio is left."""
+        pair = (self._rule, candidate)
+        taken = {one: self._run(one) for one in pair[:: 1 if len(self._timed.get(candidate, ())) % 2 else -1]}
+        self._timed.setdefault(candidate, []).append((taken[candidate], taken[candidate] / taken[self._rule]))
+        self._timed[self._rule].append((taken[self._rule], 1.0))
+
+    @property
+    def _rule(self) -> Candidate:
+        return next(iter(self._timed))
+
+    def _ratio(self, candidate: Candidate) -> float:
+        return statistics.median(ratio for _, ratio in self._timed[candidate])
 
     def _ranked(self) -> list[Candidate]:
-        return sorted(self._taken, key=lambda one: min(self._taken[one]))
+        return sorted(self._timed, key=self._ratio)
 
-    def _late(self) -> bool:
-        return time.monotonic() - self._began > self._seconds
+    def _near(self, factor: float) -> list[Candidate]:
+        ranked = self._ranked()
+        return [one for one in ranked if self._ratio(one) <= factor * self._ratio(ranked[0])]
+
+    def _late(self, share: float = 1.0) -> bool:
+        return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
         began = time.perf_counter()
         jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))
         return time.perf_counter() - began
 
-    def _winner(self, timed: dict[Candidate, list[float]]) -> PlanChoiceRecord:
-        records = {
-            one: PlanCandidateRecord(
-                **loop_fields(one.chunk_size, one.form),
-                runs=len(times),
-                median_seconds=statistics.median(times),
-                fastest_seconds=min(times),
-                slowest_seconds=max(times),
-            )
-            for one, times in timed.items()
-        }
-        most = max(record.runs for record in records.values())
-        rule = next(iter(records))
-        best = min((one for one in records if records[one].runs == most), key=lambda one: records[one].median_seconds)
-        if records[rule].runs == most and records[best].median_seconds > _SAME * records[rule].median_seconds:
-            best = rule
-        took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} interleaved runs"
-        if best is rule:
-            why = f"The rule's choice took {took}; none of {len(records) - 1} others was more than 3 % faster."
+    def _winner(self) -> PlanChoiceRecord:
+        records = {one: self._record(one) for one in self._timed}
+        # A few runs may be wrong by more than many.
+        sure = [one for one, r in records.items() if r.ratio < next(m for runs, m in _MARGINS if r.runs >= runs)]
+        best = min(sure, key=lambda one: records[one].ratio, default=self._rule)
+        took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} runs"
+        if best is self._rule:
+            why = f"The rule's choice took {took}; none of {len(records) - 1} others was faster by more than the noise."
         else:
-            by_rule = 1e3 * records[rule].median_seconds
-            why = f"{_in_words(best, self._form)} took {took}; the rule's choice took {by_rule:.3g} ms."
+            why = (
+                f"{_in_words(best, self._form)} took {took}, each next to one of the rule's choice: "
+                f"{records[best].ratio:.2f} of its time."
+            )
         return choice_record(
             best.chunk_size,
             best.form,
@@ -257,6 +262,17 @@ class Contest:
             why=why,
             candidates=tuple(records.values()),
             tuning_seconds=time.monotonic() - self._began,
+        )
+
+    def _record(self, candidate: Candidate) -> PlanCandidateRecord:
+        seconds = [taken for taken, _ in self._timed[candidate]]
+        return PlanCandidateRecord(
+            **loop_fields(candidate.chunk_size, candidate.form),
+            runs=len(seconds),
+            ratio=self._ratio(candidate),
+            median_seconds=statistics.median(seconds),
+            fastest_seconds=min(seconds),
+            slowest_seconds=max(seconds),
         )
 
 
@@ -271,7 +287,7 @@ def candidate_sizes(plan: Plan) -> list[Size]:
     room = max(1, _LARGEST_BYTES // max(row_bytes, 1))
     sizes: list[Size] = [size for size in _CHUNK_SIZES if size < per_shard and size <= room]
     if per_shard <= room:
-        sizes.append(None)
+        sizes.insert(2, None)
     return ["auto", *(size for size in sizes if {size} != by_rule)]
 
 

@@ -18,7 +18,8 @@ class PlanCandidateRecord(Record):
     kept_bytes: int | None = None  # rows that a later pass reads are kept up to so many bytes; None: always
     unroll: int = 1  # chunks that one turn of the loop computes
     runs: int
-    median_seconds: float  # of the runs at the end, in which those that were left took turns
+    ratio: float  # median, over its runs, of its seconds by those of the rule's choice in the run next to it
+    median_seconds: float
     fastest_seconds: float
     slowest_seconds: float
 
@@ -41,12 +42,8 @@ class PlanChoiceRecord(Record):
     tuning_seconds: float = 0.0  # compilations included
 
     def ratio_to_rule(self) -> float:
-        """Median seconds of what was chosen over those of the rule's choice; NaN where nothing was measured."""
-        if not self.candidates:
-            return math.nan
-        return (
-            next(one for one in self.candidates if self.chose(one)).median_seconds / self.candidates[0].median_seconds
-        )
+        """Seconds of what was chosen over those of the rule's choice; NaN where nothing was measured."""
+        return next((one.ratio for one in self.candidates if self.chose(one)), math.nan)
 
     def chose(self, candidate: PlanCandidateRecord) -> bool:
         """Whether a candidate is the choice."""
