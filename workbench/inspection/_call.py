@@ -5,6 +5,7 @@ so that shardings, donation and static arguments are those of the program that r
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import sys
@@ -187,6 +188,14 @@ class Call:
         """The same call with other equations of the same inputs and results; on its own mesh only."""
         copy = self._copy()
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
+        return copy
+
+    def with_one_chunk_a_turn(self) -> "Call":
+        """The same call, whose loop over clients computes one chunk of them in a turn: clients can be told apart."""
+        if self.form.unroll == 1:
+            return self
+        copy = self._copy()
+        copy.form = dataclasses.replace(self.form, unroll=1)
         return copy
 
     def _copy(self) -> "Call":
