@@ -111,7 +111,9 @@ def of_clients(clients: int) -> Row:
     for _ in range(repeats):
         jax.block_until_ready(compiled(jnp.zeros(31), rows))
     seconds = (time.process_time() - began) / repeats
-    return {"round": seconds, "temporary bytes": compiled.memory_analysis().temp_size_in_bytes}
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    return {"round": seconds, "temporary bytes": memory.temp_size_in_bytes}
 
 
 def of_parameters(parameters: int) -> Row:

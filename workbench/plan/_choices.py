@@ -1,6 +1,5 @@
 """Choices that were measured, kept on disk for this program, these shapes, devices and versions."""
 
-import functools
 import hashlib
 import importlib.metadata
 import math
@@ -72,14 +71,10 @@ def _cache() -> DiskCache | None:
 def _key(plan: Plan, form: LoopForm) -> str:
     """A hash of the program without addresses of this process, of its mesh, the devices and versions.
 
-    A plan depends on the program's equations and on the mesh, not on where its arguments lie; so what is traced anew
+    A plan depends on the program's equations and on the mesh, not on where its arguments lie; so what is traced again
     for other arguments of the same shapes finds the same choice.
     """
     devices = sorted(device.device_kind for device in jax.devices())
-    parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), _versions()]
+    versions = [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
+    parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), versions]
     return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(parts)).encode()).hexdigest()
-
-
-@functools.cache
-def _versions() -> list[str]:
-    return [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
