@@ -38,7 +38,7 @@ def measure_program(
     probe = clients == "probe"
     with_clients: ChunkSize = 1 if probe else call.chunk_size
     errors = CallbackErrors(call.name)
-    seen = call.with_one_chunk_a_turn() if probe else call
+    seen = call.with_one_chunk_at_once() if probe else call
     made = Inspection(_guarded(seen, errors), with_clients).compile(mesh)
     assert made.module is not None
     assert made.compiled is not None

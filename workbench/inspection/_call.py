@@ -190,8 +190,8 @@ class Call:
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
         return copy
 
-    def with_one_chunk_a_turn(self) -> "Call":
-        """The same call, whose loop over clients computes one chunk of them in a turn: clients can be told apart."""
+    def with_one_chunk_at_once(self) -> "Call":
+        """The same call, whose loop over clients computes one chunk in an iteration: clients can be told apart."""
         if self.form.unroll == 1:
             return self
         copy = self._copy()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from workbench import _jax_compat
 from workbench._types import Atom
@@ -13,7 +13,7 @@ from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
-# Less work is not worth a turn of a loop of its own on a CPU (about 100 µs of arithmetic).
+# Less work is not worth an iteration of a loop of its own on a CPU (about 100 µs of arithmetic).
 _CPU_FLOPS_PER_TURN = 4e6
 # Clients whose matrix products share a factor are one larger product, which fills the cores better: up to so many.
 _CPU_FLOPS_PER_TURN_SHARED = 8e7
@@ -28,7 +28,7 @@ def choose_chunk_size(
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU one client at once is fastest unless a turn of the client's innermost loop is tiny: matrices of one client
+    On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny: matrices of one client
     fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing several
     clients in one. Where most of the work multiplies by weights that all clients share (frozen layers, evaluation),
     several clients are one larger matrix. An accelerator wants as many as fit in a quarter of its memory.

@@ -58,7 +58,7 @@ def jit(
         chunk_size: Clients that a device computes together. "auto" takes what "tune" found before for this program,
             these shapes and devices, and otherwise chooses by a rule; "tune" measures by short interleaved runs on the
             arguments of the first call with new shapes: the chunk size, whether rows that a gradient reads again are
-            kept, chunks in a turn of the loop, and the spread; None: all of a device's clients.
+            kept, chunks in an iteration, and the spread; None: all of a device's clients.
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, and nothing of
             them reaches another one's. "vmap": the compiler partitions one program with an axis of devices, which it
             survives where a client has what no partly manual program may hold. "auto": "vmap" only where the mesh has

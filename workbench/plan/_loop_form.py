@@ -17,7 +17,7 @@ class LoopForm:
         spread: How clients are spread over a mesh; see `jit`.
         kept_bytes: Rows of clients that a later pass reads are kept where all of them together take no more bytes, on
             all devices together; otherwise they are computed a second time, and memory stays flat.
-        unroll: Chunks of clients that one turn of the loop computes, one after the other.
+        unroll: Chunks of clients that one iteration of the loop computes, one after the other.
     """
 
     spread: Spread = "auto"

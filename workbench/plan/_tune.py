@@ -115,7 +115,7 @@ class Contest:
     """The candidates for one call take turns; those that are far behind drop out.
 
     First the chunk sizes, then, with the best of these, what else is free: whether rows wait for a second pass, how
-    many chunks a turn of the loop computes, how clients are spread over a mesh. Each run stands next to one of the
+    many chunks an iteration computes, how clients are spread over a mesh. Each run stands next to one of the
     rule's choice, and the median of their ratios counts. In the end those that are near the best run again, and these
     last runs decide. Arguments are never donated.
 
@@ -302,7 +302,7 @@ def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _loop_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best one with more chunks in a turn of the loop, and with its clients spread over the mesh by a `vmap`."""
+    """The best one with more chunks in an iteration, and with its clients spread over the mesh by a `vmap`."""
     best = ranked[0]
     phases = [phase for phase in _phases(plan) if phase.divisible]
     chunks = max((_per_shard(phase) // _together(best, phase) for phase in phases), default=1)
@@ -340,7 +340,7 @@ def _in_words(candidate: Candidate, asked: LoopForm) -> str:
     if form.kept_bytes != asked.kept_bytes:
         words.append("rows for the second pass kept" if form.kept_bytes else "rows for the second pass made again")
     if form.unroll != asked.unroll:
-        words.append(f"{form.unroll} chunks in a turn of the loop")
+        words.append(f"{form.unroll} chunks in an iteration")
     if form.spread != asked.spread:
         words.append(f'spread by "{form.spread}"')
     return ", ".join(words)

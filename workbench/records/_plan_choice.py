@@ -16,7 +16,7 @@ class PlanCandidateRecord(Record):
     chunk_size: int | Literal["auto"] | None  # "auto": by the rule; None: all clients of a device together
     spread: Spread = "auto"  # how clients are spread over a mesh
     kept_bytes: int | None = None  # rows that a later pass reads are kept up to so many bytes; None: always
-    unroll: int = 1  # chunks that one turn of the loop computes
+    unroll: int = 1  # chunks that one iteration of the loop computes
     runs: int
     ratio: float  # median, over its runs, of its seconds by those of the rule's choice in the run next to it
     median_seconds: float
