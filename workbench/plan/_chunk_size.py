@@ -28,9 +28,9 @@ def choose_chunk_size(
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny: matrices of one client
-    fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing several
-    clients in one. Where most of the work multiplies by weights that all clients share (frozen layers, evaluation),
+    On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny: matrices of one
+    client fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing
+    several clients in one. Where most of the work multiplies by weights that all clients share (frozen layers, evaluation),
     several clients are one larger matrix. An accelerator wants as many as fit in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
