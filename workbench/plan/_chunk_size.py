@@ -30,8 +30,8 @@ def choose_chunk_size(
 
     On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny: matrices of one
     client fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing
-    several clients in one. Where most of the work multiplies by weights that all clients share (frozen layers, evaluation),
-    several clients are one larger matrix. An accelerator wants as many as fit in a quarter of its memory.
+    several clients in one. Where most of the work multiplies by weights that all clients share (frozen layers,
+    evaluation), several clients are one larger matrix. An accelerator wants as many as fit in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         jaxprs = [step.jaxpr for step in phase.steps if step.jaxpr is not None]
