@@ -66,7 +66,7 @@ def deep_q_agent(
     longest: int = 500,
     seed: int = 0,
     **options: object,
-) -> Agent:
+) -> Agent[QState, Params]:
     """Deep Q-learning with a double-Q target, a network of Flax NNX or with one hidden layer, and Adam of optax.
 
     Args:

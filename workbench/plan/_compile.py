@@ -123,7 +123,7 @@ def jit(
         )
     if plan is not None:
         made = Jitted(fn, plan.chunk_size, options, form_of(plan))
-        made.plan_choice = plan
+        made.computes_as(plan.chunk_size, made.form, plan)
         return made
     if chunk_size == "tune":
         return TunedJitted(fn, options, LoopForm(spread), float(tune_seconds))

@@ -154,6 +154,10 @@ class Jitted:
         deliver(getattr(self.fn, "__name__", "program"), emitted)
         return self._shown(results)
 
+    def computes_as(self, chunk_size: ChunkSize, form: LoopForm, choice: PlanChoiceRecord) -> None:
+        """Takes a choice as its own, so that who inspects this program sees what runs."""
+        self.chunk_size, self.form, self.plan_choice = chunk_size, form, choice
+
     def _shown(self, results: object) -> Any:
         return show_static(results) if self._returns_static else results
 

@@ -59,8 +59,8 @@ class TunedJitted(Jitted):
             return super().__call__(*args, **kwargs)
         if (key := _shapes(args, kwargs)) not in self._tuned:
             self._tune(key, args, kwargs)
-        self.plan_choice, chosen = self._tuned[key]
-        self.chunk_size, self.form = chosen.chunk_size, chosen.form  # what inspects this program sees what runs
+        choice, chosen = self._tuned[key]
+        self.computes_as(chosen.chunk_size, chosen.form, choice)
         return chosen(*args, **kwargs)
 
     def tune(self, *args: object, **kwargs: object) -> PlanChoiceRecord:
