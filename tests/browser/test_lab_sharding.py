@@ -1,5 +1,6 @@
 """Other shardings of a real program, tried in JupyterLab while its kernel stays free."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -51,7 +52,7 @@ def test_specs_are_tried_from_menus_and_the_propagation_is_played(
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(lab_page, theme)
         lab_page.screenshot(path=tmp_path / f"{theme[-5:].strip().lower()}.png")
-    word = view.locator("a.wb-term", has_text="replication").first
+    word = view.locator("a.wb-term", has_text=re.compile("^shard$")).first
     assert (word.get_attribute("href") or "").endswith("/lab/tree/04-shardings-and-meshes.ipynb")
     view.get_by_role("button", name="Why: propagation step by step").click()
     play_the_propagation(lab_page, view)

@@ -1,6 +1,7 @@
 """Shardings and meshes in a browser: every rank, other specs tried, the propagation played, devices by keyboard."""
 
 import math
+import re
 import threading
 
 import numpy as np
@@ -344,7 +345,7 @@ def test_thousands_of_devices_that_hold_the_same_have_one_colour(harness: Harnes
 
 def test_explained_word_names_the_notebook_that_teaches_it(harness: Harness):
     view = harness.mount(workbench_widgets.ShardingView(parts.sharding_record()))
-    word = view.locator(".wb-term", has_text="replication").first
+    word = view.locator(".wb-term", has_text=re.compile("^shard$")).first
     expect(word).to_have_attribute(
-        "data-tip", "How many devices hold the same piece. Taught in notebook: 04-shardings-and-meshes."
+        "data-tip", "The piece of an array that one device holds. Taught in notebook: 04-shardings-and-meshes."
     )

@@ -282,6 +282,7 @@ class ClientsPane {
 
   private drawTable(): void {
     const { order, values, columns } = this;
+    const measured = columns.some(({ kind }) => kind === "measured");
     this.tableEnd = new AbortController();
     this.table = treeTable({
       label: "Clients, table",
@@ -295,6 +296,7 @@ class ClientsPane {
         value: (i) => (Number.isFinite(values[c][order[i]]) ? values[c][order[i]] : null),
         full: range(values[c])[1] || undefined,
         width: `${Math.max(104, 34 + 7.2 * (column.label.length + (column.kind ? column.kind.length + 3 : 0)))}px`,
+        lesser: measured && column.kind !== "measured",
       })),
       sort: this.sorting === "client" ? undefined : { key: this.column.key, descending: this.sorting === "down" },
       rowAttributes: (i) => ({ "data-client": String(order[i]) }),
