@@ -82,6 +82,36 @@ def test_automatic_choice_is_what_was_measured_before(cache, monkeypatch):
     assert wb.trace(mean_of_squares)(w.astype(jnp.bfloat16), x.astype(jnp.bfloat16)).plan_choice.source == "rule"
 
 
+def test_choice_for_other_shapes_is_not_shown():
+    w, x = arguments()
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    tuned(w, x)
+    assert wb.trace(tuned)(w, x).plan_choice == tuned.plan_choice
+    assert wb.trace(tuned)(jnp.ones(16), jnp.ones((CLIENTS, 16))).plan_choice.source == "rule"
+
+
+def test_candidate_that_cannot_be_computed_ends_nothing(monkeypatch):
+    w, x = arguments()
+    forms = _tune._loop_forms
+
+    def with_one_that_fails(plan, ranked):
+        return [_tune.Candidate("no size", LoopForm()), *forms(plan, ranked)]
+
+    monkeypatch.setattr(_tune, "_loop_forms", with_one_that_fails)
+    tuned = wb.jit(mean_of_squares, chunk_size="tune", tune_seconds=600)
+    np.testing.assert_allclose(tuned(w, x), jnp.mean((x @ w) ** 2), rtol=1e-5)
+    assert "no size" not in [c.chunk_size for c in tuned.plan_choice.candidates]
+
+
+def test_several_processes_choose_by_the_rule_alone(monkeypatch):
+    w, x = arguments()
+    wb.jit(mean_of_squares, chunk_size="tune")(w, x)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert wb.trace(mean_of_squares)(w, x).plan_choice.source == "rule"
+    tuned = wb.jit(mean_of_squares, chunk_size="tune")
+    assert tuned.tune(w, x).source == "rule"
+
+
 def gradient(w, x):
     return jax.grad(lambda w: mean_of_squares(w, x) ** 2)(w)
 

@@ -31,6 +31,7 @@ from workbench.plan import (
     LoopForm,
     Plan,
     RebaseError,
+    TunedJitted,
     evaluate,
     holds_clients,
     mesh_of_program,
@@ -328,6 +329,8 @@ def _trace_on(
     with on_mesh(mesh):
         current = mesh if mesh is not None else current_mesh()
         fn, args, kwargs = _bound(fn, args, dict(kwargs))
+        if isinstance(fn, TunedJitted):
+            fn = fn.chosen_for(args, kwargs)
         if isinstance(fn, Jitted):
             made = _trace_plain(fn.fn, args, kwargs, current, chunk_size=fn.chunk_size, options=fn.options)
             made.form, made.choice = fn.form, fn.plan_choice

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import math
+import os
 import re
 from typing import Any
 
@@ -27,6 +28,8 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     Returns:
         The choice, whose `source` is "cache"; None where there is none.
     """
+    if jax.process_count() > 1:  # what each process finds on its own disk may differ, and all must run one program
+        return None
     cache = _cache()
     if cache is None or not cache.directory.is_dir():  # most users: nothing was ever measured, and nothing is hashed
         return None
@@ -74,7 +77,7 @@ def _key(plan: Plan, form: LoopForm) -> str:
     A plan depends on the program's equations and on the mesh, not on where its arguments lie; so what is traced again
     for other arguments of the same shapes finds the same choice.
     """
-    devices = sorted(device.device_kind for device in jax.devices())
+    devices = os.cpu_count(), sorted(device.device_kind for device in jax.devices())
     versions = [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
     parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), versions]
     return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(parts)).encode()).hexdigest()

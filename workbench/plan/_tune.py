@@ -82,11 +82,11 @@ class TunedJitted(Jitted):
 
     def lower(self, *args: object, **kwargs: object) -> jax.stages.Lowered:
         """As `jax.jit(fn).lower`, with the choice for these shapes, or "auto" where none was made."""
-        return self._chosen(args, kwargs).lower(*args, **kwargs)
+        return self.chosen_for(args, kwargs).lower(*args, **kwargs)
 
     def trace(self, *args: object, **kwargs: object) -> Any:
         """As `jax.jit(fn).trace`, with the choice for these shapes, or "auto" where none was made."""
-        return self._chosen(args, kwargs).trace(*args, **kwargs)
+        return self.chosen_for(args, kwargs).trace(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forgets what was traced, compiled and chosen in this process; choices on disk stay."""
@@ -104,9 +104,12 @@ class TunedJitted(Jitted):
         self._keep(key, choice)
 
     def _keep(self, key: Any, choice: PlanChoiceRecord) -> None:
-        self._tuned[key] = choice, Jitted(self.fn, choice.chunk_size, self.options, form_of(choice))
+        made = Jitted(self.fn, choice.chunk_size, self.options, form_of(choice))
+        made.computes_as(made.chunk_size, made.form, choice)
+        self._tuned[key] = choice, made
 
-    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Jitted:
+    def chosen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Jitted:
+        """The program as it was chosen for these shapes; as "auto" where nothing was chosen for them yet."""
         found = self._tuned.get(_shapes(args, kwargs))
         return found[1] if found else Jitted(self.fn, "auto", self.options, self._asked)
 
@@ -145,6 +148,8 @@ class Contest:
             return self._by_rule("There is one way to compute its clients on these devices.")
         if plan.closed.jaxpr.effects:
             return self._by_rule("The program calls back, prints or writes, which runs for measuring would repeat.")
+        if jax.process_count() > 1:
+            return self._by_rule("Several processes run it, which could choose differently and wait for each other.")
         if (kept := load_choice(plan, self._form)) is not None:
             return kept.replace(program=self.name)
         self._enter(Candidate(size, self._form) for size in sizes)
@@ -191,7 +196,7 @@ class Contest:
                     self._pair(candidate)
                 else:
                     self._timed[candidate] = [(self._run(candidate), 1.0)]
-            except jax.errors.JaxRuntimeError:  # out of memory: no candidate
+            except Exception:  # out of memory, or a way that this program cannot take: no candidate
                 if not self._timed:
                     raise
                 self._timed.pop(candidate, None)
