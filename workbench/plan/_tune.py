@@ -338,10 +338,8 @@ def _shards(phase: Phase) -> int:
 
 def _in_words(candidate: Candidate, asked: LoopForm) -> str:
     size, form = candidate.chunk_size, candidate.form
-    words = [
-        "All clients of a device" if size is None else "The rule's chunks" if size == "auto" else f"{size} clients"
-    ]
-    words[0] += "" if size == "auto" else " together"
+    named = {None: "All clients of a device together", "auto": "The rule's chunks", 1: "One client at a time"}
+    words = [named.get(size, f"{size} clients together")]
     if form.kept_bytes != asked.kept_bytes:
         words.append("rows for the second pass kept" if form.kept_bytes else "rows for the second pass made again")
     if form.unroll != asked.unroll:
