@@ -56,14 +56,13 @@ NUMBERS = [
     ("14.1", 3 * 512**2 / 64, 6 * 512**2 / 64),
     ("14.3", 0.5, 2),
     ("15.2", 256, 128),
-    ("16.1", 5, 0),
-    ("16.2", 5, 4),
+    ("16.3", 5, 0),
+    ("16.4", 5, 4),
     ("17.1", 50 / 59.5, 0.45),
     ("17.2", 64, 16),
     ("04.2", P("clients", None, None), P(None, None, "clients")),
-    ("18.1", 5, 0),
-    ("18.2", 2564, 2560),
-    ("21.3", (0.03, 0.06, 0.06), (0.03, 0.08, 0.06)),
+    ("18.2", 5, 0),
+    ("18.3", 2564, 2560),
     ("20.2", 1.2e10, 2.4e10),
     ("20.3", 30_070, 30),
     ("22.3", 201326592, 2 * 2**30 * 3 / 4),
@@ -136,6 +135,31 @@ def test_stale_updates_are_scaled_each_by_its_own_factor():
     assert course.check("20.1", scaled)
     with pytest.raises(WrongAnswerError, match="values differ"):
         course.check("20.1", lambda updates, staleness: updates.mean(0))
+
+
+def test_client_that_waits_for_a_failed_one_is_refused():
+    def waits_for_all(finished, client, bound):
+        return finished[client] - min(rounds or 0 for rounds in finished.values()) <= bound
+
+    with pytest.raises(WrongAnswerError, match="'a' may begin"):
+        course.check("16.2", waits_for_all)
+
+
+def test_mean_of_the_means_of_unequal_tasks_is_refused():
+    def partial(function, w, batch):
+        updates, losses = zip(*(function(w, x, y) for x, y in batch), strict=True)
+        return sum(updates) / len(batch), sum(losses) / len(batch)
+
+    def combine(partials):
+        return [sum(each) / len(partials) for each in zip(*partials, strict=True)]
+
+    with pytest.raises(WrongAnswerError, match="The tasks have 3, 3, 1 clients"):
+        course.check("18.1", (partial, combine))
+
+
+def test_correction_that_multiplies_every_p_value_alike_is_refused():
+    with pytest.raises(WrongAnswerError, match=r"\[0\.03, 0\.06, 0\.06\]"):
+        course.check("21.3", lambda p_values: np.minimum(1, len(p_values) * p_values))
 
 
 def test_masks_that_do_not_cancel_are_refused():

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.records import ProgramRecord, read_source_lines
-from workbench.render import cell_name
+from workbench.records import ProgramRecord, cell_name, read_source_lines
 
 MOST_BYTES = 200_000  # of one file
 

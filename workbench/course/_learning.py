@@ -133,23 +133,48 @@ def slope_of_rate(answer: object) -> str:
     return "the derivative goes through every step."
 
 
-@exercise("16.1", "the client that the asynchronous result leans to")
+@exercise("16.1", "the server's rule for a result that is late")
+def mix_late_result(answer: object) -> str:
+    old, result = {"w": np.array([1.0, 2.0]), "b": np.array(0.0)}, {"w": np.array([5.0, 0.0]), "b": np.array(2.0)}
+    hint = "share = mixing · (1 + late)^(−exponent); every array becomes (1 − share) · old + share · result."
+    for late, mixing, exponent, share in ((0, 0.5, 0.5, 0.5), (3, 0.4, 0.5, 0.2), (1, 1.0, 1.0, 0.5), (8, 0.9, 0, 0.9)):
+        found = called(answer, old, result, late, mixing, exponent)
+        for name in old:
+            expect_values(found[name], old[name] + share * (result[name] - old[name]), hint)
+    if old["w"][0] != 1 or result["w"][0] != 5:
+        wrong("the values are right, but `mix` changed what it was given; clients may still train from the old ones.")
+    return "a fresh result counts `mixing`, a late one less, and the old parameters are still there."
+
+
+@exercise("16.2", "may a client begin its next round?")
+def staleness_bound(answer: object) -> str:
+    cases = (
+        ({"a": 3, "b": 3}, "a", 0, True),
+        ({"a": 4, "b": 3}, "a", 0, False),
+        ({"a": 3, "b": 4}, "a", 0, True),
+        ({"a": 5, "b": 4, "c": 3}, "a", 2, True),
+        ({"a": 6, "b": 4, "c": 3}, "a", 2, False),
+        ({"a": 6, "b": 5, "c": None}, "a", 1, True),
+    )
+    for finished, client, bound, expected in cases:
+        if bool(called(answer, dict(finished), client, bound)) != expected:
+            wrong(
+                f"with {finished} finished and bound {bound}, {client!r} "
+                f"{'may begin' if expected else 'has to wait'}. How far is it ahead of the slowest that still works?"
+            )
+    return "it waits for the slowest that still works, and never for one that failed."
+
+
+@exercise("16.3", "the client that the asynchronous result leans to")
 def leaning(answer: object) -> str:
     expect_number(answer, 5, "Who still works when all others have finished?")
     return "the slow one, which works alone at the end."
 
 
-@exercise("16.2", "the processes of the parameter server's program")
+@exercise("16.4", "the processes of the parameter server's program")
 def processes(answer: object) -> str:
     expect_number(answer, 5, "Count the nodes: each becomes a process.")
     return "one server and four workers."
-
-
-@exercise("16.3", "the weight of a result that is late")
-def staleness_weight(answer: object) -> str:
-    hint = "s(late) = (1 + late)^(−exponent): 1 for a fresh result, less for a late one."
-    expect_values([float(called(answer, late, 0.5)) for late in (0, 3, 8)], [1, 0.5, 1 / 3], hint)
-    return "the polynomial weight of asynchronous federated optimisation."
 
 
 @exercise("17.1", "the share of useful items with exponent 1")
@@ -192,11 +217,16 @@ def test_of_signs(answer: object) -> str:
     return "a flip is as likely as any other if neither method is better."
 
 
-@exercise("21.3", "three p-values, corrected by Holm's method")
+@exercise("21.3", "p-values, corrected by Holm's method")
 def holm(answer: object) -> str:
-    hint = "Sort them; multiply by 3, 2, 1; none may be below the one before it."
-    expect_values([float(value) for value in several(answer, 3, "of 0.01, of 0.04, of 0.03")], [0.03, 0.06, 0.06], hint)
-    return "0.03, 0.06 and 0.06."
+    hint = "Sort them; multiply by n, n - 1, … 1; none below the one before it, none above 1; return the given order."
+    for given, expected in (
+        ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
+        ([0.7, 0.02], [0.7, 0.04]),
+        ([0.5, 0.6, 0.001, 0.02], [1, 1, 0.004, 0.06]),
+    ):
+        expect_values(called(answer, np.array(given)), expected, f"Given {given}, the result is {expected}. {hint}")
+    return "each that passes leaves fewer comparisons to be paid for."
 
 
 @exercise("25.1", "the gradient of MAML for one inner step")

@@ -171,13 +171,40 @@ def norm_bytes(answer: object) -> str:
     return "two vectors of 32 numbers."
 
 
-@exercise("18.1", "the client whose data are broken")
+@exercise("18.1", "a mean over clients from partial results of tasks")
+def partial_results(answer: object) -> str:
+    partial, combine = several(answer, 2, "the functions `partial` and `combine`")
+    random = np.random.default_rng(7)
+    w, x, y = (jnp.asarray(random.normal(size=size), jnp.float32) for size in (20, (7, 5, 20), (7, 5)))
+
+    def train(w: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if x.shape != (5, 20):
+            wrong(f"`function` was called with images of shape {x.shape}: it is the function of *one* client.")
+        error = x @ w - y
+        return -0.1 * x.T @ error, jnp.mean(error**2)
+
+    clients = list(zip(x, y, strict=True))
+    expected = [np.mean(each, axis=0) for each in zip(*(train(w, *client) for client in clients), strict=True)]
+    for size in (3, 7, 1):
+        tasks = [clients[first : first + size] for first in range(0, 7, size)]
+        partials = [called(partial, train, w, task) for task in tasks]
+        sent = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(each)) for each in partials)
+        if sent > w.nbytes + 16:
+            wrong(f"a task of {size} clients replies with {sent} bytes: one sum over its clients and their number do.")
+        found = several(called(combine, partials), 2, "the mean update, the mean loss")
+        hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight every client alike."
+        for each, value in zip(found, expected, strict=True):
+            expect_values(each, value, hint)
+    return "one partial result per task, as large for seven clients as for one."
+
+
+@exercise("18.2", "the client whose data are broken")
 def broken_client(answer: object) -> str:
     expect_number(answer, 5, "Run with `Sequential(check_nan=True)`: the error has an attribute `client`.")
     return "the error names the client, although the mean would have hidden it."
 
 
-@exercise("18.2", "the bytes that a client discloses in a round")
+@exercise("18.3", "the bytes that a client discloses in a round")
 def disclosed_in_a_round(answer: object) -> str:
     expect_number(answer, 4 * (64 * 10 + 1), "Look at `plan.disclosed` of `one_round`: an update and a loss.")
     return "640 numbers of the update and one loss, and no image."

@@ -4,18 +4,19 @@ import re
 from collections.abc import Mapping
 
 from workbench.errors import NodeError
-from workbench.records import read_source_line
+from workbench.records import cell_name, read_source_line
 
 _FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def with_source_lines(traceback: str) -> str:
-    """Adds the lines that another process could not show, because their files exist in this notebook alone."""
+    """Names a notebook's cells by their numbers, and adds lines that another process could not show."""
     lines = traceback.splitlines()
     found = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        found.append(line)
         frame = _FRAME.match(line)
+        cell = None if frame is None else cell_name(frame["file"])
+        found.append(line if frame is None or cell is None else line.replace(frame["file"], cell, 1))
         if frame is None or following.startswith(f"{frame['indent']}  "):
             continue
         source = read_source_line(frame["file"], int(frame["line"])).strip()

@@ -146,7 +146,11 @@ from workbench.records._sharding import (
     ShardRecord as ShardRecord,
 )
 from workbench.records._short_paths import folders_pattern as folders_pattern, shorten_paths as shorten_paths
-from workbench.records._source_text import read_source_line as read_source_line, read_source_lines as read_source_lines
+from workbench.records._source_text import (
+    cell_name as cell_name,
+    read_source_line as read_source_line,
+    read_source_lines as read_source_lines,
+)
 from workbench.records._target import (
     TargetAvailability as TargetAvailability,
     TargetCompilation as TargetCompilation,

@@ -8,6 +8,7 @@ directory, is read; never a device, a pipe or a file of any other kind.
 import functools
 import linecache
 import os
+import re
 import stat
 import sys
 import tokenize
@@ -88,3 +89,22 @@ def _read(path: str, changed: int, size: int) -> tuple[str, ...]:
         return tuple(text.split("\n"))  # as Python counts lines: `splitlines` also breaks at form feeds
     except (OSError, SyntaxError, LookupError):
         return ()
+
+
+def cell_name(file: str) -> str | None:
+    """A notebook's cell by its number, `In [3]`; None for files, and for cells of another kernel.
+
+    Example:
+        >>> cell_name("<ipython-input-3-8f1c>"), cell_name("fedavg.py")
+        ('In [3]', None)
+    """
+    if match := re.match(r"<ipython-input-(\d+)-", file):
+        return f"In [{match[1]}]"
+    if "ipykernel_" not in file:
+        return None
+    # IPython knows which cell it compiled under which name; where it was never imported there are no cells.
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    described = describe(file) if describe is not None else None
+    number = re.search(r"\d+", described[1]) if described else None
+    return f"In [{number[0]}]" if number else None

@@ -153,7 +153,6 @@ from workbench.render._sharding import (
 from workbench.render._svg import (
     Markup as Markup,
     bytes_text as bytes_text,
-    cell_name as cell_name,
     count_text as count_text,
     data_uri as data_uri,
     element as element,

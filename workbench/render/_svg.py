@@ -7,10 +7,9 @@ import base64
 import html
 import math
 import re
-import sys
 from collections.abc import Iterable
 
-from workbench.records import SourceLine
+from workbench.records import SourceLine, cell_name
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link"})
@@ -267,25 +266,6 @@ def line_text(line: SourceLine) -> str:
     """
     cell = line.file.startswith("<ipython-input") or "ipykernel_" in line.file
     return source_text(line.file, line.line) if cell else str(line)
-
-
-def cell_name(file: str) -> str | None:
-    """A notebook's cell by its number, `In [3]`; None for files, and for cells of another kernel.
-
-    Example:
-        >>> cell_name("<ipython-input-3-8f1c>"), cell_name("fedavg.py")
-        ('In [3]', None)
-    """
-    if match := re.match(r"<ipython-input-(\d+)-", file):
-        return f"In [{match[1]}]"
-    if "ipykernel_" not in file:
-        return None
-    # IPython knows which cell it compiled under which name; where it was never imported there are no cells.
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    described = describe(file) if describe is not None else None
-    number = re.search(r"\d+", described[1]) if described else None
-    return f"In [{number[0]}]" if number else None
 
 
 _SHORT_DTYPES = {

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan import Cond, Interpreter, Scan, While, source_line
+from workbench.render import source_text
 
 _EQUALIZING = ("psum", "pmax", "pmin", "all_gather")
 _COLLECTIVES = (*_EQUALIZING, "reduce_scatter", "all_to_all", "ppermute", "pbroadcast", "pgather", "ragged_all_to_all")
@@ -103,7 +104,7 @@ class _Walk(Interpreter[bool]):
         if not any(found):
             return
         line = source_line(equation)
-        place = "" if line is None else f" at {line.file.rsplit('/', 1)[-1]}:{line.line}"
+        place = "" if line is None else f" at {source_text(line.file, line.line)}"
         texts = tuple(" → ".join(names) or "none" for names in found)
         self.uneven[id(equation)] = Uneven(equation.primitive.name, texts, place)
 

@@ -131,4 +131,5 @@ def _label_axes(axes: Any, comparison: "RunComparison", kind: str, metric: str |
         axes.set_ylabel(metric or comparison.metric)
     else:
         axes.set_xlabel("round")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylabel(comparison.metric)

@@ -2,13 +2,12 @@
 
 import functools
 import re
-import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from workbench.records import package_of
+from workbench.records import cell_name, package_of
 
-_CELL = re.compile(r"/ipykernel_\d+/|^<ipython-input-(\d+)-")
+_CELL = re.compile(r"/ipykernel_\d+/|^<ipython-input-\d+-")
 _MODULE = re.compile(r"^([A-Z]\w*)\.__call__$")
 # Libraries of layers that open no name scope themselves: a frame of a layer is shown as that layer.
 _LAYERS = (("/flax/nnx/nn/", "nnx"), ("/penzai/", "pz"))
@@ -40,22 +39,9 @@ def shown_file(file: str) -> str:
         >>> shown_file("<ipython-input-3-8f1c>")
         'In [3]'
     """
-    match = _CELL.search(file)
-    if match is None:
+    if _CELL.search(file) is None:
         return file
-    if match[1]:
-        return f"In [{match[1]}]"
-    return _cell_of_kernel(file)
-
-
-def _cell_of_kernel(file: str) -> str:
-    """IPython knows which cell it compiled under which name; a module from another kernel has no number."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    described = describe(file) if describe is not None else None
-    number = re.search(r"\d+", described[1]) if described else None
-    return f"In [{number[0]}]" if number else "In [ ]"
+    return cell_name(file) or "In [ ]"  # a module from another kernel has no number
 
 
 def trim(
