@@ -1,11 +1,12 @@
 """How many clients a device computes together."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from workbench import _jax_compat
 from workbench._types import Atom
@@ -13,35 +14,70 @@ from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
-# Less work is not worth an iteration of a loop of its own on a CPU (about 100 µs of arithmetic).
-_CPU_FLOPS_PER_TURN = 4e6
-# Clients whose matrix products share a factor are one larger product, which fills the cores better: up to so many.
-_CPU_FLOPS_PER_TURN_SHARED = 8e7
-_CPU_CLIENTS_SHARING = 8
+# Less work is not worth an iteration of a loop of its own on a CPU (about 30 µs of arithmetic on one core).
+_CPU_FLOPS_PER_TURN = 1e6
+# So much work fills two cores. Below it several clients together are faster where their matrix products share a factor,
+# which makes them one larger product, or where a device has a second core: up to so many, and up to so many with both.
+_CPU_FLOPS_PER_FULL_TURN = 8e7
+_CPU_CLIENTS_TOGETHER = 8
+_CPU_CLIENTS_TOGETHER_SHARING = 32
+# Elements of tables that each client scatters into for itself, per FLOP: above it they decide.
+_SCATTERED_PER_FLOP = 0.1
 # An accelerator is filled by as many clients as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30
 
 
 def choose_chunk_size(
-    phase: Phase, per_share: int, *, platform: str | None = None, memory_bytes: int | None = None
+    phase: Phase,
+    per_share: int,
+    *,
+    platform: str | None = None,
+    memory_bytes: int | None = None,
+    cores: float | None = None,
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny: matrices of one
-    client fill the cores and stay in their caches, and only the cost of starting an operation is shared by computing
-    several clients in one. Where most of the work multiplies by weights that all clients share (frozen layers,
-    evaluation), several clients are one larger matrix. An accelerator wants as many as fit in a quarter of its memory.
+    On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny, since its
+    matrices stay in the caches. Several clients together fill the cores better where most of the work multiplies by
+    weights that all clients share (frozen layers, evaluation), and where a device has more than one core and one
+    client's products are too small for it. Convolutions with a kernel of each client's own and scatters into a table
+    of its own (embeddings that are trained) are slow for several. An accelerator wants as many as fit in a quarter of
+    its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
-        jaxprs = [step.jaxpr for step in phase.steps if step.jaxpr is not None]
-        work = sum(_flops(jaxpr) for jaxpr in jaxprs) / max(1, sum(_turns(jaxpr.jaxpr) for jaxpr in jaxprs))
-        together = int(_CPU_FLOPS_PER_TURN // max(work, 1.0))
-        if together < _CPU_CLIENTS_SHARING and _share_of_shared_products(phase) > 0.5:
-            together = min(_CPU_CLIENTS_SHARING, int(_CPU_FLOPS_PER_TURN_SHARED // max(work, 1.0)))
-        return max(1, min(per_share, together))
+        return _evenly(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
     room = _MEMORY_SHARE * (memory_bytes or _memory_bytes())
     return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
+
+
+def _together_on_cpu(phase: Phase, cores: float) -> int:
+    jaxprs = [step.jaxpr for step in phase.steps if step.jaxpr is not None]
+    flops = sum(_flops(jaxpr) for jaxpr in jaxprs)
+    work = max(1.0, flops / max(1, sum(_turns(jaxpr.jaxpr) for jaxpr in jaxprs)))
+    counted = _count_products(phase)
+    if counted["own kernels"] or counted["own tables"] > _SCATTERED_PER_FLOP * flops:
+        return 1
+    shares, spare = counted["shared"] > 0.5 * counted["all"], cores >= 2
+    most = 1
+    if shares or spare:
+        most = _CPU_CLIENTS_TOGETHER_SHARING if shares and spare else _CPU_CLIENTS_TOGETHER
+    to_fill = _CPU_FLOPS_PER_FULL_TURN * most / _CPU_CLIENTS_TOGETHER
+    return max(1, int(_CPU_FLOPS_PER_TURN // work), min(most, int(to_fill // work)))
+
+
+def _evenly(per_share: int, together: int) -> int:
+    """The number near `together` that divides a device's clients, so that no smaller chunk is left over."""
+    if together >= per_share:
+        return max(1, per_share)
+    near = [size for size in range(-(-together * 2 // 3), together * 3 // 2 + 1) if per_share % size == 0]
+    return min(near, key=lambda size: abs(math.log(size / together)), default=together)
+
+
+def _cores_per_device(phase: Phase) -> float:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    devices = 1 if phase.layout is None else phase.layout.mesh.size // jax.process_count()
+    return cores / max(1, devices)
 
 
 def _flops(jaxpr: ClosedJaxpr) -> float:
@@ -59,31 +95,42 @@ def _turns(jaxpr: Jaxpr) -> int:
     return total
 
 
-def _share_of_shared_products(phase: Phase) -> float:
-    """Which share of the matrix products' FLOPs has one factor that is the same for all clients."""
-    walk = _SharedProducts()
+def _count_products(phase: Phase) -> dict[str, float]:
+    """FLOPs of matrix products: "all", and "shared", those with a factor that is the same for all clients.
+
+    Beside them the FLOPs of convolutions with each client's "own kernels", and the elements of its "own tables" that
+    scatters write to.
+    """
+    walk = _Products()
     differs: dict[Atom, bool] = {**dict.fromkeys(phase.rows, True), **dict.fromkeys(phase.shared, False)}
     for step in phase.steps:
         if step.kind == "clients" and step.jaxpr is not None:
-            inputs = [differs.get(v, False) for v in step.equation.invars][-len(step.jaxpr.in_avals) :]
+            inputs = [not isinstance(v, Literal) and differs.get(v, False) for v in step.equation.invars]
+            inputs = inputs[-len(step.jaxpr.in_avals) :] if step.jaxpr.in_avals else []
             differs.update(zip(step.outputs, walk.run(step.jaxpr, inputs), strict=True))
-    return walk.tally["shared"] / walk.tally["all"] if walk.tally["all"] else 0.0
+    return walk.tally
 
 
-class _SharedProducts(Differs):
-    """FLOPs of matrix products, and of those with one factor that no client has for itself."""
+class _Products(Differs):
+    """Counts products while it follows which values differ from client to client."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tally: dict[str, float] = {"all": 0.0, "shared": 0.0}
+        self.tally: dict[str, float] = {"all": 0.0, "shared": 0.0, "own kernels": 0.0, "own tables": 0.0}
 
     def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
-        if equation.primitive.name == "dot_general" and any(operands):
+        name = equation.primitive.name
+        if name == "dot_general" and any(operands):
             (contracting, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval.shape
             flops = 2.0 * equation.outvars[0].aval.size * math.prod(left[d] for d in contracting) * self.executions
             self.tally["all"] += flops
             self.tally["shared"] += 0.0 if all(operands) else flops
+        elif name == "conv_general_dilated" and all(operands):
+            kernel = math.prod(equation.invars[1].aval.shape)
+            self.tally["own kernels"] += 2.0 * equation.outvars[0].aval.size * kernel * self.executions
+        elif name.startswith("scatter") and any(operands):
+            self.tally["own tables"] += equation.outvars[0].aval.size * self.executions
         return super().bind(equation, operands)
 
 

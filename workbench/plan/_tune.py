@@ -370,5 +370,5 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _shape(leaf: Any) -> tuple[object, ...]:
     if hasattr(leaf, "dtype"):
-        return leaf.shape, str(leaf.dtype), getattr(leaf, "sharding", None)
+        return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
     return type(leaf), repr(leaf)
