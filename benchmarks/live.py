@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import workbench as wb
 from workbench.inspection import inspect_mesh, inspect_module, place_clients
 from workbench.measurement import (
-    MeasureOptions,
+    ReadingOptions,
     capture_profile,
     join_profile,
     lockstep_waste,
@@ -166,7 +166,7 @@ def probe(clients: int, width: int, steps: int) -> RunRecord:
     record = place_clients(inspect_mesh(mesh), PlacementRecord(name="clients", size=clients, mesh_axes=("clients",)))
     with jax.set_mesh(mesh):
         compiled, args = make_round(clients, width, steps, chunk_size=1)
-    options = MeasureOptions(mesh=record, client_stages=("1",))
+    options = ReadingOptions(mesh=record, client_stages=("1",))
     return measure_compiled(compiled, args, inspect_module(compiled, mesh=record), options=options)
 
 

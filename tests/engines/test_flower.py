@@ -24,7 +24,7 @@ from flower_tests import family, flower_warnings, needs_flower, none_left
 
 import workbench as wb
 from workbench.engines import Engine, Flower
-from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
+from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.errors import EngineError
 
 pytestmark = flower_warnings
@@ -74,7 +74,7 @@ class _NodesHere:
     def start(self, check: Any) -> None:
         check()
 
-    def ask(self, asks: Any, seconds: float, check: Any) -> list[Reply]:
+    def ask(self, asks: Any, seconds: float, check: Any) -> list[NodeReply]:
         check()
         self.engine.asked.append(list(asks))
         replies = []
@@ -89,10 +89,10 @@ class _NodesHere:
         self._folder.cleanup()
 
 
-def _answer(ask: Ask, context: Any) -> Reply:
+def _answer(ask: Ask, context: Any) -> NodeReply:
     from workbench.engines.flower._app import client, nodes
 
-    return Reply(*client._answer(nodes.as_contents([ask])[0], context))
+    return NodeReply(*client._answer(nodes.as_contents([ask])[0], context))
 
 
 @needs_flower
@@ -215,8 +215,8 @@ def test_nan_names_the_client():
 
 @needs_flower
 def test_reply_of_another_shape_names_the_client():
-    def cut(seat: int, reply: Reply) -> Reply:
-        return Reply([reply.values[0][:2], *reply.values[1:]], reply.told) if seat == 3 else reply
+    def cut(seat: int, reply: NodeReply) -> NodeReply:
+        return NodeReply([reply.values[0][:2], *reply.values[1:]], reply.told) if seat == 3 else reply
 
     with Here() as engine:
         engine.changed = cut
@@ -257,7 +257,7 @@ def test_data_of_another_shape_at_a_node_are_refused_there(monkeypatch: pytest.M
 
 @needs_flower
 def test_rows_that_a_node_lost_are_an_error_that_names_the_client():
-    def forget(seat: int, reply: Reply) -> Reply:
+    def forget(seat: int, reply: NodeReply) -> NodeReply:
         runtime: Any = engine._running
         runtime.contexts[1].state.clear()
         return reply

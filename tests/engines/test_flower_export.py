@@ -29,7 +29,7 @@ from flower_tests import flower_warnings, needs_flower, none_left
 import workbench as wb
 from workbench._processes import _supervisor
 from workbench.engines import Flower
-from workbench.engines.flower._runtime import Processes, check_port, free_port
+from workbench.engines.flower._runtime import FlowerProcesses, check_port, free_port
 from workbench.engines.flower._simulation import start_ray
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 
@@ -53,10 +53,10 @@ def exported(tmp_path: Path) -> Iterator[Any]:
 
         def ask(wanted: Any) -> list[Any]:
             pairs = zip(nodes.as_contents(wanted), contexts, strict=False)
-            return [asks.Reply(*client._answer(content, context)) for content, context in pairs]
+            return [asks.NodeReply(*client._answer(content, context)) for content, context in pairs]
 
         inputs = {path.stem: np.load(path) for path in (folder / "inputs").glob("*.npy")}
-        return program.Program(folder / "workbench_app", inputs, ask)
+        return program.FlowerProgram(folder / "workbench_app", inputs, ask)
 
     before = list(sys.path)
     yield walk
@@ -177,8 +177,8 @@ def test_port_in_use_is_said_before_anything_starts():
     check_port(free_port())
 
 
-def _processes(folder: Path) -> Processes:
-    return Processes(folder, {})
+def _processes(folder: Path) -> FlowerProcesses:
+    return FlowerProcesses(folder, {})
 
 
 def test_kept_processes_end_with_what_they_started(tmp_path: Path):
@@ -197,8 +197,9 @@ def test_kept_processes_end_with_what_they_started(tmp_path: Path):
 
 def test_kept_processes_end_when_the_engines_process_is_killed(tmp_path: Path):
     code = (
-        "import sys, time; from pathlib import Path; from workbench.engines.flower._runtime import Processes\n"
-        "p = Processes(Path(sys.argv[1]), {}); p.start('one', [sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "import sys, time; from pathlib import Path; from workbench.engines.flower._runtime import FlowerProcesses\n"
+        "p = FlowerProcesses(Path(sys.argv[1]), {})\n"
+        "p.start('one', [sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         "while not p.pids: time.sleep(0.05)\n"
         "print(p.pids['one'], flush=True); time.sleep(60)"
     )

@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from workbench.errors import EngineError, MeasureError
-from workbench.measurement import MeasureOptions, measure_compiled
+from workbench.measurement import ReadingOptions, measure_compiled
 from workbench.measurement._measure import _kept
 from workbench.records import ChipRecord, EventRecord
 
@@ -16,7 +16,7 @@ STEPS = [3, 1, 2, 5, 0, 4, 7, 1, 1, 6, 2, 2, 3, 8, 1, 2, 4, 0, 5, 1, 9, 2, 3, 1]
 
 @pytest.fixture(scope="module")
 def run(looped_round):
-    options = MeasureOptions(mesh=looped_round.mesh, client_stages=("1",))
+    options = ReadingOptions(mesh=looped_round.mesh, client_stages=("1",))
     return measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=2, options=options)
 
 
@@ -63,7 +63,7 @@ def test_client_flops_are_its_steps_times_one_multiplication(run):
 
 
 def test_one_client_per_device_has_exact_steps_although_xla_dissolved_the_loop(one_client_per_device):
-    options = MeasureOptions(mesh=one_client_per_device.mesh, client_stages=("1",))
+    options = ReadingOptions(mesh=one_client_per_device.mesh, client_stages=("1",))
     run = measure_compiled(
         one_client_per_device.compiled, one_client_per_device.args, one_client_per_device.module, options=options
     )
@@ -73,13 +73,13 @@ def test_one_client_per_device_has_exact_steps_although_xla_dissolved_the_loop(o
 def test_padding_seats_are_left_out(looped_round):
     held = [*looped_round.mesh.clients]
     held[7] = held[7].replace(stop=22, padding=2)
-    options = MeasureOptions(mesh=looped_round.mesh.replace(clients=tuple(held)), client_stages=("1",))
+    options = ReadingOptions(mesh=looped_round.mesh.replace(clients=tuple(held)), client_stages=("1",))
     run = measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=options)
     assert [client.steps for client in run.clients] == STEPS[:22]
 
 
 def test_program_without_a_loop_over_clients_says_so(looped_round):
-    options = MeasureOptions(mesh=looped_round.mesh, client_stages=("2",))
+    options = ReadingOptions(mesh=looped_round.mesh, client_stages=("2",))
     run = measure_compiled(looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=options)
     assert run.clients == ()
     assert any(note.startswith("Stage 2 has no times per client") for note in run.notes)
@@ -97,7 +97,7 @@ def test_rates_are_related_to_the_peaks_of_one_device_of_the_chip(looped_round):
         devices_per_chip=2,
     )
     run = measure_compiled(
-        looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=MeasureOptions(chip=chip)
+        looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=ReadingOptions(chip=chip)
     )
     clients = next(stage for stage in run.stages if stage.stage == "1")
     assert clients.peak_flops_share == pytest.approx(clients.flops_per_second / 1e12)
@@ -122,7 +122,7 @@ def test_result_is_kept_and_the_rest_is_json(run, looped_round):
 
 def test_time_line_is_cut_with_a_note_while_sums_stay_whole(looped_round, run):
     cut = measure_compiled(
-        looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=MeasureOptions(max_events=10)
+        looped_round.compiled, looped_round.args, looped_round.module, rounds=1, options=ReadingOptions(max_events=10)
     )
     assert len(cut.events) <= 10
     assert {event.where for event in cut.events} == {event.where for event in run.events}

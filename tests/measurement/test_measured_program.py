@@ -9,7 +9,7 @@ import pytest
 
 import workbench as wb
 from workbench.inspection import inspect_mesh, inspect_module, place_clients
-from workbench.measurement import MeasureOptions, lockstep_waste, measure_compiled
+from workbench.measurement import ReadingOptions, lockstep_waste, measure_compiled
 from workbench.records import PlacementRecord
 
 CLIENTS = 24
@@ -71,7 +71,7 @@ def measure(program, axes, *, stage, chunk_size=1):
     record = inspect_mesh(mesh if mesh is not None else jax.make_mesh((1,), ("alone",), devices=jax.devices()[:1]))
     placement = PlacementRecord(name="clients", size=CLIENTS, mesh_axes=("clients",) if mesh is not None else ())
     record = place_clients(record, placement)
-    options = MeasureOptions(mesh=record, client_stages=(stage,) if chunk_size == 1 else ())
+    options = ReadingOptions(mesh=record, client_stages=(stage,) if chunk_size == 1 else ())
     module = inspect_module(compiled, mesh=record)
     return measure_compiled(compiled, args, module, rounds=2, options=options)
 

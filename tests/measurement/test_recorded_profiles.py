@@ -14,7 +14,7 @@ from workbench.measurement._device_events import (
     kernels_per_execution,
     read_plane,
 )
-from workbench.measurement._xplane import EventKind, Line, PlaneEvent, Span, read_space
+from workbench.measurement._xplane import EventKind, Line, MessageSpan, PlaneEvent, read_space
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 V6E = "tpu_v6e_4chips_host_offload.xplane.pb"
@@ -124,7 +124,7 @@ class MadePlane:
         self.name, self.stats, self._lines = name, {}, lines
 
     def lines(self):
-        return [Line(name.replace("_", " "), 0, Span(0, 0)) for name in self._lines]
+        return [Line(name.replace("_", " "), 0, MessageSpan(0, 0)) for name in self._lines]
 
     def events(self, line):
         return self._lines[line.name.replace(" ", "_")]

@@ -130,6 +130,15 @@ def test_widgets_and_what_they_import_know_no_jax():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_class_name_stands_for_one_thing():
+    homes: dict[str, list[str]] = {}
+    for path in python_files("workbench", "widgets"):
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
 def test_imports_do_not_go_round_in_circles():
     assert circles(imports()) == []
 

@@ -9,7 +9,7 @@ from workbench.records import ProgramRecord, RunRecord, TimelineRecord
 from workbench.render import GLOSSARY, Markup, count_text, render_clients_svg, seconds_text
 from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
 from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means
-from workbench_widgets._run_controller import Run, RunController
+from workbench_widgets._run_controller import RunController, RunLike
 
 
 class ClientsView(ClientsController, RunController):
@@ -31,7 +31,7 @@ class ClientsView(ClientsController, RunController):
         record: ProgramRecord,
         run: RunRecord | None = None,
         *,
-        rounds: Run | None = None,
+        rounds: RunLike | None = None,
         timeline: TimelineRecord | None = None,
         tap: Tap | None = None,
         **values: object,

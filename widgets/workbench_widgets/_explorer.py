@@ -24,7 +24,7 @@ from workbench_widgets._overlay import overlay_state
 from workbench_widgets._player import player_state
 from workbench_widgets._program import program_state
 from workbench_widgets._run import RunDigest, run_state
-from workbench_widgets._run_controller import Run, RunController
+from workbench_widgets._run_controller import RunController, RunLike
 from workbench_widgets._sharding import ShardingController, sharding_state
 from workbench_widgets._timeline import timeline_state
 from workbench_widgets._trial_controller import TriesSpecs
@@ -108,7 +108,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         others: Sequence[ProgramRecord] = (),
         run: RunRecord | None = None,
         monitor: Monitor | None = None,
-        rounds: Run | None = None,
+        rounds: RunLike | None = None,
         timeline: TimelineRecord | None = None,
         runs: RunOverlayRecord | None = None,
         tap: Tap | None = None,

@@ -34,7 +34,7 @@ MOST_SAMPLES = 240  # of one node's history: two minutes
 MOST_LINES = 200  # of a log
 
 
-class Launched(Protocol):
+class LaunchedLike(Protocol):
     """What the view needs of a launched program, such as `workbench.launch.launch` returns."""
 
     @property
@@ -69,8 +69,8 @@ class LaunchView(WorkbenchWidget):
     view_name = "launch"
     requests: ClassVar[dict[str, str]] = {"stop": "stop", "log": "log"}
 
-    def __init__(self, source: "Launched | LaunchedRecord | ProgramGraphRecord", **values: object) -> None:
-        self.launched: Launched | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
+    def __init__(self, source: "LaunchedLike | LaunchedRecord | ProgramGraphRecord", **values: object) -> None:
+        self.launched: LaunchedLike | None = None if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source
         record = source if isinstance(source, LaunchedRecord | ProgramGraphRecord) else source.record
         self.graph: ProgramGraphRecord = record if isinstance(record, ProgramGraphRecord) else record.graph
         self._record = record

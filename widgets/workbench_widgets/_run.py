@@ -20,7 +20,7 @@ from workbench.render import (
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths
-from workbench_widgets._run_controller import Run, RunController
+from workbench_widgets._run_controller import RunController, RunLike
 
 MOST_COLUMNS, MOST_ROWS = 400, 256  # of the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
@@ -44,14 +44,14 @@ class RunView(RunController):
 
     def __init__(
         self,
-        run: Run,
+        run: RunLike,
         timeline: TimelineRecord | None = None,
         *,
-        others: Mapping[str, Run] | None = None,
+        others: Mapping[str, RunLike] | None = None,
         monitor: Monitor | None = None,
         **values: object,
     ) -> None:
-        self.run: Run = run
+        self.run: RunLike = run
         self.monitor: Monitor | None = monitor
         self._digest = RunDigest()
         data = {**run_state(timeline), "others": others_state(others or {}), "glossary": GLOSSARY}
@@ -83,7 +83,7 @@ def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
     return {"gantt": {"drawn": for_both_widths(render_gantt_svg, timeline), "sentence": describe_timeline(timeline)}}
 
 
-def others_state(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:
     """The curves of other runs, as they are now."""
     return [{"name": name, "curves": RunDigest().state(run)["curves"]} for name, run in runs.items()]
 
@@ -113,7 +113,7 @@ class RunDigest:
         self._lock = threading.Lock()
         self._forget()
 
-    def state(self, run: Run) -> dict[str, Any]:
+    def state(self, run: RunLike) -> dict[str, Any]:
         """The live values of the view."""
         with self._lock:
             history = run.history
@@ -156,7 +156,7 @@ class RunDigest:
                 self.latest = column
                 self.map.add(record.round, _together(column))
 
-    def _state(self, run: Run) -> dict[str, Any]:
+    def _state(self, run: RunLike) -> dict[str, Any]:
         pace = float(np.median(self.seconds)) if self.seconds else None
         return {
             "status": run.status,

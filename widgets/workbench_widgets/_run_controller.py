@@ -13,7 +13,7 @@ LOOK_SECONDS = 0.25
 OVER = ("finished", "stopped", "interrupted", "failed")
 
 
-class Run(Protocol):
+class RunLike(Protocol):
     """What a view needs of a run, such as `workbench.measurement.Run`."""
 
     rounds: int
@@ -54,10 +54,10 @@ class RunController(WorkbenchWidget):
     """A view that follows a run and can hold or end it."""
 
     requests: ClassVar[dict[str, str]] = {"pause_run": "pause", "resume_run": "resume", "stop_run": "stop"}
-    followed: Run | None = None
+    followed: RunLike | None = None
     _leave: Callable[[], None] | None = None
 
-    def follow(self, run: Run) -> None:
+    def follow(self, run: RunLike) -> None:
         """Hears of every round from now on, until the view is closed; the run knows only a weak reference."""
         self.followed = run
         me = weakref.ref(self)

@@ -21,7 +21,7 @@ _SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # parts 
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ScopeBox:
     """A box of the graph.
 
     Attributes:
@@ -47,7 +47,7 @@ class GroupTree:
         parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion that has a group is left out: the group shows it.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[ScopeBox, ...]
     parent: np.ndarray
 
 
@@ -70,7 +70,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
     }
     known = set(scopes.values())
     below = Counter(scope[:-1] for scope in {s[:depth] for s in known for depth in range(1, len(s) + 1)})
-    groups: list[Group] = []
+    groups: list[ScopeBox] = []
     place: dict[Scope, int] = {(): ROOT}
 
     def group_of(scope: Scope, kind: str) -> int:
@@ -83,7 +83,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
             missing.append((scope, start))
             scope = scope[:start]
         for inner, start in reversed(missing):
-            groups.append(Group(" / ".join(inner[start:]), kind, place[inner[:start]]))
+            groups.append(ScopeBox(" / ".join(inner[start:]), kind, place[inner[:start]]))
             place[inner] = len(groups) - 1
         return place[missing[0][0]] if missing else place[scope]
 
@@ -102,7 +102,7 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
             if share > holder.get(name, (0.0, 0))[0]:
                 holder[name] = (share, at)
     held = Counter(at for _, at in holder.values())
-    groups: list[Group] = []
+    groups: list[ScopeBox] = []
     place: dict[int, int] = {-1: ROOT}
 
     def group_of(at: int) -> int:
@@ -115,7 +115,7 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
             else:
                 parent = group_of(parents[at])
                 title = f"{node.name} (backward)" if node.pass_name == "transpose" else node.name
-                groups.append(Group(title, "", parent, node=at, key=keys[at]))
+                groups.append(ScopeBox(title, "", parent, node=at, key=keys[at]))
                 place[at] = len(groups) - 1
         return place[at]
 
@@ -138,7 +138,7 @@ def kind_of(each: InstructionRecord) -> str:
     return found[-1] if found else each.kind
 
 
-def _grow(found: Sequence[InstructionRecord], groups: list[Group], unfused_home: Callable[[int], int]) -> GroupTree:
+def _grow(found: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_home: Callable[[int], int]) -> GroupTree:
     """Adds the insides of fusions to the groups that `unfused_home` makes."""
     owner = {called: i for i, each in enumerate(found) for called in each.calls}
     place: dict[int, int] = {}  # a fusion -> its group
@@ -162,7 +162,7 @@ def _grow(found: Sequence[InstructionRecord], groups: list[Group], unfused_home:
         if parent == LEFT_OUT:
             return LEFT_OUT
         for fusion in reversed(missing):
-            groups.append(Group(found[fusion].name, kind_of(found[fusion]), parent, fusion))
+            groups.append(ScopeBox(found[fusion].name, kind_of(found[fusion]), parent, fusion))
             parent = place[fusion] = len(groups) - 1
         return parent
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from workbench.advice._module import Compiled
-from workbench.advice.search import Leaf, group_leaves
+from workbench.advice.search import ArgumentLeaf, group_leaves
 from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord, ProgramRecord
 from workbench.render import bytes_text, spec_code
 
@@ -58,7 +58,7 @@ def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
     leaves = () if record.inputs is None else record.inputs.leaves
     values = record.plan.inputs
     names = [each.name for each in values] if len(values) == len(leaves) else [leaf.path for leaf in leaves]
-    arrays = [Leaf(name, leaf.shape, leaf.dtype, 1) for name, leaf in zip(names, leaves, strict=True)]
+    arrays = [ArgumentLeaf(name, leaf.shape, leaf.dtype, 1) for name, leaf in zip(names, leaves, strict=True)]
     found: dict[object, list[LeafShardingRecord]] = {}
     for group in group_leaves(arrays, ()):
         for at in group.leaves:

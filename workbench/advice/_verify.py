@@ -21,7 +21,7 @@ from workbench.advice._rewrite import unconstrained, with_own_shards, with_writt
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
-from workbench.inspection import Call, current_mesh, mesh_of_values
+from workbench.inspection import TracedCall, current_mesh, mesh_of_values
 from workbench.plan import ChunkSize
 from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine, WhatIfRecord
 from workbench.render import bytes_text, spec_code
@@ -47,7 +47,7 @@ class Questioned(Protocol):
         kwargs: dict[str, Argument],
         *,
         mesh: AnyMesh | None = None,
-        call: Call | None = None,
+        call: TracedCall | None = None,
     ) -> None: ...
     @property
     def inspect(self) -> Callable[..., ProgramRecord]: ...
@@ -304,7 +304,7 @@ def chunk_of(traced: Questioned, options: dict[str, Any]) -> ChunkSize:
 def planner_of(traced: Questioned, options: dict[str, Any]) -> SearchProgram | None:
     """What prices a traced call with other specs; None without a mesh of several devices, or where it cannot be."""
     call = getattr(traced, "_call", None)
-    if not isinstance(call, Call):
+    if not isinstance(call, TracedCall):
         return None
     mesh = options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
     target = options.get("target")
@@ -339,7 +339,7 @@ def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
     return jax.jit(fn, donate_argnums=donated)
 
 
-def _donating_arrays(call: Call, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
+def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
     """The program as a function of its arrays, all of them or all but the first argument's donated, and the arrays."""
     first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
     kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]

@@ -10,7 +10,7 @@ import jax.export
 from workbench._jax_compat.exported import without_folders
 from workbench.engines import pack, read_header, unpack_apart
 from workbench.errors import InspectionError
-from workbench.inspection import Call, current_mesh
+from workbench.inspection import TracedCall, current_mesh
 from workbench.plan import ChunkSize
 from workbench.records import folders_pattern, write_whole
 
@@ -36,7 +36,7 @@ class ExportedProgram(bytes):
 
 
 def export_program(
-    call: Call,
+    call: TracedCall,
     *,
     platforms: Sequence[str] | None,
     chunk_size: tuple[ChunkSize] | None,

@@ -8,15 +8,15 @@ from jax.sharding import Mesh
 from workbench._types import Argument, PyTree
 from workbench.cost import known_chip, largest_dtype
 from workbench.errors import InspectionError
-from workbench.inspection import Call, Inspection, LoweredCall, compile_now, inspect_module
-from workbench.measurement import MeasureOptions, measure_compiled
+from workbench.inspection import Inspection, LoweredCall, TracedCall, compile_now, inspect_module
+from workbench.measurement import ReadingOptions, measure_compiled
 from workbench.plan import ChunkSize
 from workbench.primitives import CallbackErrors
 from workbench.records import PlanRecord, RunRecord
 
 
 def measure_program(
-    call: Call | LoweredCall,
+    call: TracedCall | LoweredCall,
     *,
     rounds: int,
     warmup: int,
@@ -42,7 +42,7 @@ def measure_program(
     made = Inspection(_guarded(seen, errors), with_clients).compile(mesh)
     assert made.module is not None
     assert made.compiled is not None
-    options = MeasureOptions(
+    options = ReadingOptions(
         mesh=made.mesh,
         client_stages=client_paths(made.plan) if probe else (),
         placement=made.plan.placements[0].name if made.plan.placements else None,
@@ -72,7 +72,7 @@ def _measure_lowered(call: LoweredCall, *, rounds: int, warmup: int, chip: str |
     program = call.program
     if isinstance(program, jax.stages.Lowered):
         program = compile_now(program, program.as_text(), call.name)
-    options = MeasureOptions(chip=known_chip(chip) if chip else None)
+    options = ReadingOptions(chip=known_chip(chip) if chip else None)
     module = inspect_module(program)
     bound = _Bound(program, call.kwargs, CallbackErrors(call.name))
     return measure_compiled(bound, call.args, module, rounds=rounds, warmup=warmup, options=options).replace(
@@ -95,7 +95,7 @@ def client_paths(plan: PlanRecord) -> tuple[str, ...]:
     return tuple(stage.path for stage in plan.walk(into=("loop", "branch")) if stage.kind == "clients")
 
 
-def _guarded(call: Call, errors: CallbackErrors) -> Call:
+def _guarded(call: TracedCall, errors: CallbackErrors) -> TracedCall:
     """The call whose callbacks do not end the process; itself where it has none."""
     closed = errors.guarded(call.closed)
     return call if closed is call.closed else call.rewritten(closed)

@@ -40,8 +40,8 @@ from workbench.api._waiting import say_phase, waiting
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError
 from workbench.inspection import (
-    Call,
     LoweredCall,
+    TracedCall,
     choice_of_plan,
     explain_program,
     function_name,
@@ -89,7 +89,7 @@ class Traced:
         kwargs: dict[str, Argument],
         *,
         mesh: Mesh | AbstractMesh | None = None,
-        call: Call | LoweredCall | None = None,
+        call: TracedCall | LoweredCall | None = None,
     ) -> None:
         self.fn: Callable = fn
         self.args: tuple[Argument, ...] = args
@@ -550,8 +550,8 @@ class Traced:
         call = self._call.with_shapes()
         return Traced(self.fn, call.args, call.kwargs, call=call)
 
-    def _traced(self, question: str) -> Call:
-        if isinstance(self._call, Call):
+    def _traced(self, question: str) -> TracedCall:
+        if isinstance(self._call, TracedCall):
             return self._call
         message = (
             f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that shows what it lowers and not the "

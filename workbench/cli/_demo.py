@@ -75,7 +75,7 @@ def require_writable(out: Path) -> None:
         raise CommandError(message) from error
 
 
-def look(mesh: jax.sharding.Mesh, trained: _training.Trained, seconds: float) -> list[ReportSection]:
+def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: float) -> list[ReportSection]:
     """Every section of the report, made from records."""
     arguments = (trained.parameters, trained.data)
     with jax.set_mesh(mesh):

@@ -24,7 +24,7 @@ Parameters = dict[str, jax.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedModel:
     """What the training left: the data, the last parameters, and a number per round."""
 
     train: ClientData
@@ -93,7 +93,7 @@ def first_parameters(seed: int = 0) -> Parameters:
     }
 
 
-def train(mesh: jax.sharding.Mesh, rounds: int, tell: Callable[[int, float, float], None]) -> Trained:
+def train(mesh: jax.sharding.Mesh, rounds: int, tell: Callable[[int, float, float], None]) -> TrainedModel:
     """Trains for some rounds on the mesh, clients spread over its axis `clients`.
 
     Args:
@@ -128,7 +128,7 @@ def train(mesh: jax.sharding.Mesh, rounds: int, tell: Callable[[int, float, floa
             losses.append(float(loss))
             accuracies.append(float((guesses == test.y).mean()))
             tell(number + 1, losses[-1], accuracies[-1])
-    return Trained(
+    return TrainedModel(
         train=held,
         test=test,
         data=data,

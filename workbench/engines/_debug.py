@@ -13,7 +13,7 @@ from workbench.engines._clients import Batch
 from workbench.engines._run_recorder import brief, find_nan
 from workbench.engines._stage import dtype_of, from_edge, to_edge
 from workbench.errors import EngineError
-from workbench.plan import REDUCTION_OF, Call, PythonInterpreter, Scan, While, bind_here, source_line
+from workbench.plan import REDUCTION_OF, InnerCall, PythonInterpreter, Scan, While, bind_here, source_line
 from workbench.primitives import map_p
 from workbench.records import SourceLine
 
@@ -99,7 +99,7 @@ class TracedClient(PythonInterpreter):
             raise self._error(equation, operands, "made a NaN")
         return results
 
-    def call(self, flow: Call, operands: Sequence[Any]) -> list[Any]:
+    def call(self, flow: InnerCall, operands: Sequence[Any]) -> list[Any]:
         """What a call holds, operation by operation, under the mesh of this place."""
         return self.run(flow.body, operands)
 

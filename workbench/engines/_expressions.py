@@ -16,7 +16,7 @@ _NAMED_CALLS = ("jit", "pjit")
 _OPAQUE = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
-class Span(NamedTuple):
+class SourceSpan(NamedTuple):
     """A piece of the user's source."""
 
     file: str
@@ -34,7 +34,7 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
     inside, and what its derivative hands on to other lines is called "backward of" it.
     """
     flow = _Flow(jaxpr)
-    leaving: dict[tuple[Span, bool], list[tuple[int, int]]] = {}
+    leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int]]] = {}
     for equation in jaxpr.eqns:
         for place, v in enumerate(equation.outvars):
             left = flow.left(equation, v)
@@ -64,7 +64,7 @@ class _Flow:
         several = len(set(self.spans.values())) > 1
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
-    def left(self, equation: JaxprEqn, v: object) -> tuple[Span, bool] | None:
+    def left(self, equation: JaxprEqn, v: object) -> tuple[SourceSpan, bool] | None:
         """The widest expression that a value leaves, None if it stays in all, and whether it leaves it backward."""
         own, readers = self.spans[id(equation)], self.readers.get(v, [])
         if not own:
@@ -89,16 +89,18 @@ def is_opaque(equation: JaxprEqn) -> bool:
     return not any(span.function == equation.params.get("name") for span in inside)
 
 
-def _spans(equation: JaxprEqn) -> tuple[Span, ...]:
+def _spans(equation: JaxprEqn) -> tuple[SourceSpan, ...]:
     """The user's frames of an equation, the innermost first."""
-    return tuple(Span(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0]))
+    return tuple(
+        SourceSpan(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0])
+    )
 
 
 def _is_backward(equation: JaxprEqn) -> bool:
     return "transpose(" in str(equation.source_info.name_stack)
 
 
-def _names(span: Span, inner: Sequence[Span], transposed: Sequence[bool]) -> list[str]:
+def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[bool]) -> list[str]:
     """A name for each value that leaves an expression; `inner` are the expressions inside it that made them.
 
     `transposed` says of which of them the derivative made the value.
@@ -132,7 +134,7 @@ class _Assigned(NamedTuple):
     value_and_gradient: bool = False
 
 
-def _assigned(span: Span) -> _Assigned:
+def _assigned(span: SourceSpan) -> _Assigned:
     return _assignments("".join(linecache.getlines(span.file))).get(span[1:5], _Assigned())
 
 
@@ -174,7 +176,7 @@ def _makes_value_and_gradient(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("value_and_grad")
 
 
-def _text(span: Span) -> str:
+def _text(span: SourceSpan) -> str:
     """The expression as it is written, on one line."""
     lines = [linecache.getline(span.file, number) for number in range(span.line, span.end_line + 1)]
     if not lines or not lines[0]:

@@ -1,8 +1,8 @@
 """Reads programs, compiled modules, arrays and meshes without running anything; returns records."""
 
 from workbench.inspection._call import (
-    Call as Call,
     LoweredCall as LoweredCall,
+    TracedCall as TracedCall,
     current_mesh as current_mesh,
     function_name as function_name,
     mesh_of_values as mesh_of_values,

@@ -51,7 +51,7 @@ class Wrapper(Protocol):
     def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered: ...
 
 
-class Call:
+class TracedCall:
     """A traced call: `closed` is its jaxpr, `args` and `kwargs` are its arguments with None for what is static.
 
     Attributes:
@@ -73,7 +73,7 @@ class Call:
         chunk_size: ChunkSize,
         form: LoopForm | None = None,
         mesh: AnyMesh | None,
-        again: Callable[..., "Call"] | None = None,
+        again: Callable[..., "TracedCall"] | None = None,
         given: tuple[tuple[Argument, ...], dict[str, Argument]] = ((), {}),
         wrapped: Callable | None = None,
         finish: Callable[[Argument], Argument] | None = None,
@@ -185,13 +185,13 @@ class Call:
         program.__name__ = self.name
         return program
 
-    def rewritten(self, closed: ClosedJaxpr) -> "Call":
+    def rewritten(self, closed: ClosedJaxpr) -> "TracedCall":
         """The same call with other equations of the same inputs and results; on its own mesh only."""
         copy = self._copy()
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
         return copy
 
-    def with_one_chunk_at_once(self) -> "Call":
+    def with_one_chunk_at_once(self) -> "TracedCall":
         """The same call, whose loop over clients computes one chunk in an iteration: clients can be told apart."""
         if self.form.unroll == 1:
             return self
@@ -199,14 +199,14 @@ class Call:
         copy.form = dataclasses.replace(self.form, unroll=1)
         return copy
 
-    def _copy(self) -> "Call":
-        copy: Call = object.__new__(Call)
+    def _copy(self) -> "TracedCall":
+        copy: TracedCall = object.__new__(TracedCall)
         copy.__dict__.update(self.__dict__)
         copy.__dict__.pop("replayed", None)
         copy._versions = {}
         return copy
 
-    def with_shapes(self) -> "Call":
+    def with_shapes(self) -> "TracedCall":
         """The same call with shapes for arguments: it keeps no array of them alive."""
         copy = self._copy()
         copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
@@ -219,13 +219,13 @@ class Version:
 
     def __init__(
         self,
-        call: Call,
+        call: TracedCall,
         closed: ClosedJaxpr,
         mesh: AnyMesh | None,
         stage: Stage | None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.of: Call = call
+        self.of: TracedCall = call
         self.closed: ClosedJaxpr = closed
         self.mesh: AnyMesh | None = mesh
         self.stage: Stage | None = stage
@@ -303,7 +303,7 @@ class LoweredCall:
 
 def trace_call(
     fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None = None
-) -> Call | LoweredCall:
+) -> TracedCall | LoweredCall:
     """Traces one call of a function, once, through its own `trace` or `lower` where it has one.
 
     Args:
@@ -323,7 +323,7 @@ def trace_call(
 
 def _trace_on(
     fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None
-) -> Call | LoweredCall:
+) -> TracedCall | LoweredCall:
     if mesh is not None:  # an array of another mesh cannot enter a trace under this one; what is known of it can
         args, kwargs = jax.tree.map(lambda x: _moved(x, mesh), (args, dict(kwargs)))
     with on_mesh(mesh):
@@ -361,7 +361,7 @@ def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=known, weak_type=_is_weak(x))
 
 
-def call_of_traced(traced: Stage) -> Call:
+def call_of_traced(traced: Stage) -> TracedCall:
     """The call of which JAX's own `trace` returned `traced`."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
     given = _jax_compat.jit_options(traced)["in_shardings"]
@@ -375,7 +375,7 @@ def call_of_traced(traced: Stage) -> Call:
         """A program that was traced already."""
 
     fn.__name__ = str(traced.fun_name)
-    return Call(fn, traced, args, kwargs, chunk_size=None, mesh=_jax_compat.context_mesh(traced))
+    return TracedCall(fn, traced, args, kwargs, chunk_size=None, mesh=_jax_compat.context_mesh(traced))
 
 
 def _trace_plain(
@@ -386,7 +386,7 @@ def _trace_plain(
     *,
     chunk_size: ChunkSize = "auto",
     options: Mapping[str, Argument] | None = None,
-) -> Call:
+) -> TracedCall:
     """A function as written: what cannot move (strings, functions, classes) is closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
     given = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
@@ -422,7 +422,7 @@ def _trace_plain(
         return structure.unflatten([next(supply) if y is None else y for y in others])
 
     shown_args, shown_kwargs = shown
-    return Call(
+    return TracedCall(
         fn,
         stage,
         shown_args,  # pyright: ignore[reportArgumentType]
@@ -445,7 +445,7 @@ def _trace_jitted(
     kwargs: dict[str, Argument],
     mesh: AnyMesh | None,
     finish: Callable[[Argument], Argument] | None = None,
-) -> Call:
+) -> TracedCall:
     """What `jax.jit` returned, with the options that it was given."""
     stage = jitted.trace(*args, **kwargs)
     positions, names = _jax_compat.static_arguments(jitted, len(args))
@@ -454,7 +454,7 @@ def _trace_jitted(
     if len(jax.tree.leaves((shown_args, shown_kwargs))) != len(stage.jaxpr.in_avals):
         made = call_of_traced(stage)  # which arguments are static could not be found out: their shapes are enough
         shown_args, shown_kwargs = made.args, made.kwargs
-    return Call(
+    return TracedCall(
         fn,
         stage,
         shown_args,
@@ -475,7 +475,7 @@ def _trace_pmapped(
     args: tuple[Argument, ...],
     kwargs: dict[str, Argument],
     mesh: AnyMesh | None,
-) -> Call:
+) -> TracedCall:
     """What `jax.pmap` returned: a jitted `shard_map` of the arrays in its arguments."""
     made = _trace_jitted(fn, jitted, flat, {}, mesh)
     made.name = function_name(fn)
@@ -489,7 +489,7 @@ class _FoundError(BaseException):
     def __init__(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         super().__init__()
         self.call = args, kwargs
-        self.made: Call
+        self.made: TracedCall
 
 
 class _Recorder:
@@ -511,7 +511,7 @@ class _Recorder:
 
 def _trace_wrapper(
     fn: Wrapper, args: tuple[Argument, ...], kwargs: dict[str, Argument], mesh: AnyMesh | None
-) -> Call | LoweredCall:
+) -> TracedCall | LoweredCall:
     """What wraps a `jax.jit` (`nnx.jit`, `eqx.filter_jit`): the call that it makes of it; else what it lowers."""
     inner = [name for name, value in getattr(fn, "__dict__", {}).items() if _jax_compat.is_jitted(value)]
     if len(inner) != 1 or inner[0].startswith("__"):
@@ -534,7 +534,7 @@ def _trace_wrapper(
     return made
 
 
-def _name_leaves(made: Call, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
+def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
     """Calls the arrays as the user's arguments do, where the wrapper passes them on as they are."""
     found = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
     try:

@@ -16,8 +16,8 @@ from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
 from workbench.inspection._call import (
-    Call,
     LoweredCall,
+    TracedCall,
     Version,
     current_mesh,
     mesh_of_values,
@@ -73,14 +73,14 @@ def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     return plan_call(trace_call(fn, args, kwargs))
 
 
-def plan_call(call: Call | LoweredCall, mesh: Mesh | AbstractMesh | None = None) -> PlanRecord:
+def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None = None) -> PlanRecord:
     """The stages of a traced call, on `mesh` or on the mesh that it was traced under; compiles nothing."""
     if isinstance(call, LoweredCall):
         return PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     return _described(call.under(mesh or current_mesh() or call.mesh), call.chunk_size)
 
 
-def choice_of_plan(call: Call) -> PlanChoiceRecord:
+def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
     """How the clients of a traced call are computed on the mesh that it was traced under, and on what that rests."""
     if call.choice is not None:
         return call.choice
@@ -94,7 +94,7 @@ def choice_of_plan(call: Call) -> PlanChoiceRecord:
     return choice_record(call.chunk_size, call.form, program=call.name, source="given" if given else "rule", why=why)
 
 
-def trace_call_tree(call: Call) -> CallTreeRecord:
+def trace_call_tree(call: TracedCall) -> CallTreeRecord:
     """The call tree of a traced call; compiles nothing."""
     return read_jaxpr_tree(call.closed, name=call.name)
 
@@ -106,7 +106,7 @@ def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def inspect_call(
-    call: Call | LoweredCall,
+    call: TracedCall | LoweredCall,
     *,
     mesh: Mesh | AbstractMesh | None = None,
     target: str | None = None,
@@ -234,8 +234,8 @@ class Compilation:
 class Inspection:
     """One traced call, to be looked at on one mesh or another."""
 
-    def __init__(self, call: Call, chunk_size: ChunkSize, examples: Sequence[int] | None = None) -> None:
-        self.call: Call = call
+    def __init__(self, call: TracedCall, chunk_size: ChunkSize, examples: Sequence[int] | None = None) -> None:
+        self.call: TracedCall = call
         self.examples: Sequence[int] | None = examples
         self.chunk_size: ChunkSize = chunk_size
 
@@ -399,11 +399,11 @@ def _types(mesh: AnyMesh | None) -> tuple[jax.sharding.AxisType, ...] | None:
     return None if mesh is None else tuple(mesh.axis_types)
 
 
-def _inputs(call: Call) -> tuple[Any, ...]:
+def _inputs(call: TracedCall) -> tuple[Any, ...]:
     return call.args if not call.kwargs else (*call.args, dict(call.kwargs))
 
 
-def _labelled(call: Call, inputs: ShardingRecord) -> ShardingRecord:
+def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
     if len(call.paths) != len(inputs.leaves):
         return inputs
     pairs = zip(inputs.leaves, call.paths, strict=True)

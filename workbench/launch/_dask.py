@@ -43,7 +43,7 @@ class DaskHost:
 
     def start(self, attempt: int) -> None:
         """Submits the node; Dask decides where it lives."""
-        from workbench.launch._dask_worker import DaskOrder, NodeActor, run_node
+        from workbench.launch._dask_worker import DaskNodeActor, DaskOrder, run_node
 
         engine, spec = self._engine, self._spec
         order = DaskOrder(
@@ -57,7 +57,7 @@ class DaskHost:
         self._heard_at = time.monotonic()
         service = spec.kind == "service"
         self._future = engine.client.submit(
-            NodeActor if service else run_node,
+            DaskNodeActor if service else run_node,
             order,
             key=order.key,
             actor=service,
@@ -299,12 +299,12 @@ class DaskEngine:
 
     def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
         """How this process calls a service."""
-        from workbench.launch._dask_worker import NodeActor
+        from workbench.launch._dask_worker import DaskNodeActor
 
         with self._making:
             if spec.index not in self._endpoints:
                 look = functools.partial(self._look, self._places, spec.label)
-                self._endpoints[spec.index] = DaskEndpoint(self.client, spec.label, spec.methods, look, NodeActor)
+                self._endpoints[spec.index] = DaskEndpoint(self.client, spec.label, spec.methods, look, DaskNodeActor)
             return self._endpoints[spec.index]
 
     def _look(self, places: dict[str, Place], label: str, seconds: float) -> Place | None:

@@ -123,7 +123,9 @@ class _Seat:
         with self._lock:
             if handle.index not in self._lines:
                 label, methods, parallel = self._order.services[handle.index]
-                endpoint = DaskEndpoint(self._client, label, methods, functools.partial(self._look, label), NodeActor)
+                endpoint = DaskEndpoint(
+                    self._client, label, methods, functools.partial(self._look, label), DaskNodeActor
+                )
                 self._endpoints.append(endpoint)
                 self._lines[handle.index] = PipelinedLine(endpoint, parallel)
             return Client(self._lines[handle.index])
@@ -138,7 +140,7 @@ class _Seat:
         return address, key
 
 
-class NodeActor:
+class DaskNodeActor:
     """A service node in a Dask actor."""
 
     def __init__(self, order: DaskOrder) -> None:

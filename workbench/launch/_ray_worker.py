@@ -31,7 +31,7 @@ class RayOrder:
     attempt: int
 
 
-class NodeActor:
+class RayNodeActor:
     """The nodes of one host in a Ray actor."""
 
     def __init__(self, order: RayOrder) -> None:

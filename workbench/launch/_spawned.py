@@ -20,9 +20,9 @@ class RayNode:
     """The Ray actor of a node: Ray's worker imports this module to make it, and so starts without JAX as well."""
 
     def __init__(self, order: bytes) -> None:
-        from workbench.launch._ray_worker import NodeActor
+        from workbench.launch._ray_worker import RayNodeActor
 
-        self._actor = NodeActor(pickle.loads(order))
+        self._actor = RayNodeActor(pickle.loads(order))
 
     def ask(self, label: str, payload: bytes) -> bytes:
         """Answers one call."""

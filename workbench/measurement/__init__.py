@@ -16,7 +16,7 @@ from workbench.measurement._join import (
     event_records as event_records,
     join_profile as join_profile,
 )
-from workbench.measurement._measure import MeasureOptions as MeasureOptions, measure_compiled as measure_compiled
+from workbench.measurement._measure import ReadingOptions as ReadingOptions, measure_compiled as measure_compiled
 from workbench.measurement._memory import largest_arrays as largest_arrays, live_bytes as live_bytes
 from workbench.measurement._monitor import DeviceMonitor as DeviceMonitor, watch_devices as watch_devices
 from workbench.measurement._open_profile import open_profile as open_profile

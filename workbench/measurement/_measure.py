@@ -41,7 +41,7 @@ UNATTRIBUTED = ""  # the stage of what no stage could be found for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureOptions:
+class ReadingOptions:
     """How `measure_compiled` reads a program.
 
     Attributes:
@@ -80,7 +80,7 @@ def measure_compiled(
     *,
     rounds: int = 3,
     warmup: int = 1,
-    options: MeasureOptions | None = None,
+    options: ReadingOptions | None = None,
 ) -> RunRecord:
     """Calls a compiled program and returns the seconds of every stage on every device.
 
@@ -106,7 +106,7 @@ def measure_compiled(
     References:
         For what an event counts as, see `join_profile`; for clients, see `client_runs`.
     """
-    options = options or MeasureOptions()
+    options = options or ReadingOptions()
     if rounds < 1 or warmup < 0:
         msg = (
             f"`measure_compiled` was given rounds={rounds} and warmup={warmup}, but a measurement needs at least one "
@@ -255,7 +255,7 @@ def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> i
 
 
 def _stage_runs(
-    leaves: Iterable[JoinedEvent], labels: Mapping[int, str], rounds: int, options: MeasureOptions
+    leaves: Iterable[JoinedEvent], labels: Mapping[int, str], rounds: int, options: ReadingOptions
 ) -> tuple[StageRunRecord, ...]:
     sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for leaf in leaves:
@@ -296,7 +296,7 @@ def _stage_runs(
 
 
 def _clients(
-    joined: JoinedProfile, module: ModuleRecord, labels: Mapping[int, str], rounds: int, options: MeasureOptions
+    joined: JoinedProfile, module: ModuleRecord, labels: Mapping[int, str], rounds: int, options: ReadingOptions
 ) -> tuple[tuple[ClientRunRecord, ...], list[str]]:
     if not options.client_stages:
         return (), []
@@ -327,7 +327,7 @@ def _notes(
     spans: int,
     module: ModuleRecord,
     devices: Sequence[Any],
-    options: MeasureOptions,
+    options: ReadingOptions,
     joined: JoinedProfile,
 ) -> list[str]:
     plain, profiled = statistics.median(walls.plain), statistics.median(walls.profiled)

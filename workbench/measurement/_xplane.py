@@ -26,7 +26,7 @@ _RELEASED = 32 * 2**20  # bytes of a mapped file that are read before the system
 Buffer = bytes | mmap.mmap
 
 
-class Span(NamedTuple):
+class MessageSpan(NamedTuple):
     """Where in the file a message lies."""
 
     start: int
@@ -60,21 +60,21 @@ class Line(NamedTuple):
 
     name: str
     start_ps: int
-    span: Span
+    span: MessageSpan
 
 
 class Plane:
     """One device or one host. Lines and events are decoded when they are asked for."""
 
-    def __init__(self, buffer: Buffer, span: Span) -> None:
+    def __init__(self, buffer: Buffer, span: MessageSpan) -> None:
         self._buffer = buffer
         self.name = ""
-        self._lines: list[Span] = []
-        self._kind_spans: dict[int, Span] = {}
+        self._lines: list[MessageSpan] = []
+        self._kind_spans: dict[int, MessageSpan] = {}
         self._kinds: dict[int, EventKind] = {}
         self._stat_names: dict[int, str] = {}
         self._known_stats: dict[bytes, tuple[str, Any]] = {}  # most events repeat those of others, byte by byte
-        stats: list[Span] = []
+        stats: list[MessageSpan] = []
         for number, value in fields(buffer, span):
             if number == 2:
                 self.name = _text(buffer, value)
@@ -137,7 +137,7 @@ class Plane:
             for piece in pieces:
                 found = known.get(piece)
                 if found is None:
-                    found = self._stat(Span(0, len(piece)), piece)
+                    found = self._stat(MessageSpan(0, len(piece)), piece)
                     if len(known) < _MOST_STATS:
                         known[piece] = found
                 stats[found[0]] = found[1]
@@ -172,7 +172,7 @@ class Plane:
                 kind.stats[name] = stat
         return kind
 
-    def _stat(self, span: Span, piece: bytes | None = None) -> tuple[str, Any]:
+    def _stat(self, span: MessageSpan, piece: bytes | None = None) -> tuple[str, Any]:
         buffer = self._buffer if piece is None else piece
         name, stat = "", None
         for number, value in fields(buffer, span):
@@ -222,7 +222,7 @@ def read_space(source: Path | bytes) -> Space:
     warnings: list[str] = []
     damage = ""
     try:
-        for number, value in fields(buffer, Span(0, len(buffer))):
+        for number, value in fields(buffer, MessageSpan(0, len(buffer))):
             if number == 1:
                 planes.append(Plane(buffer, value))
             elif number in (2, 3):
@@ -254,7 +254,7 @@ def trim_profile(path: Path) -> bytes:
         The bytes of a profile.
     """
     buffer = _mapped(path)
-    spans = [value for number, value in fields(buffer, Span(0, len(buffer))) if number == 1]
+    spans = [value for number, value in fields(buffer, MessageSpan(0, len(buffer))) if number == 1]
     names = [Plane(buffer, span).name for span in spans]
     on_devices = any(name.startswith("/device:") and "CUSTOM" not in name for name in names)
     kept = []
@@ -272,7 +272,7 @@ def _length(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def fields(buffer: Buffer, span: Span) -> Iterator[tuple[int, Any]]:
+def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
     """Field numbers and values of one message: integers, or the `Span` of what has a length.
 
     Raises:
@@ -296,7 +296,7 @@ def fields(buffer: Buffer, span: Span) -> Iterator[tuple[int, Any]]:
             if index + length > stop:
                 msg = f"a field of {length} bytes at byte {index} goes beyond the end of its message at byte {stop}"
                 raise WireError(msg)
-            value = Span(index, index + length)
+            value = MessageSpan(index, index + length)
             index += length
         elif wire in (_FIXED64, _FIXED32):
             width = 8 if wire == _FIXED64 else 4
@@ -348,7 +348,7 @@ def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
                             raise WireError(msg)
                 numbers[(key >> 3) - 1] = value
             else:  # a field that profiles of another version have
-                for number, value in fields(data, Span(index - 1, stop)):
+                for number, value in fields(data, MessageSpan(index - 1, stop)):
                     if number == 4:
                         pieces.append(data[value.start : value.stop])
                     elif number <= 3:
@@ -376,7 +376,7 @@ def _varint(buffer: Buffer, index: int, stop: int) -> tuple[int, int]:
     raise WireError(msg)
 
 
-def _entry(buffer: Buffer, span: Span) -> tuple[int, Span | None]:
+def _entry(buffer: Buffer, span: MessageSpan) -> tuple[int, MessageSpan | None]:
     """Key and message of one entry of a map."""
     key, message = 0, None
     for number, value in fields(buffer, span):
@@ -391,7 +391,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _text(buffer: Buffer, span: Span) -> str:
+def _text(buffer: Buffer, span: MessageSpan) -> str:
     return bytes(buffer[span.start : span.stop]).decode("utf-8", "replace")
 
 

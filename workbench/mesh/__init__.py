@@ -13,7 +13,7 @@ from workbench.mesh._layout import (
 )
 from workbench.mesh._placement import (
     Placement as Placement,
-    Scope as Scope,
+    ProgramScope as ProgramScope,
     active as active,
     check_axis_names as check_axis_names,
     current_scope as current_scope,
@@ -21,7 +21,7 @@ from workbench.mesh._placement import (
     resolve as resolve,
 )
 from workbench.mesh._rebase import (
-    Place as Place,
+    MeshRewriting as MeshRewriting,
     bind_here as bind_here,
     bind_rebased as bind_rebased,
     rebase as rebase,

@@ -22,14 +22,14 @@ class Placement:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scope:
+class ProgramScope:
     """The placements of the innermost program, outermost first; `entered` of them are maps that we are inside of."""
 
     placements: tuple[Placement, ...]
     entered: int = 0
 
 
-_SCOPE: ContextVar[Scope | None] = ContextVar("workbench_scope", default=None)
+_SCOPE: ContextVar[ProgramScope | None] = ContextVar("workbench_scope", default=None)
 # A function under `jax.jit` that is called in two programs is traced for each: JAX keys its caches with this.
 _IN_JIT_KEY = jax.make_user_context(default_value=None)
 
@@ -105,7 +105,7 @@ class active:
 
     __slots__ = ("_key", "_scope", "_token")
 
-    def __init__(self, scope: Scope | None) -> None:
+    def __init__(self, scope: ProgramScope | None) -> None:
         self._scope = scope
 
     def __enter__(self) -> None:
@@ -118,7 +118,7 @@ class active:
         _SCOPE.reset(self._token)
 
 
-def current_scope() -> Scope | None:
+def current_scope() -> ProgramScope | None:
     """The scope of the innermost program or client function that runs now, or None."""
     return _SCOPE.get()
 

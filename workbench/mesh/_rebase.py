@@ -24,13 +24,13 @@ from workbench.mesh._rewriting import Rewriting
 
 def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
     """The same program under the mesh of this place, in which types do not mention the axes `hidden`."""
-    place = Place(jax.sharding.get_abstract_mesh(), hidden)
+    place = MeshRewriting(jax.sharding.get_abstract_mesh(), hidden)
     return ClosedJaxpr(place.jaxpr(closed.jaxpr), closed.consts)
 
 
 def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation, computed under the mesh of this place."""
-    place = Place(jax.sharding.get_abstract_mesh())
+    place = MeshRewriting(jax.sharding.get_abstract_mesh())
     params = place.params(equation)
     if "layout" in params and "placement" in params:  # a sharding constraint has a `layout` of another kind
         params["layout"] = find_layout(params["placement"])
@@ -48,10 +48,10 @@ def bind_here(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 def sharding_here(sharding: NamedSharding, hidden: Sequence[str] = ()) -> NamedSharding:
     """A sharding of the traced mesh as one of the mesh of this place, without axes that are Manual or hidden here."""
-    return Place(jax.sharding.get_abstract_mesh(), hidden).sharding(sharding)
+    return MeshRewriting(jax.sharding.get_abstract_mesh(), hidden).sharding(sharding)
 
 
-class Place(Rewriting):
+class MeshRewriting(Rewriting):
     """One rewriting for a mesh; what is shared (types, contexts) stays shared, as JAX keys its caches with it."""
 
     def __init__(self, mesh: AbstractMesh, hidden: Sequence[str] = ()) -> None:

@@ -23,9 +23,9 @@ from workbench.plan._evaluate import (
 )
 from workbench.plan._inline import holds_clients as holds_clients, uses_primitives as uses_primitives
 from workbench.plan._interpreter import (
-    Call as Call,
     Cond as Cond,
     ControlFlow as ControlFlow,
+    InnerCall as InnerCall,
     Interpreter as Interpreter,
     PythonInterpreter as PythonInterpreter,
     Scan as Scan,

@@ -7,7 +7,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench._types import Aval, type_of
-from workbench.plan._interpreter import Call, Interpreter, control_flow
+from workbench.plan._interpreter import InnerCall, Interpreter, control_flow
 from workbench.primitives import MAPREDUCE_PRIMITIVES
 
 # Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
@@ -72,7 +72,7 @@ def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
     for equation in jaxpr.eqns:
         if equation.primitive in MAPREDUCE_PRIMITIVES and "placement" in equation.params:
             yield equation.params["placement"].size
-        elif isinstance(control_flow(equation), Call) and uses_primitives(equation):
+        elif isinstance(control_flow(equation), InnerCall) and uses_primitives(equation):
             for body in bodies(equation):
                 yield from _sizes(body)
 
@@ -89,7 +89,7 @@ def _is_elementwise(jaxpr: Jaxpr) -> bool:
             or (name == "broadcast_in_dim" and type_of(equation.invars[0]).ndim == 0)
         ):
             return True
-        return isinstance(control_flow(equation), Call) and all(map(_is_elementwise, bodies(equation)))
+        return isinstance(control_flow(equation), InnerCall) and all(map(_is_elementwise, bodies(equation)))
 
     return all(map(elementwise, jaxpr.eqns))
 
@@ -101,7 +101,7 @@ class _Inline(Interpreter[Any]):
         self._sizes = sizes
 
     def enters(self, equation: JaxprEqn) -> bool:
-        if not isinstance(control_flow(equation), Call):
+        if not isinstance(control_flow(equation), InnerCall):
             return False
         return uses_primitives(equation) or (
             all(self._has_rows(v.aval) for v in equation.outvars) and all(map(_is_elementwise, bodies(equation)))

@@ -153,7 +153,7 @@ class Cond(Generic[Value]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Call(Generic[Value]):
+class InnerCall(Generic[Value]):
     """A `jit`, `checkpoint`, `custom_jvp`, …: one jaxpr that takes the operands as they are."""
 
     equation: JaxprEqn
@@ -175,7 +175,7 @@ class Call(Generic[Value]):
         return 0
 
 
-ControlFlow = Scan[Any] | While[Any] | Cond[Any] | Call[Any]
+ControlFlow = Scan[Any] | While[Any] | Cond[Any] | InnerCall[Any]
 
 
 def control_flow(equation: JaxprEqn) -> ControlFlow | None:
@@ -189,7 +189,7 @@ def control_flow(equation: JaxprEqn) -> ControlFlow | None:
         return Cond(equation)
     body = equation.params.get(CALLS.get(name, ""))
     is_call = isinstance(body, ClosedJaxpr) or (isinstance(body, Jaxpr) and not body.constvars)
-    return Call(equation) if is_call else None
+    return InnerCall(equation) if is_call else None
 
 
 class Interpreter(Generic[Value]):
@@ -284,7 +284,7 @@ class Interpreter(Generic[Value]):
         with _jax_compat.source_of(flow.equation, mesh=False):
             return list(jax.lax.switch(index, branches, *inputs))
 
-    def call(self, flow: Call[Any], operands: Sequence[Any]) -> list[Any]:
+    def call(self, flow: InnerCall[Any], operands: Sequence[Any]) -> list[Any]:
         """The results of a call, laid flat."""
         with _jax_compat.source_of(flow.equation):
             return self.body(flow, flow.body, operands)

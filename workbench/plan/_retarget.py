@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench import _jax_compat
 from workbench._types import AnyMesh, Aval
-from workbench.mesh import Layout, Place, find_layout
+from workbench.mesh import Layout, MeshRewriting, find_layout
 
 
 class RebaseError(ValueError):
@@ -44,7 +44,7 @@ def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
     return found[0] if found else None
 
 
-class _OverOtherDevices(Place):
+class _OverOtherDevices(MeshRewriting):
     """Rewrites a program for the same axes over other devices, or none: what its meshes say of devices changes."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class _OverOtherDevices(Place):
         return self.mesh.update_axis_types(dict(zip(mesh.axis_names, mesh.axis_types, strict=True)))
 
 
-class _Elsewhere(Place):
+class _Elsewhere(MeshRewriting):
     """Rewrites a program for another mesh, by the names of its axes."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:

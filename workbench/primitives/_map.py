@@ -16,7 +16,7 @@ from workbench.errors import ProgramError, WorkbenchError
 from workbench.mesh import (
     Layout,
     Placement,
-    Scope,
+    ProgramScope,
     active,
     current_scope,
     find_layout,
@@ -97,7 +97,7 @@ class _ClientCall:
         scope = current_scope()
         assert scope is not None
         self.fn, self.structure, self.unpack, self.placement = fn, structure, unpack, placement
-        self.scope = Scope(scope.placements, scope.placements.index(placement) + 1)
+        self.scope = ProgramScope(scope.placements, scope.placements.index(placement) + 1)
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.result_structure: PyTreeDef | None = None
 

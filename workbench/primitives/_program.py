@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from workbench._types import Argument
-from workbench.mesh import Placement, Scope, active, make_placements
+from workbench.mesh import Placement, ProgramScope, active, make_placements
 
 F = TypeVar("F", bound=Callable)
 
@@ -17,7 +17,7 @@ def program(
     clients: int | None = None,
     placements: Mapping[str, int] | None = None,
     axes: Mapping[str, str | tuple[str, ...]] | None = None,
-) -> "Program":
+) -> "ProgramContext":
     """Gives a function, or a block, its clients.
 
     Costs nothing when traced and about a microsecond per eager call. Works on functions, generators and coroutines;
@@ -47,15 +47,15 @@ def program(
     References:
         DrJAX (2024), section 3: `drjax.program`.
     """
-    return Program(make_placements(placements, clients, axes))
+    return ProgramContext(make_placements(placements, clients, axes))
 
 
-class Program:
+class ProgramContext:
     """What `program` returns: decorates a function, or opens a block, with its placements."""
 
     def __init__(self, placements: tuple[Placement, ...]) -> None:
         self.placements = placements
-        self._scope = Scope(placements)
+        self._scope = ProgramScope(placements)
         self._blocks = threading.local()
 
     def __call__(self, fn: F) -> F:
@@ -73,7 +73,7 @@ class Program:
         self._blocks.open.pop().__exit__(*raised)
 
 
-def _wrap(fn: Callable, scope: Scope) -> Any:  # of the type of `fn`, which no wrapper can be said to have
+def _wrap(fn: Callable, scope: ProgramScope) -> Any:  # of the type of `fn`, which no wrapper can be said to have
     if inspect.isgeneratorfunction(fn):
 
         @functools.wraps(fn)
@@ -126,14 +126,14 @@ class _Steppable(Protocol):
 class _Steps:
     """Awaits something, with the placement active only while a step of it runs."""
 
-    def __init__(self, awaited: _Steppable, scope: Scope) -> None:
+    def __init__(self, awaited: _Steppable, scope: ProgramScope) -> None:
         self.awaited, self.scope = awaited, scope
 
     def __await__(self) -> Generator[Argument, Argument, Argument]:
         return _generate(self.awaited, self.scope)
 
 
-def _generate(steps: _Steppable, scope: Scope) -> Generator[Argument, Argument, Argument]:
+def _generate(steps: _Steppable, scope: ProgramScope) -> Generator[Argument, Argument, Argument]:
     resume: Callable[[Argument], Argument] = steps.send
     value: Argument = None
     while True:

@@ -23,7 +23,7 @@ class Panel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Top left corners of the cells in row-major order of the axes, all squares of side `cell`."""
 
     corners: tuple[tuple[float, float], ...]
@@ -34,7 +34,9 @@ class Grid:
     reading: str  # which axis runs where, in words
 
 
-def lay_out_grid(axes: Sequence[tuple[str, int]], *, width: float, height: float = 900.0, cell: float = 44.0) -> Grid:
+def lay_out_grid(
+    axes: Sequence[tuple[str, int]], *, width: float, height: float = 900.0, cell: float = 44.0
+) -> CellGrid:
     """Lays out one cell per position of the axes; the last two long ones span a panel, the others make panels.
 
     Long rows are wrapped into bands, and cells shrink (to 3 pixels) until everything is `width` wide and, if it can
@@ -83,7 +85,7 @@ def lay_out_grid(axes: Sequence[tuple[str, int]], *, width: float, height: float
         words = ", ".join(f"{axes[index][0]}={at}" for index, at in zip(outer, where, strict=True))
         boxes.append(Panel(words, x, y, panel_width, panel_height))
     down = math.ceil(panels / across)
-    return Grid(
+    return CellGrid(
         corners=tuple(corners),
         cell=round(cell, 2),
         panels=tuple(boxes),

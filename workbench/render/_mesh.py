@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from workbench.records import ClientRange, DeviceRecord, MeshRecord
-from workbench.render._grids import Grid, lay_out_grid
+from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._svg import Markup, count_text, escape, fit_text, group, join, rect, svg, text, text_width
 from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
 
@@ -133,7 +133,7 @@ def _torus_place(device: DeviceRecord) -> tuple[int, ...]:
     return (device.slice_index or 0, *reversed(device.coords), device.core_on_chip or 0)
 
 
-def _placed(order: Sequence[DeviceRecord], grid: Grid) -> list[tuple[DeviceRecord, tuple[float, float]]]:
+def _placed(order: Sequence[DeviceRecord], grid: CellGrid) -> list[tuple[DeviceRecord, tuple[float, float]]]:
     return list(zip(order, grid.corners, strict=False))
 
 
@@ -204,7 +204,7 @@ def _tooltip(mesh: MeshRecord, device: DeviceRecord, held: Sequence[Any]) -> str
 
 
 def _cell_svg(
-    device: DeviceRecord, grid: Grid, corner: tuple[float, float], cell: tuple[str, tuple[str, ...], str]
+    device: DeviceRecord, grid: CellGrid, corner: tuple[float, float], cell: tuple[str, tuple[str, ...], str]
 ) -> Markup:
     fill, words, tooltip = cell
     x, y = corner

@@ -6,7 +6,7 @@ from workbench.records import ProgramRecord, StageRecord
 from workbench.render._call_tree import collective_lines, describe_call_tree, tree_lines
 from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
 from workbench.render._memory import describe_memory, memory_parts
-from workbench.render._program_layout import Block, Box, Lane, ProgramLayout, lay_out
+from workbench.render._program_layout import Box, ClientBlock, Lane, ProgramLayout, lay_out
 from workbench.render._sharding import describe_sharding, sharding_tree_lines
 from workbench.render._svg import (
     Markup,
@@ -267,7 +267,7 @@ def _stage_group(box: Box, *children: object) -> Markup:
     return group(*children, data_stage=box.path, data_label=spoken, class_="wb-stage")
 
 
-def _draw_block(block: Block, more: str) -> Markup:
+def _draw_block(block: ClientBlock, more: str) -> Markup:
     label = _devices_text(block.devices) if not more else more
     whole = f"clients {block.start}–{block.stop - 1}" + (f" on {label}" if label else "")
     children: list[object] = [

@@ -37,7 +37,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ClientBlock:
     """The clients `start` to `stop` that share their devices; `dots` holds their places, empty when they are many."""
 
     x: float
@@ -65,7 +65,7 @@ class Box:
     subtitle: str = ""
     note: str = ""
     depth: int = 0
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[ClientBlock, ...] = ()
     more: str = ""  # what the blocks leave out
 
 
@@ -230,7 +230,7 @@ class _Level:
     def _card(self, index: int, stage: StageRecord, y: float) -> float:
         lane = self.lanes[self.lane_of(stage.placement) if stage.kind == "clients" else 0]
         x, width = lane.x0 + 12, lane.x1 - lane.x0 - 24
-        blocks: tuple[Block, ...] = ()
+        blocks: tuple[ClientBlock, ...] = ()
         more, height = "", CARD
         if stage.kind == "clients":
             blocks, more, height = client_blocks(stage, self.mesh, x + 8, y + CARD, width - 16)
@@ -303,11 +303,11 @@ def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[Valu
 
 def client_blocks(
     stage: StageRecord, mesh: MeshRecord | None, x: float, y: float, width: float
-) -> tuple[tuple[Block, ...], str, float]:
+) -> tuple[tuple[ClientBlock, ...], str, float]:
     """The clients of a stage by the devices that hold them: blocks, what they leave out, and their height."""
     groups = device_groups(mesh, stage.placement or "", stage.clients)
     if len(groups) > MOST_BLOCKS:
-        block = Block(x, y, width, 64.0, 0, stage.clients, ())
+        block = ClientBlock(x, y, width, 64.0, 0, stage.clients, ())
         devices = len({device for _, _, held in groups for device in held})
         return (block,), f"on {count_text(devices)} devices", 64.0 + LABEL
     columns = min(len(groups), max(1, int(width // 64)))
@@ -328,7 +328,7 @@ def client_blocks(
             dots = tuple(
                 (left + inset + k % across * PITCH, upper + 4 + k // across * PITCH) for k in range(stop - start)
             )
-        blocks.append(Block(left, upper, room, inner, start, stop, devices, dots))
+        blocks.append(ClientBlock(left, upper, room, inner, start, stop, devices, dots))
     rows = math.ceil(len(groups) / columns)
     return tuple(blocks), "", rows * (inner + LABEL + 4) - 4
 

@@ -11,7 +11,7 @@ from workbench.records import (
     PropagationRecord,
     ShardingRecord,
 )
-from workbench.render._grids import Grid, lay_out_grid
+from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._mesh import describe_mesh
 from workbench.render._svg import (
     Markup,
@@ -222,7 +222,7 @@ def _largest(record: ShardingRecord, count: int) -> list[LeafShardingRecord]:
     return [record.leaves[index] for index in sorted(ranked)]
 
 
-def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[Grid, list[_Slice]]:
+def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[CellGrid, list[_Slice]]:
     """One cell per slice, in row-major order of the slices."""
     pieces = _slices(leaf)
     starts = [sorted({piece.start[dim] for piece in pieces}) for dim in range(len(leaf.shape))]
@@ -261,7 +261,7 @@ def _slices(leaf: LeafShardingRecord) -> list[_Slice]:
     ]
 
 
-def _reading(leaf: LeafShardingRecord, grid: Grid) -> str:
+def _reading(leaf: LeafShardingRecord, grid: CellGrid) -> str:
     return f"{grid.reading}; numbers: devices" if leaf.shards else grid.reading
 
 

@@ -1,6 +1,10 @@
 """Searches shardings of a program's arguments, meshes and machines: planned by Shardy, decided by compilers."""
 
-from workbench.advice.search._groups import Leaf as Leaf, group_leaves as group_leaves, pattern_of as pattern_of
+from workbench.advice.search._groups import (
+    ArgumentLeaf as ArgumentLeaf,
+    group_leaves as group_leaves,
+    pattern_of as pattern_of,
+)
 from workbench.advice.search._mesh import fit as fit, suggest_mesh as suggest_mesh
 from workbench.advice.search._program import Priced as Priced, SearchProgram as SearchProgram
 from workbench.advice.search._search import Search as Search
@@ -8,7 +12,7 @@ from workbench.advice.search._stand_in import as_accelerator as as_accelerator, 
 from workbench.advice.search._suggest import suggest_shardings as suggest_shardings
 
 __all__ = [
-    "Leaf",
+    "ArgumentLeaf",
     "Priced",
     "Search",
     "SearchProgram",

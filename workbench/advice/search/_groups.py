@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"(?<=[\[._])\d+(?=$|[\]._])|(?<=_)\d+(?=['\"\]])")
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ArgumentLeaf:
     """One array of the arguments."""
 
     name: str
@@ -30,7 +30,7 @@ class Leaf:
 
 
 @dataclass
-class Group:
+class SpecGroup:
     """Leaves that share a spec, and the results that take their place."""
 
     pattern: str
@@ -47,7 +47,7 @@ class Group:
         """The argument that its first leaf belongs to."""
         return pattern_argument(self.pattern)
 
-    def record(self, leaves: Sequence[Leaf]) -> SpecGroupRecord:
+    def record(self, leaves: Sequence[ArgumentLeaf]) -> SpecGroupRecord:
         """The group as a record."""
         return SpecGroupRecord(
             pattern=self.pattern,
@@ -74,7 +74,9 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def group_leaves(leaves: Sequence[Leaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Group]:
+def group_leaves(
+    leaves: Sequence[ArgumentLeaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]
+) -> list[SpecGroup]:
     """Groups leaves by pattern and shape; optimizer states join the parameter whose path ends theirs.
 
     Args:
@@ -92,14 +94,14 @@ def group_leaves(leaves: Sequence[Leaf], outputs: Sequence[tuple[str, tuple[int,
         _owner(number, words, leaf.shape, tails)
         for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True))
     ]
-    found: dict[tuple[str, tuple[int, ...]], Group] = {}
+    found: dict[tuple[str, tuple[int, ...]], SpecGroup] = {}
     owners: dict[tuple[str, tuple[int, ...]], set[int]] = {}
-    of_leaf: dict[int, Group] = {}
+    of_leaf: dict[int, SpecGroup] = {}
     for number, leaf in enumerate(leaves):
         first = owner[number]
         key = (pattern_of(leaves[first].name), leaf.shape)
         if key not in found:
-            found[key] = Group(key[0], leaf.shape, leaves[first].dtype, [], 0)
+            found[key] = SpecGroup(key[0], leaf.shape, leaves[first].dtype, [], 0)
         owners.setdefault(key, set()).add(first)
         of_leaf[number] = found[key]
         found[key].leaves.append(number)

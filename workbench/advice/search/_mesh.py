@@ -15,7 +15,7 @@ from workbench.advice.search._search import Progress, Search
 from workbench.advice.search._suggest import lock_patterns
 from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError, WorkbenchError
-from workbench.inspection import Call, current_mesh, plan_call
+from workbench.inspection import TracedCall, current_mesh, plan_call
 from workbench.records import (
     FitRecord,
     FitTableRecord,
@@ -32,7 +32,7 @@ _MOST_COMPILED_SIZES = 4  # slices of one family that are compiled for
 
 
 def suggest_mesh(
-    call: Call,
+    call: TracedCall,
     *,
     chips: str,
     axes: Sequence[str] | None = None,
@@ -103,7 +103,7 @@ def suggest_mesh(
 
 
 def fit(
-    call: Call,
+    call: TracedCall,
     *,
     targets: Sequence[str],
     axes: Sequence[str] | None = None,
@@ -138,7 +138,7 @@ def mesh_shapes(devices: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _smallest(
-    call: Call,
+    call: TracedCall,
     target: str,
     axes: tuple[str, ...],
     seconds: float,
@@ -244,7 +244,7 @@ def _slices(target: str) -> list[TargetRecord]:
     return [found[devices] for devices in sorted(found) if devices > 1]
 
 
-def _axes_of(call: Call, axes: Sequence[str] | None) -> tuple[str, ...]:
+def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:
     """The axes to be sized: as given, those of the mesh, or that of the clients ("data" without any) and "model"."""
     if axes is not None:
         return tuple(axes)
@@ -252,6 +252,6 @@ def _axes_of(call: Call, axes: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(mesh.axis_names) if mesh is not None and not mesh.empty else (*_first_axes(call), "model")
 
 
-def _first_axes(call: Call) -> tuple[str, ...]:
+def _first_axes(call: TracedCall) -> tuple[str, ...]:
     """The axes of the clients, or "data" in a program without any."""
     return tuple(placement.name for placement in plan_call(call).placements) or ("data",)

@@ -11,12 +11,12 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from workbench._jax_compat import shardy, shardy_trials
-from workbench.advice.search._groups import Group, Leaf, Spec, fits, group_leaves
+from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
 from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
-from workbench.inspection import Call, inspect_mesh, inspect_module, on_mesh, plan_call
+from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size
 from workbench.records import ChipRecord, CostRecord, MemoryRecord, TargetRecord
 
@@ -56,7 +56,7 @@ class SearchProgram:
 
     def __init__(
         self,
-        call: Call,
+        call: TracedCall,
         mesh: Mesh | AbstractMesh,
         chip: str,
         *,
@@ -65,7 +65,7 @@ class SearchProgram:
         target: TargetRecord | None = None,
         chunk_size: ChunkSize = _AS_GIVEN,
     ) -> None:
-        self.call: Call = call.with_shapes()
+        self.call: TracedCall = call.with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
         self.mesh: AbstractMesh = AbstractMesh(
             tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes)
@@ -87,11 +87,11 @@ class SearchProgram:
         self.dtype: str = largest_dtype(described, self.chip)
         self.clients: dict[str, int] = {p.name: p.size for p in described.placements}
         self._given, outputs, text = self._lowered()
-        self.leaves: list[Leaf] = [
-            Leaf(name, tuple(leaf.shape), str(leaf.dtype), _item_bytes(leaf))
+        self.leaves: list[ArgumentLeaf] = [
+            ArgumentLeaf(name, tuple(leaf.shape), str(leaf.dtype), _item_bytes(leaf))
             for name, leaf in zip(self.call.names, self.call.leaves, strict=True)
         ]
-        self.groups: list[Group] = group_leaves(self.leaves, outputs)
+        self.groups: list[SpecGroup] = group_leaves(self.leaves, outputs)
         try:
             self._trials = shardy_trials.ShardyTrials(text)
         except shardy.ShardyError as error:
@@ -308,7 +308,7 @@ def target_of(chip: str, devices: int) -> TargetRecord | None:
     return None
 
 
-def _common(specs: Sequence[Spec], group: Group, axes: Mapping[str, int]) -> Spec:
+def _common(specs: Sequence[Spec], group: SpecGroup, axes: Mapping[str, int]) -> Spec:
     """The spec that most leaves of a group were given; replicated where it does not divide the shape."""
     found = max(specs, key=specs.count)
     return found if fits(found, group.shape, axes) else ((),) * len(group.shape)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from workbench.advice.search._groups import Group, Spec, candidates, pattern_argument
+from workbench.advice.search._groups import Spec, SpecGroup, candidates, pattern_argument
 from workbench.advice.search._program import Assignment, Priced, SearchProgram
 from workbench.errors import WorkbenchError
 from workbench.records import ShardingChoiceRecord, ShardingSearchRecord
@@ -183,7 +183,7 @@ class Search:
                 self._try(self._opened(self._sharded_data([group], axes), keep=[group]), "")
         self._propagated_seeds(data, every)
 
-    def _propagated_seeds(self, data: Sequence[Group], every: tuple[str, ...]) -> None:
+    def _propagated_seeds(self, data: Sequence[SpecGroup], every: tuple[str, ...]) -> None:
         """Model parallelism: one parameter is sharded, and all others follow by propagation."""
         groups = self.program.groups
         for axes in _subsets(every):
@@ -197,7 +197,7 @@ class Search:
                 for spec in candidates(group.shape, rest or self.program.axes)[1:]:
                     self._try(_with(self._opened(base, keep=data if len(every) > 1 else []), at, spec), "")
 
-    def _data_groups(self) -> list[Group]:
+    def _data_groups(self) -> list[SpecGroup]:
         """The arguments that a program reads and does not return: batches; all, where it returns none."""
         groups = self.program.groups
         state = {group.argument for group in groups if group.outputs}
@@ -215,7 +215,7 @@ class Search:
             group.locked if group.locked is not None else ((),) * len(group.shape) for group in self.program.groups
         )
 
-    def _sharded_data(self, data: Sequence[Group], axes: Sequence[str]) -> Assignment:
+    def _sharded_data(self, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
         """Everything replicated, and the first dimension of the data over `axes`."""
         made = list(self._replicated())
         for at, group in enumerate(self.program.groups):
@@ -225,14 +225,14 @@ class Search:
                     made[at] = (tuple(axes), *[()] * (len(group.shape) - 1))
         return tuple(made)
 
-    def _opened(self, base: Assignment, keep: Sequence[Group]) -> Assignment:
+    def _opened(self, base: Assignment, keep: Sequence[SpecGroup]) -> Assignment:
         """Everything left to propagation, but what is kept or locked."""
         return tuple(
             spec if group in keep or group.locked is not None else None
             for group, spec in zip(self.program.groups, base, strict=True)
         )
 
-    def _fully_sharded(self, base: Assignment, data: Sequence[Group], axes: Sequence[str]) -> Assignment:
+    def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
         """The parameters sharded over `axes` too, on their largest dimension that these divide."""
         made = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
@@ -408,7 +408,7 @@ class Search:
                 for other in candidates(group.shape, self.program.axes)[1:]:
                     self._try(_with(opened, at, other), "")
 
-    def _paired(self, specs: tuple[Spec, ...]) -> Iterator[tuple[Group, Spec]]:
+    def _paired(self, specs: tuple[Spec, ...]) -> Iterator[tuple[SpecGroup, Spec]]:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
@@ -468,7 +468,7 @@ class Search:
             self._failed.add(specs)
             self._notes.append(str(error).splitlines()[0][:300])
 
-    def _is_small(self, group: Group) -> bool:
+    def _is_small(self, group: SpecGroup) -> bool:
         whole = sum(each.size_bytes for each in self.program.groups)
         return not group.shape or group.size_bytes < _SMALL_SHARE * whole
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench.advice.search._chunked import compile_best, joined_record, with_chunk_sizes
-from workbench.advice.search._groups import Group, fits
+from workbench.advice.search._groups import SpecGroup, fits
 from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Found, Progress, Search
 from workbench.errors import MeshError
-from workbench.inspection import Call, current_mesh, mesh_of_values
+from workbench.inspection import TracedCall, current_mesh, mesh_of_values
 from workbench.records import ShardingSearchRecord
 
 DEFAULT_CHIP = "v5e"
@@ -23,7 +23,7 @@ _BEST = 3  # choices whose chunk size is varied, and that are compiled
 
 
 def suggest_shardings(
-    call: Call,
+    call: TracedCall,
     *,
     mesh: Mesh | AbstractMesh | None = None,
     chip: str | None = None,
@@ -125,7 +125,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
         group.locked = chosen.get(id(group), group.locked)
 
 
-def _matches(pattern: str, group: Group, program: SearchProgram) -> bool:
+def _matches(pattern: str, group: SpecGroup, program: SearchProgram) -> bool:
     """Whether a pattern is that of the group, its argument, one of its leaves, or matches one with wildcards."""
     if pattern in (group.pattern, group.argument):
         return True

@@ -19,7 +19,7 @@ _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
+class BeamPass:
     """A pass as it stands in its folder: what each of the stage's outputs is."""
 
     digest: str
@@ -33,7 +33,7 @@ class Spec:
 class ComputeBatch(beam.DoFn):
     """One batch of clients: its rows from a file, the server's values from the side input."""
 
-    def __init__(self, folder: str, spec: Spec) -> None:
+    def __init__(self, folder: str, spec: BeamPass) -> None:
         self.folder, self.spec = folder, spec
 
     def setup(self) -> None:
@@ -124,7 +124,7 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
     """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    spec = Spec(**json.loads((Path(folder) / "spec.json").read_text()))
+    spec = BeamPass(**json.loads((Path(folder) / "spec.json").read_text()))
     whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
     options = PipelineOptions(list(flags), save_main_session=False)
     with beam.Pipeline(runner=runner, options=options) as pipeline:

@@ -21,9 +21,9 @@ from workbench.engines._engine import Engine, Progress
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, from_edge, to_host
-from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
+from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.engines.flower._export import export_app
-from workbench.engines.flower._runtime import Deployment, Runtime, Simulation, check_users
+from workbench.engines.flower._runtime import Deployment, FlowerSimulation, Runtime, check_users
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import Plan, loop_bodies, plan_jaxpr
 from workbench.records import RunRecord
@@ -158,7 +158,7 @@ class Flower(Engine):
         if self.runtime == "deployment":
             return Deployment(nodes, port=self.port, start_seconds=self.start_seconds, insecure=self.insecure)
         workers = min(self.workers or os.cpu_count() or 1, nodes)
-        return Simulation(nodes, workers=workers, ray_options=self.ray_options, start_seconds=self.start_seconds)
+        return FlowerSimulation(nodes, workers=workers, ray_options=self.ray_options, start_seconds=self.start_seconds)
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_node, work.clients)
@@ -243,7 +243,7 @@ class Flower(Engine):
         assert self._running is not None
         np.save(self._running.data / str(seat) / f"{name}.npy", rows)
 
-    def _add(self, work: Pass, batch: Batch, reply: Reply, seat: int, expected: Sequence[Any]) -> None:
+    def _add(self, work: Pass, batch: Batch, reply: NodeReply, seat: int, expected: Sequence[Any]) -> None:
         where = f"{self._place(seat)}, {reply.told['where']}"
         values = []
         for x, aval in itertools.zip_longest(reply.values, expected):
@@ -287,7 +287,7 @@ class Flower(Engine):
             brought.append(from_edge(whole, rows.aval.dtype))
         return brought
 
-    def _ask(self, asks: Sequence[Ask], check: Callable[[], Any]) -> list[Reply]:
+    def _ask(self, asks: Sequence[Ask], check: Callable[[], Any]) -> list[NodeReply]:
         assert self._running is not None
         try:
             return self._running.ask(asks, self.timeout_seconds, check)

@@ -18,7 +18,7 @@ from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, to_host
 from workbench.engines.flower import _app as _flower_app
-from workbench.engines.flower._program import Block, Stages, describe
+from workbench.engines.flower._program import FlowerBlock, Stages, describe
 from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted, PlannedCall, trace_listening
@@ -67,7 +67,7 @@ def export_app(
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         traced, walk = _traced(fn, args)
         stages, constants = Stages(platforms), {}
-        block = Block(walk, stages, constants)
+        block = FlowerBlock(walk, stages, constants)
     inputs, values = _inputs(traced, walk, block, args)
     described = {
         "name": walk.plan.name,
@@ -106,7 +106,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 
 
 def _inputs(
-    traced: PlannedCall, walk: PlanInterpreter, block: Block, args: tuple[Any, ...]
+    traced: PlannedCall, walk: PlanInterpreter, block: FlowerBlock, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """What each argument is: the clients' own, or the server's with its value."""
     variables = walk.plan.closed.jaxpr.invars

@@ -62,7 +62,7 @@ class Stages:
         return digest
 
 
-class Block:
+class FlowerBlock:
     """One jaxpr, that of the program or of a loop's body, as operations on numbered values."""
 
     def __init__(self, walk: PlanInterpreter, stages: Stages, constants: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ class Block:
     ) -> dict[str, Any]:
         """A loop's body; what it reads of its inputs is read of the operands, the last `sliced` one slice at a time."""
         walk = self.walk.inner(flow, closed, part)
-        block = Block(walk, self.stages, self.constants)
+        block = FlowerBlock(walk, self.stages, self.constants)
         pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)
         for i, (v, atom) in enumerate(pairs):
             if not isinstance(atom, Literal) and atom in self.uses:

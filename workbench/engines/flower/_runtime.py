@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench._processes import SupervisedProcesses, is_removed, remove_with_this_process
 from workbench.engines.flower import _same_user
-from workbench.engines.flower._app.asks import Ask, NodeFailure, Reply
+from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.errors import EngineError
 
 _LOG = logging.getLogger("workbench.engines")
@@ -34,7 +34,7 @@ class ProcessEndedError(EngineError):
         self.process = process
 
 
-class Processes(SupervisedProcesses):
+class FlowerProcesses(SupervisedProcesses):
     """The processes of Flower: all end with `close`, or when this process ends in whatever way."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
@@ -94,7 +94,7 @@ class Runtime:
         self._number = 0
         self._key = key
         threading.Thread(target=self._accept, daemon=True).start()
-        self.processes = Processes(self.folder, self._environment())
+        self.processes = FlowerProcesses(self.folder, self._environment())
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -133,7 +133,7 @@ class Runtime:
         except queue.Empty:
             return None
 
-    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[Reply]:
+    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[NodeReply]:
         """The replies of the first nodes, in order.
 
         Raises:
@@ -201,7 +201,7 @@ class Runtime:
             self._accepted.put(self._listener.accept())
 
 
-class Simulation(Runtime):
+class FlowerSimulation(Runtime):
     """Virtual nodes in worker processes of Ray."""
 
     def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
@@ -224,7 +224,7 @@ class Deployment(Runtime):
         super().__init__(nodes, start_seconds=start_seconds)
         self.port, self.insecure = port or free_port(), insecure
 
-    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[Reply]:
+    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[NodeReply]:
         """As every runtime; a SuperNode whose process ended is noticed at once, not by Flower's heartbeats."""
         try:
             return super().ask(asks, seconds, check)

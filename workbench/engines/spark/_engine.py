@@ -294,14 +294,14 @@ class _Jobs:
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
 
     def _spec(self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any]) -> Any:
-        from workbench.engines.spark._worker import Spec, shapes_of
+        from workbench.engines.spark._worker import SparkPass, shapes_of
 
         function = work.function(size)
         count = len(work.phase.rows)
         equations = [step.equation for step in work.phase.reductions]
         keyed = tuple(e.params["batch_dims"] if e.primitive is by_key_p else -1 for e in equations)
         partitions = min(self.tasks, math.ceil(work.clients / size))
-        return Spec(
+        return SparkPass(
             digest=digest,
             size=size,
             sources=tuple(sources),

@@ -29,7 +29,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each arra
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
+class SparkPass:
     """One pass over the clients: what comes in, and what each output of its function is."""
 
     digest: str
@@ -88,7 +88,7 @@ class Compute:
     results; where there are keys, one row for each that occurs.
     """
 
-    def __init__(self, spec: Spec, stage: Any, server: Any) -> None:
+    def __init__(self, spec: SparkPass, stage: Any, server: Any) -> None:
         self.spec, self.stage, self.server = spec, stage, server
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -160,7 +160,7 @@ class Compute:
         return [kind, number, key, part, group, told, payload, *(kept or [None] * self.spec.kept)]
 
 
-def _as_batch(rows: Sequence[Sequence[Any]], spec: Spec) -> pa.RecordBatch:
+def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:
     names, types = [*_COLUMNS, *(f"k{i}" for i in range(spec.kept))], [*_COLUMNS.values(), *[pa.binary()] * spec.kept]
     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=names)
@@ -169,7 +169,7 @@ def _as_batch(rows: Sequence[Sequence[Any]], spec: Spec) -> pa.RecordBatch:
 class Merge:
     """Merges the partial results of some partitions, which come sorted: the second level of the tree."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: SparkPass) -> None:
         self.spec = spec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -202,7 +202,7 @@ def _with_payload(row: pa.RecordBatch, total: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=row.schema)
 
 
-def merges_of(spec: Spec, kind: int, number: int) -> tuple[Sequence[str], Shapes]:
+def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], Shapes]:
     """How the arrays of a row are merged, and their shapes."""
     if kind == KEYED:
         (name, shape), axis = spec.partial[number], spec.keyed[number]

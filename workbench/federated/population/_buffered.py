@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.errors import ProgramError
 from workbench.federated.population._devices import Population
-from workbench.federated.population._rounds import Step, check_able, spent_until
+from workbench.federated.population._rounds import ServerStep, check_able, spent_until
 from workbench.federated.population._schedules import Buffered
 from workbench.federated.population._selection import Load, ask, draw_available
 from workbench.federated.population._servers import Servers
@@ -71,7 +71,7 @@ class _Chains:
 
 def buffered_steps(
     population: Population, load: Load, schedule: Buffered, servers: Servers, *, start: float, seed: int
-) -> Iterator[Step]:
+) -> Iterator[ServerStep]:
     """Server steps without end."""
     chains = _Chains(population, load, schedule, start, seed)
     check_able(population, load)
@@ -106,7 +106,9 @@ def buffered_steps(
         window = max(_PAUSE_SECONDS, (now - start) / max(number, 1) * 4) if number else min(2 * window, 3600.0)
 
 
-def _step(events: np.ndarray, versions: np.ndarray, number: int, last: float, share: float, between: float) -> Step:
+def _step(
+    events: np.ndarray, versions: np.ndarray, number: int, last: float, share: float, between: float
+) -> ServerStep:
     results = events[events[:, _AT["result"]] > 0]
     # Version 0 is there from the start; version k + 1 after step k.
     staleness = number - np.searchsorted(versions, results[:, _AT["start"]], "right")
@@ -130,4 +132,4 @@ def _step(events: np.ndarray, versions: np.ndarray, number: int, last: float, sh
         staleness=float(staleness.mean()),
         available_share=share,
     )
-    return Step(record, results[:, _AT["id"]].astype(np.int64), staleness)
+    return ServerStep(record, results[:, _AT["id"]].astype(np.int64), staleness)

@@ -18,7 +18,7 @@ from workbench.records import ProtocolCostRecord, SimulatedRoundRecord
 _FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 60.0, 3600.0, 2 * 86_400.0
 
 
-class Step(NamedTuple):
+class ServerStep(NamedTuple):
     """One server step and the clients that made it."""
 
     record: SimulatedRoundRecord
@@ -59,7 +59,7 @@ def synchronous_steps(
     *,
     start: float,
     seed: int,
-) -> Iterator[Step]:
+) -> Iterator[ServerStep]:
     """Rounds without end."""
     now, number = start, 0
     while True:
@@ -136,7 +136,7 @@ def _round(
     start: float,
     waited: float,
     share: float,
-) -> Step:
+) -> ServerStep:
     done = asked.finish <= asked.leave
     end = _end(asked, done, schedule)
     used = np.flatnonzero(done & (asked.finish <= end))
@@ -171,7 +171,7 @@ def _round(
         available_share=share,
     )
     ids = asked.ids[used] if succeeded else asked.ids[:0]
-    return Step(record, ids, np.zeros(len(ids), np.int64))
+    return ServerStep(record, ids, np.zeros(len(ids), np.int64))
 
 
 def _unmasking(

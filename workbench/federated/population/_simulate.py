@@ -11,7 +11,7 @@ from workbench.errors import ProgramError, needs_library
 from workbench.federated.population._buffered import buffered_steps
 from workbench.federated.population._devices import NIGHTS, PHONES, WORLD, Population
 from workbench.federated.population._draws import draw_bits, key_of
-from workbench.federated.population._rounds import Step, synchronous_steps
+from workbench.federated.population._rounds import ServerStep, synchronous_steps
 from workbench.federated.population._schedules import Buffered, Synchronous
 from workbench.federated.population._selection import load_of
 from workbench.federated.population._servers import Servers
@@ -172,7 +172,7 @@ def _check(
         raise ProgramError(message)
 
 
-def _some(step: Step, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Some of the clients of a step, each with the same chance, and −1 where there are too few."""
     order = np.argsort(draw_bits(key_of(seed, "sampled", step.record.round), np.arange(len(step.ids))))[:count]
     ids, staleness = np.full(count, -1), np.zeros(count, np.int64)

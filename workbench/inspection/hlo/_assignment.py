@@ -18,7 +18,7 @@ _ALIGNMENT = 64  # bytes: what XLA leaves between two buffers of an arena belong
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class Held(NamedTuple):
+class HeldAtPeak(NamedTuple):
     """Bytes of the peak and the instruction whose value they hold; None where no value is known."""
 
     instruction: Instruction | None
@@ -43,7 +43,7 @@ class Allocation(NamedTuple):
 
 def divide_peak(
     hlo: Hlo, compiled: object, stats: object | None, peak_bytes: int | None, at_peak: tuple[Buffer, ...]
-) -> tuple[tuple[Held, ...], str]:
+) -> tuple[tuple[HeldAtPeak, ...], str]:
     """Who holds the bytes of the peak.
 
     Args:
@@ -56,7 +56,7 @@ def divide_peak(
     Returns:
         Shares that add up to the compiler's peak (to that of the schedule without one), and a note on their origin.
     """
-    alive = [Held(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
+    alive = [HeldAtPeak(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
     reached = sum(held.size_bytes for held in alive)
     if not peak_bytes:
         return tuple(alive), (
@@ -70,10 +70,10 @@ def divide_peak(
         )
     note = f"the schedule's peak of {reached:,} bytes is laid on the lines; the compiler states {peak_bytes:,}"
     if reached <= peak_bytes:
-        rest = [Held(None, peak_bytes - reached)] if reached < peak_bytes else []
+        rest = [HeldAtPeak(None, peak_bytes - reached)] if reached < peak_bytes else []
         return (*alive, *rest), f"{note}, and what it reserves beyond is a node of its own"
     factor = peak_bytes / reached
-    return tuple(Held(held.instruction, held.size_bytes * factor) for held in alive), (
+    return tuple(HeldAtPeak(held.instruction, held.size_bytes * factor) for held in alive), (
         f"{note}: it shares memory between values, so that each counts {factor:.0%} of its bytes"
     )
 
@@ -176,19 +176,19 @@ def _varint(message: bytes, index: int) -> tuple[int, int]:
     raise ValueError(fact)
 
 
-def _planned(hlo: Hlo, allocations: Iterable[Allocation], at_peak: tuple[Buffer, ...]) -> Iterator[Held]:
+def _planned(hlo: Hlo, allocations: Iterable[Allocation], at_peak: tuple[Buffer, ...]) -> Iterator[HeldAtPeak]:
     by_name = {i.name: i for c in hlo.computations.values() for i in c.instructions}
     parameters = hlo.entry.parameters
     alive = {buffer.instruction.name for buffer in at_peak}
     for allocation in allocations:
         if allocation.parameter is not None:
-            yield Held(parameters.get(allocation.parameter), allocation.size)
+            yield HeldAtPeak(parameters.get(allocation.parameter), allocation.size)
             continue
         sums: dict[str | None, int] = {}
         for name, size in _addresses(allocation, alive):
             sums[name] = sums.get(name, 0) + size
         for name, size in sums.items():
-            yield Held(by_name.get(name) if name else None, size)
+            yield HeldAtPeak(by_name.get(name) if name else None, size)
 
 
 def _addresses(allocation: Allocation, alive: set[str]) -> Iterator[tuple[str | None, int]]:

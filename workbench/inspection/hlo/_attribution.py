@@ -30,17 +30,17 @@ _COMMUNICATING = ("reduce", "broadcast")
 _COLLECTIVE = re.compile(r"^(all-|reduce-scatter|collective-|ragged-all|send|recv)")
 
 
-class Stage(NamedTuple):
+class NamedStage(NamedTuple):
     """A stage as `op_name` gives it."""
 
     path: str
     kind: StageKind
 
 
-SERVER = Stage("server", "server")
+SERVER = NamedStage("server", "server")
 
 
-def stages_of(op_name: str) -> tuple[Stage, ...]:
+def stages_of(op_name: str) -> tuple[NamedStage, ...]:
     """The stages named by an `op_name`; several where the compiler combined operations.
 
     Args:
@@ -56,7 +56,7 @@ def stages_of(op_name: str) -> tuple[Stage, ...]:
     return tuple(dict.fromkeys(stage for stage in combined_stages(op_name) if stage is not None))
 
 
-def combined_stages(op_name: str) -> list[Stage | None]:
+def combined_stages(op_name: str) -> list[NamedStage | None]:
     """The stage of every name that an `op_name` combines, in order, with repetitions; None for one outside of all.
 
     Args:
@@ -77,12 +77,12 @@ def _paths(op_name: str) -> list[str]:
     return paths
 
 
-def _innermost(path: str) -> Stage | None:
+def _innermost(path: str) -> NamedStage | None:
     planned = _MASKED.findall(path)
     if planned:
-        return Stage(*planned[-1])
+        return NamedStage(*planned[-1])
     primitives = _PRIMITIVE.findall(path)
-    return Stage("{}[{}]".format(*primitives[-1]), _kind(primitives[-1][0])) if primitives else None
+    return NamedStage("{}[{}]".format(*primitives[-1]), _kind(primitives[-1][0])) if primitives else None
 
 
 def _kind(primitive: str) -> StageKind:
@@ -94,11 +94,11 @@ def _kind(primitive: str) -> StageKind:
 class StageFinder:
     """The stages of all instructions of one module."""
 
-    def __init__(self, hlo: Hlo, runs: Runs, only: Stage | None = None) -> None:
+    def __init__(self, hlo: Hlo, runs: Runs, only: NamedStage | None = None) -> None:
         self._hlo, self._runs, self._only = hlo, runs, None
-        self._own: dict[Instruction, tuple[Stage, ...]] = {}
-        self._inferred: dict[Instruction, Stage] = {}
-        self._combined: dict[Instruction, tuple[Stage, ...]] = {}
+        self._own: dict[Instruction, tuple[NamedStage, ...]] = {}
+        self._inferred: dict[Instruction, NamedStage] = {}
+        self._combined: dict[Instruction, tuple[NamedStage, ...]] = {}
         self._witnesses: dict[Instruction, list[Instruction]] = {}
         for instruction in hlo.instructions():
             stages = stages_of(instruction.op_name)
@@ -110,12 +110,12 @@ class StageFinder:
             self._infer()
         self._only = only  # of a program that is one stage as a whole: whatever names no other
 
-    def stage(self, instruction: Instruction) -> Stage | None:
+    def stage(self, instruction: Instruction) -> NamedStage | None:
         """The stage of an instruction, None outside of all stages."""
         own = self._own.get(instruction)
         return own[0] if own else self._inferred.get(instruction, self._only)
 
-    def stages(self, instruction: Instruction) -> tuple[Stage, ...]:
+    def stages(self, instruction: Instruction) -> tuple[NamedStage, ...]:
         """All stages of an instruction that the compiler combined from several."""
         stage = self.stage(instruction)
         several = self._own.get(instruction) or self._combined.get(instruction)
@@ -149,7 +149,7 @@ class StageFinder:
                 self._own[instruction] = (SERVER,)
 
     def _vote(self, instruction: Instruction) -> None:
-        votes: Counter[Stage] = Counter()
+        votes: Counter[NamedStage] = Counter()
         for name in instruction.calls():
             for inner in self._hlo.computations[name].instructions:
                 stage = self.stage(inner)
@@ -169,7 +169,7 @@ class StageFinder:
             if self._open(instruction):
                 self._inferred[instruction] = stage
 
-    def _is_other(self, instruction: Instruction, stage: Stage) -> bool:
+    def _is_other(self, instruction: Instruction, stage: NamedStage) -> bool:
         own = self._own.get(instruction)
         return own is not None and own[0] != stage
 
@@ -180,7 +180,7 @@ class StageFinder:
                 self._look_ahead(instruction, neighbours)
         pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]
         for _ in range(_HOPS):
-            found: dict[Instruction, Stage] = {}
+            found: dict[Instruction, NamedStage] = {}
             for instruction in pending:
                 stage = self._nearest(instruction, neighbours)
                 if stage is not None:
@@ -192,7 +192,7 @@ class StageFinder:
 
     def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
         """A collective is of the communicating stages whose work first meets its result."""
-        found: list[Stage] = []
+        found: list[NamedStage] = []
         witnesses: list[Instruction] = []
         reached, seen = [collective], {collective}
         for _ in range(_HOPS):
@@ -209,7 +209,7 @@ class StageFinder:
             self._combined[collective] = tuple(dict.fromkeys(found))
             self._witnesses[collective] = witnesses
 
-    def _nearest(self, instruction: Instruction, neighbours: "Neighbours") -> Stage | None:
+    def _nearest(self, instruction: Instruction, neighbours: "Neighbours") -> NamedStage | None:
         after = self._labels(neighbours.users(instruction))
         before = self._labels(neighbours.operands(instruction))
         for stages in (after, before):
@@ -217,7 +217,7 @@ class StageFinder:
                 return Counter(stages).most_common(1)[0][0]
         return None
 
-    def _labels(self, instructions: Iterable[Instruction]) -> list[Stage]:
+    def _labels(self, instructions: Iterable[Instruction]) -> list[NamedStage]:
         return [stage for i in instructions if (stage := self.stage(i)) is not None]
 
     def _fall_back(self, computation: Computation) -> None:

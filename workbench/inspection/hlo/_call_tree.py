@@ -21,7 +21,7 @@ from workbench.inspection.call_tree import (
     split_stack,
     trim,
 )
-from workbench.inspection.hlo._assignment import RESERVED, Held
+from workbench.inspection.hlo._assignment import RESERVED, HeldAtPeak
 from workbench.inspection.hlo._attribution import stages_of
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, trip_count
@@ -50,7 +50,7 @@ class CallTreeReader:
         flops: FlopCounter,
         traffic: Traffic,
         collectives: Iterable[CollectiveRecord],
-        held: tuple[Held, ...],
+        held: tuple[HeldAtPeak, ...],
         note: str,
         plan: PlanRecord | None = None,
     ) -> None:
@@ -197,7 +197,7 @@ class CallTreeReader:
     def _made(self, maker: Instruction, taker: Instruction | None) -> Instruction:
         return maker if taker is None or self._places.is_own(maker) or self._places.place(taker) is None else taker
 
-    def _alive(self, held: Held, working: Set[str]) -> Item:
+    def _alive(self, held: HeldAtPeak, working: Set[str]) -> Item:
         instruction = held.instruction
         amounts = Amounts(peak_bytes=held.size_bytes)
         if instruction is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from workbench.inspection.hlo._shapes import Leaf, parse_shape, tuple_widths
+from workbench.inspection.hlo._shapes import ArrayShape, parse_shape, tuple_widths
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 from workbench.records import BufferRecord, MemoryRecord, SourceLine
 
@@ -36,7 +36,7 @@ class Buffer(NamedTuple):
     """A value that takes memory of the device: one array of an instruction's result."""
 
     instruction: Instruction
-    leaf: Leaf
+    leaf: ArrayShape
     number: int
 
 
@@ -285,5 +285,5 @@ def _alias_positions(instruction: Instruction, operands: list[Buffer]) -> dict[i
     return {first + position: buffer for position, buffer in enumerate(operands)}
 
 
-def _nothing(leaf: Leaf) -> Leaf:
-    return Leaf(leaf.dtype, leaf.dimensions, leaf.elements, 0, 0, leaf.space)
+def _nothing(leaf: ArrayShape) -> ArrayShape:
+    return ArrayShape(leaf.dtype, leaf.dimensions, leaf.elements, 0, 0, leaf.space)

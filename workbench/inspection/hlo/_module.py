@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench.errors import InspectionError
-from workbench.inspection.hlo._assignment import Held, divide_peak
-from workbench.inspection.hlo._attribution import Stage, StageFinder
+from workbench.inspection.hlo._assignment import HeldAtPeak, divide_peak
+from workbench.inspection.hlo._attribution import NamedStage, StageFinder
 from workbench.inspection.hlo._call_tree import CallTreeReader
 from workbench.inspection.hlo._collectives import CollectiveReader, MeshAxes
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
@@ -139,11 +139,11 @@ def _devices_of(compiled: Any) -> list[Any]:
         return []
 
 
-def _only_stage(plan: PlanRecord | None) -> Stage | None:
+def _only_stage(plan: PlanRecord | None) -> NamedStage | None:
     """The one stage of a program without clients: all of the module is its work."""
     if plan is None or plan.placements or len(plan.stages) != 1:
         return None
-    return Stage(plan.stages[0].path, plan.stages[0].kind)
+    return NamedStage(plan.stages[0].path, plan.stages[0].kind)
 
 
 def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
@@ -172,7 +172,7 @@ class _Inspection:
         text: str,
         mesh: MeshRecord | None,
         order: tuple[int, ...] | None,
-        only: Stage | None = None,
+        only: NamedStage | None = None,
     ) -> None:
         self._hlo, self._text = hlo, text
         self._flops, self._traffic, self._elementwise = FlopCounter(hlo), Traffic(hlo), ElementwiseCounter(hlo)
@@ -224,7 +224,11 @@ class _Inspection:
         )
 
     def _call_tree(
-        self, collectives: tuple[CollectiveRecord, ...], held: tuple[Held, ...], note: str, plan: PlanRecord | None
+        self,
+        collectives: tuple[CollectiveRecord, ...],
+        held: tuple[HeldAtPeak, ...],
+        note: str,
+        plan: PlanRecord | None,
     ) -> CallTreeRecord:
         parts = self._hlo, self._runs, self._frames, self._flops, self._traffic
         return CallTreeReader(*parts, collectives, held, note, plan).record()

@@ -18,7 +18,7 @@ _BITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ArrayShape:
     """One array of a shape."""
 
     dtype: str
@@ -33,7 +33,7 @@ class Leaf:
 class Shape:
     """An array or a (nested) tuple of arrays, flattened. `parse_shape` gives equal ones once: sums are kept."""
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ArrayShape, ...]
     is_tuple: bool
 
     @functools.cached_property
@@ -114,12 +114,12 @@ def tuple_widths(text: str) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=65536)
-def _leaf(dtype: str, dimensions: str, layout: str) -> Leaf:
+def _leaf(dtype: str, dimensions: str, layout: str) -> ArrayShape:
     sizes = tuple(_size(d.strip().removeprefix("<=")) for d in dimensions.split(",") if d.strip())
     bits = _BITS.get(dtype, 0)
     elements = math.prod(sizes)
     space = _SPACE.search(layout)
-    return Leaf(
+    return ArrayShape(
         dtype,
         sizes,
         elements,

@@ -1,6 +1,6 @@
 """Bytes of main memory that HLO instructions read and write."""
 
-from workbench.inspection.hlo._shapes import Leaf, Shape
+from workbench.inspection.hlo._shapes import ArrayShape, Shape
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 
 _NONE = frozenset(
@@ -102,7 +102,7 @@ class Traffic:
             return []
         return list(body.root.operands) if body.root.opcode == "tuple" else [body.root.name]
 
-    def _written(self, body: Computation, name: str, leaf: Leaf) -> int:
+    def _written(self, body: Computation, name: str, leaf: ArrayShape) -> int:
         if leaf.space != 0:
             return 0
         node = body.by_name[name]

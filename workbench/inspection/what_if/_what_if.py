@@ -19,7 +19,7 @@ from workbench.aot import (
     target_mesh,
 )
 from workbench.errors import EngineError, InspectionError, MeshError, WorkbenchError
-from workbench.inspection._call import Call, current_mesh, mesh_of_values, on_mesh
+from workbench.inspection._call import TracedCall, current_mesh, mesh_of_values, on_mesh
 from workbench.inspection._compile_once import compile_now
 from workbench.inspection._program import mesh_record, plan_call
 from workbench.inspection.hlo import inspect_module
@@ -47,7 +47,7 @@ class WhatIf:
 
     def __init__(
         self,
-        call: Call,
+        call: TracedCall,
         *,
         mesh: Mesh | AbstractMesh | None = None,
         target: str | None = None,

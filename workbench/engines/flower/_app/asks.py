@@ -36,7 +36,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Reply:
+class NodeReply:
     """What a node gave, and what it says about it: where, seconds, seconds of compiling."""
 
     values: list[np.ndarray]

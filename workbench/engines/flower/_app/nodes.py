@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from .asks import Ask, NodeFailure, Reply
+from .asks import Ask, NodeFailure, NodeReply
 from .stages import as_plain
 
 
@@ -37,7 +37,7 @@ def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
     return [by_partition[i] for i in range(count)]
 
 
-def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_seconds: float) -> list[Reply]:
+def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_seconds: float) -> list[NodeReply]:
     """Asks the first nodes, one for each ask; replies in their order.
 
     Raises:
@@ -75,6 +75,6 @@ def _as_content(ask: Ask, ready: dict[int, Array]) -> RecordDict:
     return RecordDict({"ask": ConfigRecord(record), "sent": arrays})
 
 
-def _reply(message: Message) -> Reply:
+def _reply(message: Message) -> NodeReply:
     values = message.content["values"]
-    return Reply([values[str(i)].numpy() for i in range(len(values))], dict(message.content["told"]))
+    return NodeReply([values[str(i)].numpy() for i in range(len(values))], dict(message.content["told"]))

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .asks import Ask, Reply
+from .asks import Ask, NodeReply
 from .stages import as_typed, load_stage, stage_bytes
 
-AskAll = Callable[[Sequence[Ask]], list[Reply]]
+AskAll = Callable[[Sequence[Ask]], list[NodeReply]]
 
 
 class Own:
@@ -33,7 +33,7 @@ class Own:
         return "/".join([f"own:{self.name}", *map(str, self.turns)])
 
 
-class Held:
+class HeldRows:
     """Rows that stayed at the nodes."""
 
     def __init__(self, name: str, op: dict[str, Any], index: int, forget: Callable[[str], Any]) -> None:
@@ -52,7 +52,7 @@ class Stack(list[Any]):
     """Values of a loop's turns, some of them held."""
 
 
-class Program:
+class FlowerProgram:
     """The plan of this project; `run` gives its results."""
 
     def __init__(self, folder: Path, inputs: dict[str, np.ndarray], ask: AskAll) -> None:
@@ -92,7 +92,7 @@ class Program:
 
     def _clients(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
         rows, shared = operands[: op["rows"]], self._here(operands[op["rows"] :])
-        rows = [x if isinstance(x, Own | Held) else self._here([x])[0] for x in rows]
+        rows = [x if isinstance(x, Own | HeldRows) else self._here([x])[0] for x in rows]
         kept = [f"r{next(self._names)}" for _ in op["kept_avals"]]
         asks = [self._ask_of(op, seat, rows, shared, kept) for seat in range(op["clients"])]
         started = time.perf_counter()
@@ -102,7 +102,7 @@ class Program:
         merge, finish = (load_stage(stage_bytes(op[name])) if op[name] else None for name in ("merge", "finish"))
         for reply in replies[1:]:
             totals = merge([*totals, *_typed(reply.values, op["partial_avals"])]) if merge else []
-        held = [Held(name, op, i, self._dropped.append) for i, name in enumerate(kept)]
+        held = [HeldRows(name, op, i, self._dropped.append) for i, name in enumerate(kept)]
         return [*held, *(finish(totals) if finish else [])]
 
     def _ask_of(self, op: dict[str, Any], seat: int, rows: list[Any], shared: list[Any], kept: list[str]) -> Ask:
@@ -112,8 +112,8 @@ class Program:
                 self._to_drop.setdefault(node, []).append(name)
         sent, sources = [], []
         for x in rows:
-            sources.append(x.source if isinstance(x, Own | Held) else f"sent:{len(sent)}")
-            if not isinstance(x, Own | Held):
+            sources.append(x.source if isinstance(x, Own | HeldRows) else f"sent:{len(sent)}")
+            if not isinstance(x, Own | HeldRows):
                 sent.append(x[seat : seat + 1])
         numbers = list(range(len(sent), len(sent) + len(shared)))
         drop = self._to_drop.pop(seat, [])
@@ -121,7 +121,7 @@ class Program:
         ask.sent = [*sent, *shared]
         return ask
 
-    def _note(self, op: dict[str, Any], replies: Sequence[Reply], seconds: float) -> None:
+    def _note(self, op: dict[str, Any], replies: Sequence[NodeReply], seconds: float) -> None:
         said = {name: op[name] for name in ("stage", "name", "clients", "leaves")}
         self.log.append({**said, "seconds": seconds, "nodes": [dict(reply.told) for reply in replies]})
         print(f"stage {op['stage']} ({op['name']}): {op['clients']} nodes in {seconds:.2f} s", flush=True)
@@ -163,9 +163,9 @@ class Program:
 
     def _here(self, values: Sequence[Any]) -> list[Any]:
         """The values with all rows that the nodes hold brought to the server, in one go."""
-        wanted: dict[str, Held] = {}
+        wanted: dict[str, HeldRows] = {}
         for x in values:
-            wanted.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, Held))
+            wanted.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, HeldRows))
             if isinstance(x, Own):
                 message = f"a server stage reads the clients' input `{x.name}`, which only the nodes have"
                 raise RuntimeError(message)
@@ -182,17 +182,17 @@ class Program:
         def here(x: object) -> Any:
             if isinstance(x, Stack):
                 return np.stack([here(y) for y in x])
-            return brought[x.name] if isinstance(x, Held) else x
+            return brought[x.name] if isinstance(x, HeldRows) else x
 
         return [here(x) for x in values]
 
 
-_OPERATIONS: dict[str, Callable[[Program, dict[str, Any], list[Any]], list[Any]]] = {
-    "server": Program._server,
-    "clients": Program._clients,
-    "scan": Program._scan,
-    "while": Program._while,
-    "cond": Program._cond,
+_OPERATIONS: dict[str, Callable[[FlowerProgram, dict[str, Any], list[Any]], list[Any]]] = {
+    "server": FlowerProgram._server,
+    "clients": FlowerProgram._clients,
+    "scan": FlowerProgram._scan,
+    "while": FlowerProgram._while,
+    "cond": FlowerProgram._cond,
 }
 
 
@@ -212,4 +212,4 @@ def _restored(x: np.ndarray, described: dict[str, Any]) -> np.ndarray:
 def _stacked(values: list[Any], described: dict[str, Any]) -> Any:
     if not values:
         return np.zeros((0, *described["shape"]), np.dtype(described["dtype"]))
-    return Stack(values) if any(isinstance(x, Held | Own | Stack) for x in values) else np.stack(values)
+    return Stack(values) if any(isinstance(x, HeldRows | Own | Stack) for x in values) else np.stack(values)

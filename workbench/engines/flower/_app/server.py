@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from .asks import NodeFailure
 from .nodes import ask_nodes, find_nodes
-from .program import Program
+from .program import FlowerProgram
 from .stages import as_plain
 
 app = ServerApp()
@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     seconds = float(str(config["timeout-seconds"]))
     inputs = {path.stem: np.load(path, allow_pickle=False) for path in Path(str(config["inputs"])).glob("*.npy")}
     nodes: list[int] = []
-    program = Program(Path(__file__).parent, inputs, lambda asks: ask_nodes(grid, nodes, asks, seconds))
+    program = FlowerProgram(Path(__file__).parent, inputs, lambda asks: ask_nodes(grid, nodes, asks, seconds))
     nodes += find_nodes(grid, program.described["nodes"], seconds)
     folder = Path(str(config["results"]))
     try:
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     print(f"results in {folder}", flush=True)
 
 
-def _write(folder: Path, results: dict[str, Any], program: Program, error: str) -> None:
+def _write(folder: Path, results: dict[str, Any], program: FlowerProgram, error: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.npy"):
         old.unlink()

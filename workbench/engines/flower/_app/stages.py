@@ -18,7 +18,7 @@ MAGIC = b"WBSTHLO1"
 
 
 @dataclass(frozen=True)
-class Stage:
+class CompiledStage:
     """One stage, ready to be called; the shapes and dtypes are those of its StableHLO."""
 
     name: str
@@ -39,10 +39,10 @@ class Stage:
 
 
 _MOST_STAGES = 64  # compiled, kept for their next messages
-_LOADED: dict[str, Stage] = {}
+_LOADED: dict[str, CompiledStage] = {}
 
 
-def load_stage(data: bytes) -> Stage:
+def load_stage(data: bytes) -> CompiledStage:
     """The stage in these bytes.
 
     Raises:
@@ -51,7 +51,7 @@ def load_stage(data: bytes) -> Stage:
     digest = hashlib.sha256(data).hexdigest()
     known = _LOADED.get(digest)
     if known is not None:
-        return Stage(known.name, known.call, known.inputs, known.outputs, 0.0)
+        return CompiledStage(known.name, known.call, known.inputs, known.outputs, 0.0)
     started = time.perf_counter()
     header, body = _read(data)
     module = jax.export.deserialize(bytearray(body))
@@ -60,7 +60,9 @@ def load_stage(data: bytes) -> Stage:
     seconds = time.perf_counter() - started
     while len(_LOADED) >= _MOST_STAGES:
         _LOADED.pop(next(iter(_LOADED)), None)  # the oldest; another thread may have taken it
-    _LOADED[digest] = loaded = Stage(header["name"], call, tuple(module.in_avals), tuple(module.out_avals), seconds)
+    _LOADED[digest] = loaded = CompiledStage(
+        header["name"], call, tuple(module.in_avals), tuple(module.out_avals), seconds
+    )
     return loaded
 
 
