@@ -74,7 +74,7 @@ def test_every_exercise_has_a_check_and_a_solution_that_is_executed(path: Path):
         for tag in ("exercise", "solution")
     }
     asked, solved = ([name for names in calls[tag] for name in names] for tag in ("exercise", "solution"))
-    assert asked == solved
+    assert asked == solved == sorted(asked)  # numbered in the order of the page
     assert set(asked) <= course.exercises().keys()
 
 
