@@ -1,7 +1,8 @@
 """Beam pipelines of this process: on a thread, so that they can be cancelled; and without processes that stay.
 
-Beam's local runner has no way to cancel, and leaves the other worker processes at work when one is lost. A cancelled
-pipeline finds a file in its folder and computes no further batch; its worker processes are ended.
+Beam's local runner has no way to cancel, leaves the other worker processes at work when one is lost, and may wait for
+that one without end: it is the thread that started the process which raises. A cancelled pipeline finds a file in its
+folder and computes no further batch; its worker processes are ended.
 """
 
 # pyright: reportMissingImports=false
@@ -9,7 +10,7 @@ pipeline finds a file in its folder and computes no further batch; its worker pr
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ import psutil
 
 _ENDING_SECONDS = 10.0
 _WORKER = "apache_beam.runners.worker.sdk_worker_main"
+_STARTER = "run_worker"  # Beam's name of a thread that started a worker process and waits for its end
 _log = logging.getLogger("workbench.engines")
 
 
 def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str], check: Callable[[], Any]) -> None:
-    """Runs one pipeline; `check` is called ten times a second and may raise."""
+    """Runs one pipeline; `check` is called ten times a second and may raise.
+
+    Raises:
+        RuntimeError: if a worker process is lost.
+    """
     from workbench.engines.beam import _worker
     from workbench.engines.beam._child import do
 
@@ -35,16 +41,51 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
 
     thread = threading.Thread(target=work, name="a Beam pipeline", daemon=True)
     before = {process.pid for process in _workers()}
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.1)
-            check()
+        with _lost_workers() as lost:
+            thread.start()
+            while thread.is_alive():
+                thread.join(0.1)
+                check()
+                if lost and thread.is_alive():
+                    message = f"a worker process was lost: {lost[0]}"
+                    raise RuntimeError(message)
         if raised:
             raise raised[0]
     except BaseException:
         _end(thread, Path(arguments[0]) / _worker.CANCELLED, before)
         raise
+
+
+@contextlib.contextmanager
+def _lost_workers() -> Iterator[list[BaseException]]:
+    """What starters of worker processes raise meanwhile: of this pipeline, or of another one in this process."""
+    global _other_hook
+    lost: list[BaseException] = []
+    with _lock:
+        if not _pipelines:
+            _other_hook, threading.excepthook = threading.excepthook, _hear
+        _pipelines.append(lost)
+    try:
+        yield lost
+    finally:
+        with _lock:
+            _pipelines.remove(lost)
+            if not _pipelines:
+                threading.excepthook = _other_hook
+
+
+_lock = threading.Lock()
+_pipelines: list[list[BaseException]] = []  # of each that runs, what was raised
+_other_hook = threading.excepthook
+
+
+def _hear(raised: threading.ExceptHookArgs) -> None:
+    if raised.thread is not None and raised.thread.name == _STARTER and raised.exc_value is not None:
+        for lost in _pipelines:
+            lost.append(raised.exc_value)
+    else:
+        _other_hook(raised)
 
 
 def _workers() -> list[psutil.Process]:

@@ -105,18 +105,28 @@ class MergePartial(beam.CombineFn):
 
 
 class WriteTotals(beam.DoFn):
-    """Writes the merged results where the driver reads them."""
+    """Writes the merged results where the driver reads them. Beam checks the types of these methods."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def process(self, element: list[np.ndarray]) -> Iterator[Any]:
-        """One list of arrays, or one group of one reduction by key."""
-        if element is not None and isinstance(element, list):
+    def process(self, element: list[np.ndarray] | None) -> Iterator[int]:
+        """One list of arrays, or none where no batch gave one."""
+        if element is not None:
             save_arrays(f"{self.path}.npz", element)
-        elif element is not None:
-            (number, key), total = element
-            save_arrays(f"{self.path}-{number}-{key}.npz", [total])
+        yield 0
+
+
+class WriteGroup(beam.DoFn):
+    """Writes one key's sum of one reduction by key."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def process(self, element: tuple[tuple[int, int], np.ndarray]) -> Iterator[int]:
+        """The reduction's number and the key, and the sum."""
+        (number, key), total = element
+        save_arrays(f"{self.path}-{number}-{key}.npz", [total])
         yield 0
 
 
@@ -142,7 +152,7 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
         _ = totals | "write totals" >> beam.ParDo(WriteTotals(f"{folder}/totals"))
         if any(axis >= 0 for axis in spec.keyed):
             groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(_AddGroups())
-            _ = groups | "write groups" >> beam.ParDo(WriteTotals(f"{folder}/groups"))
+            _ = groups | "write groups" >> beam.ParDo(WriteGroup(f"{folder}/groups"))
 
 
 class _AddGroups(beam.CombineFn):
@@ -151,12 +161,12 @@ class _AddGroups(beam.CombineFn):
     def create_accumulator(self) -> np.ndarray | None:
         return None
 
-    def add_input(self, mutable_accumulator: list[np.ndarray] | None, element: list[np.ndarray]) -> list[np.ndarray]:
+    def add_input(self, mutable_accumulator: np.ndarray | None, element: np.ndarray) -> np.ndarray:
         return element if mutable_accumulator is None else mutable_accumulator + element
 
-    def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
+    def merge_accumulators(self, accumulators: Iterable[np.ndarray | None]) -> np.ndarray | None:
         left = [x for x in accumulators if x is not None]
         return sum(left[1:], start=left[0]) if left else None
 
-    def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
+    def extract_output(self, accumulator: np.ndarray | None) -> np.ndarray | None:
         return accumulator
