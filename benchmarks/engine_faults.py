@@ -2,8 +2,9 @@
 
 A kernel runs the same program again and again on the engine. Workers of each kind are killed one after the other: the
 run in which it happened must give the same bytes or an `EngineError`, and the run after it the same bytes. Then kernels
-are killed. Of each kernel, however it ended, no process and no file may be left. A line per kind says what happened;
-the exit status is the number of failures.
+are killed. Of each kernel, however it ended, no process and no file may be left. A line per kind says what happened,
+and how long after the end of a kernel its last process and file were gone; the exit status is the number of failures.
+`--what driver` kills one kind alone. A lost machine is `ray-machines`: a second raylet, as `ray start` starts one.
 """
 
 # pyright: reportMissingImports=false
@@ -15,6 +16,7 @@ import os
 import queue
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,10 +43,12 @@ WORKERS = {  # words of their command lines
     "processes": {"worker": "multiprocessing-fork"},
     "loky": {"worker": "popen_loky_posix"},
     "dask": {"worker": "multiprocessing-fork"},
-    "ray": {"worker": "ray::_run"},
+    "ray": {"worker": "ray::_run", "raylet": "raylet/raylet"},
+    "ray-machines": {"raylet of another machine": "--node-name=other"},
     "spark": {"executor": "CoarseGrainedExecutorBackend", "Python worker": "pyspark.daemon", "JVM": "SparkSubmit"},
     "beam": {"worker": "sdk_worker_main"},
 }
+KEPT = {"dask-scratch-space", "ray"}  # in the folder for temporary files: what libraries keep until their next start
 
 
 @wb.program(clients=8)
@@ -84,16 +88,8 @@ def running(name: str) -> Iterator[Callable[[], Engine]]:
         cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
         with cluster, distributed.Client(cluster) as client:
             yield lambda: Executor(client.get_executor(), clients_per_task=1)
-    elif name == "ray":
-        import ray
-
-        environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu"}
-        ray.init(
-            num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error",
-            object_store_memory=100 * 2**20, runtime_env={"env_vars": environment},
-        )  # fmt: skip
-        yield lambda: Ray(clients_per_task=1)
-        ray.shutdown()
+    elif name.startswith("ray"):
+        yield from running_ray(machines=2 if name == "ray-machines" else 1)
     elif name == "spark":
         conf = {"spark.driver.memory": "512m", "spark.deploy.maxExecutorRetries": "-1"}
         with Spark("local-cluster[2,1,1024]", conf=conf, clients_per_batch=1) as engine:
@@ -101,6 +97,41 @@ def running(name: str) -> Iterator[Callable[[], Engine]]:
     else:
         options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
         yield lambda: Beam(options, clients_per_batch=2)
+
+
+def running_ray(machines: int) -> Iterator[Callable[[], Engine]]:
+    """Two places, on as many machines as Ray believes in; those that are lost are started again."""
+    import ray
+
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "JAX_PLATFORMS": "cpu"}
+    others: list[subprocess.Popen[bytes]] = []
+
+    def again() -> Engine:
+        if ray.is_initialized() and not alive():
+            ray.shutdown()
+        if not ray.is_initialized():
+            ray.init(
+                num_cpus=2 // machines, include_dashboard=False, log_to_driver=False, logging_level="error",
+                object_store_memory=100 * 2**20, runtime_env={"env_vars": environment},
+            )  # fmt: skip
+        if alive() < machines:
+            address = ray.get_runtime_context().gcs_address
+            command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--num-cpus=1"]
+            command += ["--node-name=other", "--object-store-memory=100000000", "--block"]
+            others.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            until = time.monotonic() + LONG
+            while alive() < machines and time.monotonic() < until:
+                time.sleep(0.1)
+        return Ray(clients_per_task=1)
+
+    def alive() -> int:
+        return sum(node["Alive"] for node in ray.nodes())
+
+    yield again
+    for other in others:
+        other.terminate()
+        other.wait(LONG)
+    ray.shutdown()
 
 
 def kernel(name: str) -> None:
@@ -124,7 +155,8 @@ class Kernel:
 
     def __init__(self, name: str) -> None:
         self.mark, self.folder = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="faults-"))
-        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.folder), "JAX_PLATFORMS": "cpu"}
+        folder = str(self.folder)
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": folder, "RAY_TMPDIR": folder, "JAX_PLATFORMS": "cpu"}
         paths = [str(Path.cwd()), *(path for path in sys.path if path)]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "RAY_USAGE_STATS_ENABLED": "0"}
         command = [sys.executable, "-m", "benchmarks.engine_faults", name, "--kernel"]
@@ -177,22 +209,29 @@ class Kernel:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LONG)
 
-    def left(self) -> list[str]:
-        """What is there a minute after its end, which is then ended here."""
-        until = time.monotonic() + 60
-        while (living := self.living()) + (files := list(self.folder.iterdir())) and time.monotonic() < until:
+    def left(self) -> tuple[list[str], float]:
+        """What is there a minute after its end, which is then ended here; and after how many seconds it was gone."""
+        killed = self.process.poll() == -signal.SIGKILL
+        began = time.monotonic()
+        while (living := self.living()) + (files := self.files(killed)) and time.monotonic() < began + 60:
             time.sleep(0.1)
+        seconds = time.monotonic() - began
         names = [f"{p.pid} {' '.join(p.cmdline())[:60]}" for p in living if p.is_running()]
         for process in [*living, psutil.Process(self.process.pid)] if self.process.poll() is None else living:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-        return [*names, *(file.name for file in files)]
+        return [*names, *(file.name for file in files)], seconds
+
+    def files(self, killed: bool) -> list[Path]:
+        """What it left in the folder; Ray keeps the logs of a session that it could end itself."""
+        found = [file for file in self.folder.iterdir() if file.name not in KEPT]
+        return found + (list(self.folder.glob("ray/session_*")) if killed else [])
 
 
 def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Random) -> int:
     """One kernel, whose workers of one kind are killed."""
-    began, told, lefts = time.monotonic(), Counter[str](), list[str]()
+    began, told = time.monotonic(), Counter[str]()
     started = Kernel(name)
     first = started.line()
     for _ in range(kills if first == "same" else 0):
@@ -216,13 +255,13 @@ def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Rand
                 after = started.line()
         told[f"then {after.partition(' ')[0]}"] += 1
     started.close()
-    lefts = started.left()
-    return _report(f"{name}, {what}", kills, told, lefts, began, bad=kills - told["then same"])
+    lefts, seconds = started.left()
+    return _report(f"{name}, {what}", kills, told, lefts, seconds, began, bad=kills - told["then same"])
 
 
 def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
     """Kernels that are killed while they run."""
-    began, lefts = time.monotonic(), list[str]()
+    began, lefts, slowest = time.monotonic(), list[str](), 0.0
     told = Counter[str]()
     for _ in range(kills):
         started = Kernel(name)
@@ -230,13 +269,17 @@ def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
         time.sleep(draw.uniform(0.0, 2.0))
         started.process.kill()
         started.process.wait()
-        lefts += started.left()
-    return _report(f"{name}, driver", kills, told, lefts, began, bad=kills - told["same before"])
+        left, seconds = started.left()
+        lefts, slowest = lefts + left, max(slowest, seconds)
+    return _report(f"{name}, driver", kills, told, lefts, slowest, began, bad=kills - told["same before"])
 
 
-def _report(title: str, kills: int, told: Counter[str], lefts: list[str], began: float, *, bad: int) -> int:
+def _report(
+    title: str, kills: int, told: Counter[str], lefts: list[str], seconds: float, began: float, *, bad: int
+) -> int:
     what = ", ".join(f"{count} {word}" for word, count in told.items())
-    print(f"{title}: {kills} kills: {what}; left: {len(lefts)}; {time.monotonic() - began:.0f} s", flush=True)
+    gone = f"left: {len(lefts)} after {seconds:.1f} s"
+    print(f"{title}: {kills} kills: {what}; {gone}; {time.monotonic() - began:.0f} s in all", flush=True)
     for line in lefts:
         print(f"    left: {line}", flush=True)
     return bad + len(lefts)
@@ -247,6 +290,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=list(WORKERS))
     parser.add_argument("--kills", type=int, default=3, help="of each kind of process")
+    parser.add_argument("--what", help="only this kind of process; the kernel is the driver")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kernel", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -255,8 +299,11 @@ def main() -> int:
         return 0
     draw, failures = random.Random(given.seed), 0
     for what, words in WORKERS[given.engine].items():
-        failures += kill_workers(given.engine, what, words, given.kills, draw)
-    return failures + kill_drivers(given.engine, given.kills, draw)
+        if given.what in (None, what):
+            failures += kill_workers(given.engine, what, words, given.kills, draw)
+    if given.what in (None, "driver"):
+        failures += kill_drivers(given.engine, given.kills, draw)
+    return failures
 
 
 if __name__ == "__main__":
