@@ -1,9 +1,12 @@
 import contextlib
 import dataclasses
+import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +35,14 @@ needs_spark = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 # Short jobs: a JVM that compiles little starts in half the time.
 CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.driver.memory": "512m"}
 CLUSTER = "local-cluster[2,1,1024]"
+
+
+@wb.program(clients=8)
+def sines(steps: Any, x: Any) -> Any:
+    def one(steps: Any, row: Any) -> Any:
+        return jax.lax.fori_loop(0, steps, lambda _, v: jnp.sin(v) + row, row)
+
+    return wb.reduce_sum(wb.map_fn(one, (wb.broadcast(steps), x)))
 
 
 def processes(words: str) -> list[psutil.Process]:
@@ -156,6 +167,16 @@ class TestSpark(EngineContract):
         with pytest.raises(EngineError, match=r"no column 'c0', 'c1' among \['client', 'z'\]"):
             engine.run(fedavg, start(), (jax.ShapeDtypeStruct((1,), "float32"),) * 2)
 
+    def test_delta_table_is_not_read_as_parquet(self, local: Spark, tmp_path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        for version in ("old", "new"):  # as a client's row that was updated: one of the files is in the table
+            pq.write_table(pa.table({"client": [0], "c0": [1.0]}), tmp_path / f"{version}.parquet")
+        (tmp_path / "_delta_log").mkdir()
+        engine = Spark(local._opened(), read_from=tmp_path)
+        with pytest.raises(EngineError, match=r"is a Delta table.*`spark.read.format\(\"delta\"\)"):
+            engine.run(fedavg, start(), (jax.ShapeDtypeStruct((1,), "float32"),) * 2)
+
     def test_second_session_is_refused_and_the_same_one_shared(self, local: Spark) -> None:
         local.run(fedavg, start(), client_data())
         with pytest.raises(EngineError, match=r"start a session of 'local\[1\]', and one of 'local\[2\]' runs"):
@@ -167,21 +188,18 @@ class TestSpark(EngineContract):
 
 @needs_spark
 @pytest.mark.slow
-def test_executors_in_processes_of_their_own_survive_and_leave_nothing_behind(local: Spark):
+def test_executors_in_processes_of_their_own_survive_and_leave_nothing_behind(local: Spark, tmp_path: Path):
     """One cluster for all of it, since its start takes longest: the same numbers, a killed executor, the end."""
     local.close()  # a process has one Spark context
 
-    @wb.program(clients=8)
-    def sines(steps: Any, x: Any) -> Any:
-        def one(steps: Any, row: Any) -> Any:
-            return jax.lax.fori_loop(0, steps, lambda _, v: jnp.sin(v) + row, row)
-
-        return wb.reduce_sum(wb.map_fn(one, (wb.broadcast(steps), x)))
-
     x = np.arange(8, dtype=np.float32)
-    with Spark(CLUSTER, conf=CONF, clients_per_batch=1) as engine:
+    with zipfile.ZipFile(tmp_path / "a.jar", "w") as jar:  # as of a table's format
+        jar.writestr("found.txt", "")
+    with Spark(CLUSTER, conf=CONF | {"spark.jars": str(tmp_path / "a.jar")}, clients_per_batch=1) as engine:
         keyed = engine.run(by_key, start(), client_data()).results
         np.testing.assert_allclose(keyed, by_key(start(), client_data()), rtol=1e-5, atol=1e-6)
+        thread = engine._opened()._jvm.java.lang.Thread.currentThread()
+        assert thread.getContextClassLoader().getResource("found.txt") is not None
         calm = engine.run(sines, jnp.int32(10_000_000), x).results
         workers = processes("pyspark.daemon")
         work = _session._work_folder(engine._started)
@@ -204,6 +222,81 @@ def test_executors_in_processes_of_their_own_survive_and_leave_nothing_behind(lo
     assert not processes("java")
     assert not processes("pyspark")
     assert not work.exists()
+
+
+def free_port() -> int:
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        return each.getsockname()[1]
+
+
+@contextlib.contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """The address of a standalone cluster of two workers, which believe to be on two machines."""
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    master = f"spark://127.0.0.1:{free_port()}"
+    port, common = master.rpartition(":")[2], {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder)}
+    daemons: list[subprocess.Popen[bytes]] = []
+
+    def daemon(kind: str, host: str, *arguments: str) -> None:
+        environment = {**os.environ, **common, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / host)}
+        name = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
+        command = [spark_class, name, "--host", host, "--webui-port", str(free_port()), *arguments]
+        with (folder / f"{kind}-{host}").open("wb") as log:
+            daemons.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    try:
+        daemon("Master", "127.0.0.1", "--port", port)
+        for host in ("127.0.0.2", "127.0.0.3"):
+            daemon("Worker", host, "--cores", "1", "--memory", "1g", master)
+        yield master
+    finally:
+        for each in daemons:
+            each.terminate()
+        assert all(each.wait(60) is not None for each in daemons)
+
+
+@needs_spark
+@pytest.mark.slow
+def test_a_copy_of_a_slow_task_gives_the_same_bytes(local: Spark, tmp_path: Path):
+    """A Python worker is stopped in its task: Spark starts a copy, on the other host, and ends the first."""
+    local.close()
+
+    speculation = {"interval": "100ms", "multiplier": "1.5", "quantile": "0.5", "minTaskRuntime": "100ms"}
+    conf = {
+        **CONF,
+        "spark.authenticate": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.speculation": "true",
+        **{f"spark.speculation.{name}": value for name, value in speculation.items()},
+    }
+    stopped: list[psutil.Process] = []
+
+    def stop() -> None:
+        workers = processes("pyspark.daemon")
+        spent = {worker.pid: worker.cpu_times().user for worker in workers}
+        while not stopped:
+            slow = [worker for worker in workers if worker.cpu_times().user > spent[worker.pid] + 0.1]
+            stopped.extend(slow[:1])
+            time.sleep(0.01)
+        stopped[0].suspend()
+
+    x, steps = np.arange(8, dtype=np.float32), jnp.int32(5_000_000)
+    with standalone(tmp_path) as master, Spark(master, conf=conf, clients_per_batch=1) as engine:
+        calm = engine.run(sines, steps, x).results
+        thread = threading.Thread(target=stop, daemon=True)
+        thread.start()
+        again = engine.run(sines, steps, x).results
+        thread.join(60)
+        assert stopped
+        store = engine._opened().sparkContext._jsc.sc().statusStore()
+        stages = store.stageList(None)
+        lists = [store.taskList(s.stageId(), s.attemptId(), 99) for s in map(stages.apply, range(stages.size()))]
+        tasks = [task for tasks in lists for task in map(tasks.apply, range(tasks.size()))]
+        assert "SUCCESS" in [task.status() for task in tasks if task.speculative()]
+    assert again.tobytes() == calm.tobytes()
+    assert not psutil.wait_procs(stopped, timeout=60)[1]
 
 
 _RUNS = f"""

@@ -129,8 +129,9 @@ class RunRecorder:
 
 
 def brief(error: BaseException) -> str:
-    """An exception in a few words: of a long one (JAX sends whole tracebacks) its beginning and its end."""
-    text = " ".join(str(error).split())
+    """An exception in a few words: without the JVM's frames, and of a long one (JAX sends tracebacks) begin and end."""
+    lines = (line for line in str(error).splitlines() if not line.startswith("\tat "))
+    text = " ".join(" ".join(lines).split())
     if len(text) > 500:
         text = f"{text[:120]} … {text[-350:]}"
     return f"{type(error).__name__}: {text}"

@@ -60,16 +60,17 @@ class Spark(Engine):
     Args (of the constructor):
         session: A `SparkSession` of yours, or the master of one to be started at the first run: "local[2]", or
             "local-cluster[2,1,1024]" for executors in processes of their own.
-        conf: Spark settings of a session that is started here, such as {"spark.driver.memory": "4g"}.
+        conf: Spark settings of a session that is started here, such as {"spark.driver.memory": "4g"}, or "spark.jars"
+            for JARs of a table's format.
         clients_per_batch: Clients that are computed together, in one row of the DataFrame.
         check_nan: End the run at the first NaN that leaves a batch.
         folder: Where checkpointed rows and clients of a `ClientReader` wait. Default: a temporary folder. Executors on
             other machines must see it under the same path.
-        read_from: A Parquet path, or a DataFrame of yours, with a row for each client: a column "client" with its id
-            (str or int) and one for each leaf of its data, by the leaf's name ("x" of a dictionary, "c0" and so on of a
-            tuple, by position), as a number, as nested or flat lists, or as bytes. The argument of `run` that it stands
-            for is given as shapes, a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once per run,
-            by the executors.
+        read_from: A Parquet path, or a DataFrame of yours (as of a Delta table), with a row for each client: a column
+            "client" with its id (str or int) and one for each leaf of its data, by the leaf's name ("x" of a
+            dictionary, "c0" and so on of a tuple, by position), as a number, as nested or flat lists, or as bytes. The
+            argument of `run` that it stands for is given as shapes, a pytree of
+            `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once per run, by the executors.
         write_to: A path, to which every client's row of each result is written as Parquet, or a function that gets them
             as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark works.
@@ -569,7 +570,7 @@ class _Jobs:
 
         from workbench.engines.spark._worker import Pack, shapes_of
 
-        table = self.session.read.parquet(str(source)) if isinstance(source, str | Path) else source
+        table = self._parquet(str(source)) if isinstance(source, str | Path) else source
         leaves = jax.tree.leaves(struct)
         columns = leaf_names(struct)
         (clients,) = {x.shape[0] for x in leaves}
@@ -597,6 +598,19 @@ class _Jobs:
             path = self.folder / "clients"
             each.mapInArrow(Pack(columns, shapes, size), schema).write.parquet(str(path))
         return _Clients(self.session.read.parquet(str(path)), ids, struct, size)
+
+    def _parquet(self, path: str) -> Any:
+        """The files of a folder; a Delta table's would be those of all its versions."""
+        log = self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
+        if log.getFileSystem(self.context._jsc.hadoopConfiguration()).exists(log):
+            message = (
+                f"`read_from` was given {path!r}, which is a Delta table: its folder also holds the files of earlier "
+                "versions, and a path is read as plain Parquet. Pass a DataFrame of your session: "
+                '`spark.read.format("delta").load(path)` where Delta\'s JARs are, or, for a table without deletion '
+                "vectors, `spark.read.parquet(*deltalake.DeltaTable(path).file_uris())`."
+            )
+            raise EngineError(message)
+        return self.session.read.parquet(path)
 
     def write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray], target: Any) -> None:
         """Gives every client's rows to a table."""

@@ -140,7 +140,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
     launch = SparkConf(loadDefaults=False)
     launch.set("spark.driver.memory", "1g")
     for name, value in conf.items():
-        if name.startswith("spark.driver."):  # what a JVM can be told only before it runs
+        if name.startswith(("spark.driver.", "spark.jars")):  # what a JVM can be told only before it runs
             launch.set(name, value)
     settings = {**_settings(master, folder, here=here), **conf}
     sigint = signal.getsignal(signal.SIGINT)
