@@ -121,6 +121,9 @@ def test_killed_worker_process_is_an_error_and_leaves_no_process(after_seconds: 
     assert killed
     assert caught.value.stage is not None
     assert not _here._workers()
+    for thread in threading.enumerate():
+        if thread.name in ("beam_control_read", "run_worker"):  # of Beam, which raise now that the workers are gone
+            thread.join(60)
 
 
 @wb.program(clients=6)

@@ -41,20 +41,22 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
 
     thread = threading.Thread(target=work, name="a Beam pipeline", daemon=True)
     before = {process.pid for process in _workers()}
-    try:
-        with _lost_workers() as lost:
-            thread.start()
+    with _lost_workers() as lost:
+        thread.start()
+        try:
             while thread.is_alive():
                 thread.join(0.1)
                 check()
                 if lost and thread.is_alive():
                     message = f"a worker process was lost: {lost[0]}"
                     raise RuntimeError(message)
-        if raised:
-            raise raised[0]
-    except BaseException:
-        _end(thread, Path(arguments[0]) / _worker.CANCELLED, before)
-        raise
+            if raised:
+                raise raised[0]
+        except BaseException:
+            _end(Path(arguments[0]) / _worker.CANCELLED, before)
+            if not lost:  # else Beam's thread may wait for what does not come
+                _wait(thread)
+            raise
 
 
 @contextlib.contextmanager
@@ -98,13 +100,16 @@ def _workers() -> list[psutil.Process]:
     return found
 
 
-def _end(thread: threading.Thread, mark: Path, before: set[int]) -> None:
+def _end(mark: Path, before: set[int]) -> None:
     with contextlib.suppress(OSError):
         mark.touch()
     for process in _workers():
         if process.pid not in before:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def _wait(thread: threading.Thread) -> None:
     thread.join(_ENDING_SECONDS)
     if thread.is_alive():
         _log.warning("a Beam pipeline that was called off still computes a batch; it ends after that")
