@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import socket
@@ -263,8 +264,12 @@ def test_a_copy_of_a_slow_task_gives_the_same_bytes(local: Spark, tmp_path: Path
     local.close()
 
     speculation = {"interval": "100ms", "multiplier": "1.5", "quantile": "0.5", "minTaskRuntime": "100ms"}
+    (events := tmp_path / "events").mkdir()
     conf = {
         **CONF,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
         "spark.authenticate": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -290,11 +295,9 @@ def test_a_copy_of_a_slow_task_gives_the_same_bytes(local: Spark, tmp_path: Path
         again = engine.run(sines, steps, x).results
         thread.join(60)
         assert stopped
-        store = engine._opened().sparkContext._jsc.sc().statusStore()
-        stages = store.stageList(None)
-        lists = [store.taskList(s.stageId(), s.attemptId(), 99) for s in map(stages.apply, range(stages.size()))]
-        tasks = [task for tasks in lists for task in map(tasks.apply, range(tasks.size()))]
-        assert "SUCCESS" in [task.status() for task in tasks if task.speculative()]
+    lines = [line for file in events.glob("*/events_*") for line in file.read_text().splitlines()]
+    ends = [event for event in map(json.loads, lines) if event["Event"] == "SparkListenerTaskEnd"]
+    assert "Success" in [event["Task End Reason"]["Reason"] for event in ends if event["Task Info"]["Speculative"]]
     assert again.tobytes() == calm.tobytes()
     assert not psutil.wait_procs(stopped, timeout=60)[1]
 
