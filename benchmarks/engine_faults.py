@@ -110,10 +110,17 @@ def running_ray(machines: int) -> Iterator[Callable[[], Engine]]:
         if ray.is_initialized() and not alive():
             ray.shutdown()
         if not ray.is_initialized():
-            ray.init(
-                num_cpus=2 // machines, include_dashboard=False, log_to_driver=False, logging_level="error",
-                object_store_memory=100 * 2**20, runtime_env={"env_vars": environment},
-            )  # fmt: skip
+            for trial in range(3):  # Ray gives its node 30 s, which is too little on a busy machine
+                try:
+                    ray.init(
+                        num_cpus=2 // machines, include_dashboard=False, log_to_driver=False, logging_level="error",
+                        object_store_memory=100 * 2**20, runtime_env={"env_vars": environment},
+                    )  # fmt: skip
+                    break
+                except Exception:
+                    if trial == 2:
+                        raise
+                    ray.shutdown()
         if alive() < machines:
             address = ray.get_runtime_context().gcs_address
             command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--num-cpus=1"]
@@ -174,11 +181,15 @@ class Kernel:
                 self._lines.put(line.strip())
 
     def line(self) -> str:
-        """What the next run gave, or "hung"."""
-        try:
-            return self._lines.get(timeout=LONG)
-        except queue.Empty:
-            return "hung"
+        """What the next run gave, or that the kernel "hung" or "ended"."""
+        until = time.monotonic() + LONG
+        while time.monotonic() < until:
+            ended = self.process.poll() is not None
+            with contextlib.suppress(queue.Empty):
+                return self._lines.get(timeout=1.0)
+            if ended:
+                return "ended"
+        return "hung"
 
     def forget(self) -> None:
         """Drops the lines of runs that are over."""
