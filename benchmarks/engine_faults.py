@@ -312,7 +312,7 @@ def main() -> int:
     for what, words in WORKERS[given.engine].items():
         if given.what in (None, what):
             failures += kill_workers(given.engine, what, words, given.kills, draw)
-    if given.what in (None, "driver"):
+    if given.what in (None, "driver") and given.engine != "ray-machines":  # does not end others
         failures += kill_drivers(given.engine, given.kills, draw)
     return failures
 
