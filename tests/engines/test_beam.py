@@ -1,6 +1,7 @@
 import os
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,14 @@ def test_pipeline_of_this_process_ends_when_cancelled(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Beam's threads that served it
 @pytest.mark.parametrize("after_seconds", [0, 2])  # of processor time: before it speaks with the runner, and at work
-def test_killed_worker_process_is_an_error_and_leaves_no_process(after_seconds: float):
+def test_killed_worker_process_is_an_error_and_leaves_nothing(
+    after_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     from workbench.engines.beam import _here
 
     options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     killed: list[int] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def progress(stage: str, done: float) -> None:
         for process in _here._workers():
@@ -122,8 +126,9 @@ def test_killed_worker_process_is_an_error_and_leaves_no_process(after_seconds: 
     assert caught.value.stage is not None
     assert not _here._workers()
     for thread in threading.enumerate():
-        if thread.name in ("beam_control_read", "run_worker"):  # of Beam, which raise now that the workers are gone
+        if thread.name in ("beam_control_read", "read_grpc_client_inputs", "run_worker"):  # Beam's, which raise now
             thread.join(60)
+    assert not [file.name for file in tmp_path.iterdir() if not file.name.startswith("pymp-")]
 
 
 @wb.program(clients=6)

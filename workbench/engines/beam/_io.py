@@ -13,11 +13,12 @@ import jax
 import numpy as np
 
 from workbench.engines._array_files import load_arrays, save_arrays
+from workbench.engines.beam._worker import make_pipeline
 
 
 def run_reading(folder: str, source: Any, struct: Any, runner: object, flags: Sequence[str]) -> None:
     """Reads all clients of a source: a file for each, and `clients.json` with their ids and file names."""
-    with _pipeline(runner, flags) as pipeline:
+    with make_pipeline(folder, runner, flags) as pipeline:
         clients = pipeline | "read_from" >> source | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
         listed = clients | "list" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
         _ = listed | "write the list" >> beam.Map(_write_list, folder)
@@ -25,15 +26,9 @@ def run_reading(folder: str, source: Any, struct: Any, runner: object, flags: Se
 
 def run_writing(folder: str, sink: Any, batches: int, runner: object, flags: Sequence[str]) -> None:
     """Gives every client's rows, which wait in files, to a sink as `{"client": id, name: row, …}`."""
-    with _pipeline(runner, flags) as pipeline:
+    with make_pipeline(folder, runner, flags) as pipeline:
         rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()
         _ = rows | "load" >> beam.FlatMap(_load_rows, folder) | "write_to" >> sink
-
-
-def _pipeline(runner: object, flags: Sequence[str]) -> beam.Pipeline:
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
 
 
 class _SaveClient(beam.DoFn):

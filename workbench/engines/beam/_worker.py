@@ -130,14 +130,23 @@ class WriteGroup(beam.DoFn):
         yield 0
 
 
-def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
-    """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
+def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pipeline:
+    """A pipeline with its temporary files in `folder`: Beam's own would stay in IPython, or if it does not end."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
+    Path(pipeline.local_tempdir).rmdir()
+    own = Path(folder) / "beam"
+    own.mkdir(exist_ok=True)
+    pipeline.local_tempdir = str(own)
+    return pipeline
+
+
+def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
+    """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
     spec = BeamPass(**json.loads((Path(folder) / "spec.json").read_text()))
     whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
-    options = PipelineOptions(list(flags), save_main_session=False)
-    with beam.Pipeline(runner=runner, options=options) as pipeline:
+    with make_pipeline(folder, runner, flags) as pipeline:
         server = pipeline | "server" >> beam.Create([f"{folder}/shared.npz"]) | "load" >> beam.Map(load_arrays)
         replies = (
             pipeline
