@@ -104,9 +104,12 @@ def test_pipeline_of_this_process_ends_when_cancelled(tmp_path: Path):
 @needs_beam
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Beam's threads that served it
-@pytest.mark.parametrize("after_seconds", [0, 2])  # of processor time: before it speaks with the runner, and at work
+@pytest.mark.parametrize(
+    ("after_seconds", "own_process"),
+    [(0, False), (0, True), (2, True)],  # of processor time: before it speaks with the runner, and at work
+)
 def test_killed_worker_process_is_an_error_and_leaves_nothing(
-    after_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    after_seconds: float, own_process: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from workbench.engines.beam import _here
 
@@ -121,7 +124,9 @@ def test_killed_worker_process_is_an_error_and_leaves_nothing(
                 process.kill()
 
     with pytest.raises(EngineError, match=r"stage 0 .* ended with its Beam pipeline") as caught:
-        Beam(options, clients_per_batch=3).run(_endless, np.ones(6, np.float32), progress=progress)
+        Beam(options, clients_per_batch=3, own_process=own_process).run(
+            _endless, np.ones(6, np.float32), progress=progress
+        )
     assert killed
     assert caught.value.stage is not None
     assert not _here._workers()

@@ -32,7 +32,8 @@ SCRIPT = """
 
         def engine(kind):
             if kind == "beam":
-                return engines.Beam(own_process=True, clients_per_batch=1)
+                options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+                return engines.Beam(options, clients_per_batch=1)
             if kind == "loky":
                 import loky
                 return engines.Executor(loky.ProcessPoolExecutor(2, timeout=600), clients_per_task=1)

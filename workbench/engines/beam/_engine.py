@@ -61,8 +61,9 @@ class Beam(Engine):
             `{"client": id, name: row, ...}`: each client's row of every result that has a row for each, by the name
             of the result ("out", or "out[1]" and so on in a pytree).
         own_process: Make the pipelines in another process, which takes seconds to start and ends at once when the run
-            is cancelled; a pipeline of this process ends with the batches that are being computed. Default: where it
-            must be, in a notebook with pandas 3 or later, whose kernel Beam cannot work in.
+            is cancelled; a pipeline of this process ends with the batches that are being computed. Default: with
+            several worker processes, which would go on for minutes if this one is killed, and in a notebook with pandas
+            3 or later, whose kernel Beam cannot work in.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
@@ -93,7 +94,8 @@ class Beam(Engine):
         self.folder: str | Path | None = folder
         self.clients_per_batch: int = clients_per_batch
         self.check_nan: bool = check_nan
-        self.own_process: bool = in_broken_kernel() if own_process is None else own_process
+        starts_processes = isinstance(runner, str) and any("multi_processing" in flag for flag in self.options)
+        self.own_process: bool = starts_processes or in_broken_kernel() if own_process is None else own_process
         self.read_from: Any = read_from
         self.write_to: Any = write_to
         self._child: Child | None = None
