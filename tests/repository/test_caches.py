@@ -22,6 +22,7 @@ BOUNDED = {
     # Containers of modules
     "workbench/records/_base.py: _CLASSES": "one per class of records",
     "workbench/engines/beam/_child.py: _working": "the pipeline in progress",
+    "workbench/engines/beam/_here.py: _pipelines": "the pipelines in progress",
     "workbench/engines/flower/_app/stages.py: _LOADED": "at most _MOST_STAGES",
     "workbench/engines/_remote.py: _LOADED": "at most _MOST_STAGES",
     "workbench/engines/_artifact.py: _read_before": "at most _MOST_READ",

@@ -77,18 +77,6 @@ class Child:
         self._process.stdout.close()
 
 
-def do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]) -> None:
-    """One pipeline: a pass over the clients, or what reads a source or writes to a sink."""
-    from workbench.engines.beam import _io, _worker
-
-    jobs = {
-        "run_pipeline": _worker.run_pipeline,
-        "run_reading": _io.run_reading,
-        "run_writing": _io.run_writing,
-    }
-    jobs[job](*arguments, runner, flags)
-
-
 def serve() -> None:
     """The child's side: settings as JSON, and what the parent made of its own objects."""
     from workbench.engines.beam import _here

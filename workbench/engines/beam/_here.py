@@ -29,13 +29,12 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
         RuntimeError: if a worker process is lost.
     """
     from workbench.engines.beam import _worker
-    from workbench.engines.beam._child import do
 
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            do(job, arguments, runner, flags)
+            _do(job, arguments, runner, flags)
         except BaseException as error:  # told to the thread that waits
             raised.append(error)
 
@@ -57,6 +56,18 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
             if not lost:  # else Beam's thread may wait for what does not come
                 _wait(thread)
             raise
+
+
+def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]) -> None:
+    """One pipeline: a pass over the clients, or what reads a source or writes to a sink."""
+    from workbench.engines.beam import _io, _worker
+
+    jobs = {
+        "run_pipeline": _worker.run_pipeline,
+        "run_reading": _io.run_reading,
+        "run_writing": _io.run_writing,
+    }
+    jobs[job](*arguments, runner, flags)
 
 
 @contextlib.contextmanager
