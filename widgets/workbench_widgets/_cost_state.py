@@ -1,5 +1,6 @@
 """What the cost view draws of each program: stages with their times and bytes, the roofline, memory."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +27,25 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
     return {
         "targets": [target_state(each, each.cost) for each in (record, *others) if each.cost is not None],
         "elsewhere": _elsewhere(record) if can_compile else [],
+        "other_size": _other_size(record),
         "sentence": _sentence(record),
     }
+
+
+def _other_size(record: ProgramRecord) -> str:
+    """A cell that inspects the program with larger arguments: only their shapes, so that nothing is allocated."""
+    found = re.match(r"[\w]+:", record.target)
+    where = f'target="{record.target}"' if found else 'chip="v5e"'
+    if record.cost is not None and record.cost.chip is not None and not found:
+        where = f'chip="{record.cost.chip.name}"'
+    names = [] if record.inputs is None else [re.split(r"[.\[]", each.name)[0] for each in record.inputs.arrays]
+    arguments = ", ".join(name for name in dict.fromkeys(names) if name.isidentifier()) or "..."
+    return (
+        "import jax\nimport workbench as wb\n\n\n"
+        f"def make_arguments():  # build those of {record.name} here, as before but at the other size\n"
+        f"    return {arguments}\n\n\n"
+        f"wb.show({record.name}, {where})(*jax.eval_shape(make_arguments))"
+    )
 
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:

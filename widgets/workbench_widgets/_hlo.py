@@ -107,7 +107,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "stages": stages,
         "computations": computations,
         "sources": [[file, line, source_text(file, line)] for file, line in sources],
-        "collectives": [_collective(each) for each in joint],
+        "collectives": [_collective(each, staged=len([*filter(None, stages)]) > 1) for each in joint],
         "groups": [_group(each, collectives) for each in group_collectives(joint)],
         "axes": sorted({axis for each in joint for axis in each.axes}),
         "stable": "\n".join(line for line, _ in listing),
@@ -137,7 +137,7 @@ def _facts(module: ModuleRecord | None) -> str:
     return f"{work_text(module.flops, module.elementwise_flops)} per device"
 
 
-def _collective(each: CollectiveRecord) -> dict[str, Any]:
+def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
     """What is said of a collective."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
@@ -145,7 +145,7 @@ def _collective(each: CollectiveRecord) -> dict[str, Any]:
         ["payload", f"{bytes_text(each.payload_bytes)} per device"],
         ["wire", f"{bytes_text(each.wire_bytes)} sent by one device"],
         ["executions", "unknown" if each.executions is None else count_text(each.executions)],
-        ["stages", ", ".join(each.stages) or "unknown"],
+        *([["stages", ", ".join(each.stages) or "unknown"]] if staged else []),
         ["source", ", ".join(source_text(s.file, s.line) for s in each.sources) or "unknown"],
     ]
     return {

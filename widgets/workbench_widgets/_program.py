@@ -76,7 +76,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
         axes = " × ".join(f"{axis.name} {axis.size:,}" for axis in record.mesh.axes)
         rows.append(("mesh", f"{axes}{' (no devices behind it)' if record.mesh.abstract else ''}"))
     if record.plan.chunk_size is not None:
-        rows.append(("clients at once", f"{record.plan.chunk_size:,} per device"))
+        rows.append(("chunk size", f"{record.plan.chunk_size:,} per device"))
     if record.module is not None:
         rows.append(
             ("FLOPs per device", f"{work_text(record.module.flops, record.module.elementwise_flops)} (predicted)")

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { expressionOf, marked, piecesOf, wordsOf } from "./matches";
+import { expressionOf, marked, piecesOf, splitAtLine, wordsOf } from "./matches";
 
 it("words are lower case, without the spaces around them", () => {
   expect(wordsOf("  Dot  add ")).toEqual(["dot", "add"]);
@@ -34,4 +34,12 @@ it("marks are elements, the text stays text", () => {
   node.append(...(marked("<b>dot</b>", ["dot"]) as (Node | string)[]));
   expect(node.innerHTML).toBe('&lt;b&gt;<mark class="wb-match">dot</mark>&lt;/b&gt;');
   expect(marked("dot", [])).toBe("dot");
+});
+
+it("of a place the line stays whole, with what follows it", () => {
+  expect(splitAtLine("train_step.py:27")).toEqual(["train_step.py", ":27"]);
+  expect(splitAtLine("In [2]:27")).toEqual(["In [2]", ":27"]);
+  expect(splitAtLine("train_step.py:27 (backward)")).toEqual(["train_step.py", ":27 (backward)"]);
+  expect(splitAtLine("f32[8]{0:T(128)}")).toBeNull();
+  expect(splitAtLine("Transformer.__call__")).toBeNull();
 });

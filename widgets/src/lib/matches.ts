@@ -29,6 +29,19 @@ export function piecesOf(text: string, words: readonly string[]): Piece[] {
   return pieces;
 }
 
+/** The text in two: up to the number of a line, and from there on, which a reader needs most of it. */
+export function splitAtLine(text: string): readonly [head: string, tail: string] | null {
+  const found = /^(.+\S)(:\d+(?![\d:]).*)$/.exec(text);
+  return found ? [found[1], found[2]] : null;
+}
+
+/** A text that is cut where there is no room for it: of `train_step.py:27` the name of the file, not the line. */
+export function shortened(text: string, words: readonly string[]): Child {
+  const parts = splitAtLine(text);
+  if (!parts) return marked(text, words);
+  return h("span", { class: "wb-place" }, ...parts.map((part) => h("span", {}, marked(part, words))));
+}
+
 export function marked(text: string, words: readonly string[]): Child {
   if (!words.length) return text;
   return piecesOf(text, words).map(([piece, matched]) => (matched ? h("mark", { class: "wb-match" }, piece) : piece));

@@ -3,7 +3,7 @@ import { button, type Child, h, keepKeys, replace, setTabIndex, uniqueId } from 
 import { fitColumns, keptColumns, leastOfNumbers } from "./fit-columns";
 import { formatAs, plural } from "./format";
 import { clamp, consume, listStep } from "./keyboard";
-import { marked } from "./matches";
+import { shortened } from "./matches";
 import {
   byNumber,
   byText,
@@ -298,7 +298,7 @@ class Table implements TreeTable {
       { role: "gridcell", class: "wb-tt-name", title: name },
       twist,
       this.options.mark?.(node),
-      h("span", { class: "wb-tt-text" }, marked(name, this.words)),
+      h("span", { class: "wb-tt-text" }, shortened(name, this.words)),
     );
     const { first: margin, step, levels, deeper } = INDENT;
     first.style.paddingLeft = `${margin + step * Math.min(depth, levels) + deeper * Math.max(0, depth - levels)}px`;
@@ -337,7 +337,7 @@ class Table implements TreeTable {
     const text = column.cell
       ? column.cell(node)
       : column.text
-        ? h("span", { class: "wb-tt-text" }, marked(column.text(node), this.words))
+        ? h("span", { class: "wb-tt-text" }, shortened(column.text(node), this.words))
         : value === null
           ? "–"
           : formatAs(column.unit ?? "count", value);

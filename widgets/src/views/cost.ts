@@ -3,6 +3,7 @@ import { button, type Child, h, pictureFrom, replace } from "../lib/dom";
 import { formatBytes, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
 import { rove } from "../lib/keyboard";
+import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
 import {
@@ -33,13 +34,22 @@ function strip(parts: readonly (readonly [number, string])[], longest: number): 
   return h("div", { class: "wb-bar", "aria-hidden": "true" }, made);
 }
 
-/** Without clients there are no sliders: how another size is asked for. */
+/** Without clients there are no sliders: the cell that asks for another size, with only shapes. */
 function otherSizes(context: ViewContext): HTMLElement | null {
   if (!context.hasKernel || !context.state<unknown[]>("elsewhere")?.length) return null;
+  const code = context.state<string>("other_size");
+  const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "The cell for another size" }, code);
   const text =
-    "Another number of devices: compile for a machine above. Another size of the model: pass a model of that size, " +
-    'whose arrays may be shapes alone: wb.show(fn, target="v5e:4x4")(*jax.eval_shape(make_arguments)).';
-  return h("p", { class: "wb-note" }, text);
+    "A size of an ordinary JAX function is in its arguments. This cell traces and compiles it for larger ones: only " +
+    "shapes are made, nothing is allocated and nothing runs. For more devices, compile for a machine above.";
+  return h(
+    "details",
+    { class: "wb-whatif" },
+    h("summary", {}, "What if: a larger model, a larger batch?"),
+    h("p", { class: "wb-note" }, text),
+    shown,
+    takeAlong(context, () => code, shown),
+  );
 }
 
 class Cost {

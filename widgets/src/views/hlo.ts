@@ -105,9 +105,15 @@ class Hlo {
     this.context.select({
       instruction: module.names[i],
       line: (line ?? module.lineOf(i)) || null,
-      stage: module.stages[module.stage[i]] || null,
+      stage: this.stageOf(i),
       node: null,
     });
+  }
+
+  /** The stage of an instruction, unless all are of the same one: that says nothing. */
+  private stageOf(i: number): string | null {
+    const { stages, stage } = this.module;
+    return stages.filter(Boolean).length > 1 ? stages[stage[i]] || null : null;
   }
 
   private follow(): void {
@@ -171,7 +177,7 @@ class Hlo {
       ["source", module.placeOf(i) || "unknown"],
       ["opcode", module.opcodes[module.opcode[i]]],
       ["shape", module.shapes[i]],
-      ["stage", module.stages[module.stage[i]] || "none"],
+      ["stage", this.stageOf(i) ?? "none"],
       ["FLOPs", formatFlops(module.flops[i])],
       ["elementwise", formatFlops(module.elementwise[i])],
       ["memory traffic", formatBytes(module.traffic[i])],
@@ -181,8 +187,13 @@ class Hlo {
       ["operands", module.operands[i] || "none"],
       ["op_name", module.opNames[i] || "none"],
     ];
+    const said = new Set(joint?.rows.map(([name]) => name));
     const blocks: Block[] = [
-      { form: "facts", title: "", rows: rows.filter(([, text]) => text !== "0 FLOP" && text !== "none") },
+      {
+        form: "facts",
+        title: "",
+        rows: rows.filter(([name, text]) => text !== "0 FLOP" && text !== "none" && !said.has(name)),
+      },
     ];
     if (joint) blocks.unshift({ form: "facts", title: "collective", rows: joint.rows });
     const group = joint

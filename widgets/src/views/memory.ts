@@ -29,13 +29,16 @@ export function peakOf(live: ArrayLike<number>): number {
   return peak;
 }
 
+const percent = (share: number): string =>
+  share < 0.001 ? "less than 0.1 %" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+
 /** How much of a device the program needs, as a bar. */
 function fitBar(peak: number | null, capacity: number | null, of: string): HTMLElement | null {
   if (peak === null || capacity === null) return null;
   const fits = peak <= capacity;
   const share = clamp(peak / capacity, 0, 1);
   const words = fits
-    ? `${formatBytes(peak)} of ${formatBytes(capacity)} on ${of}: fits (${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %)`
+    ? `${formatBytes(peak)} of ${formatBytes(capacity)} on ${of}: fits (${percent(share)})`
     : `${formatBytes(peak)} needed, ${formatBytes(capacity)} on ${of}: does not fit, ${formatBytes(peak - capacity)} too much`;
   const bar = h("span", { class: `wb-fit ${fits ? "" : "wb-fit-bad"}`, "aria-hidden": "true" });
   bar.style.setProperty("--share", `${100 * share}%`);

@@ -5,7 +5,7 @@ import { type Block, facts, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
-import { wordsOf } from "../lib/matches";
+import { shortened, wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
@@ -122,7 +122,7 @@ class Operations {
       label: "Operations by function, module and line",
       parent,
       title: "function, line, operation",
-      nameWidth: 300,
+      nameWidth: 340,
       name: (node) => this.title(node),
       mark: (node) => [
         h("span", { class: `wb-glyph wb-glyph-${this.kinds[node]}`, "aria-hidden": "true" }, GLYPHS[this.kinds[node]]),
@@ -320,7 +320,7 @@ class Operations {
             "data-tip": words,
             "aria-label": words,
           },
-          h("span", {}, this.title(node)),
+          h("span", {}, shortened(this.title(node), [])),
         );
         setTabIndex(bar, level === 0 ? 0 : -1);
         bar.style.cssText = `left:${100 * x}%;width:${100 * width}%;top:${22 * level}px`;
