@@ -88,6 +88,10 @@ def classify_operation(category: str, opcode: str, flops: float) -> OperationCla
         category: XProf's category, such as "loop fusion".
         opcode: HLO's, where it is known.
         flops: Of dot products and convolutions.
+
+    Example:
+        >>> classify_operation("convolution fusion", "fusion", flops=1e9)
+        'convolution'
     """
     if "convolution" in category or opcode == "convolution":
         return "convolution"

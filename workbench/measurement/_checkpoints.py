@@ -35,6 +35,15 @@ def load_checkpoint(directory: str | Path, like: object, *, round: int | None = 
 
     Raises:
         DataError: there is no such checkpoint, or none that can be read as a state like this one.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> run = wb.Run(lambda state, round: (state + 1, {}), jnp.zeros(()), 3, checkpoint_dir=folder, progress=False)
+        >>> _ = run.start()
+        >>> finished, state, history = load_checkpoint(folder, jnp.zeros(()))
+        >>> finished, float(state)
+        (3, 3.0)
     """
     with Checkpoints(directory, read_only=True) as checkpoints:
         return checkpoints.load(like, round=round)

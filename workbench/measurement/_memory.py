@@ -58,7 +58,12 @@ def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:
 
 
 def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
-    """Bytes of all live arrays per id of a device."""
+    """Bytes of all live arrays per id of a device.
+
+    Example:
+        >>> live_bytes([jnp.ones((4, 2))])
+        {0: 32}
+    """
     total: dict[int, int] = {}
     for array in own_arrays(jax.live_arrays() if arrays is None else arrays):
         for device, size in bytes_per_device(array):

@@ -21,7 +21,13 @@ from workbench.records import PlanChoiceRecord
 
 
 def trace(fn: Callable, *args: Any, **kwargs: Any) -> PlannedCall:
-    """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan."""
+    """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan.
+
+    Example:
+        >>> call = trace(lambda x: 2 * x, jnp.ones(3))
+        >>> [stage.kind for stage in call.plan.stages]
+        ['server']
+    """
     return _trace(fn, args, kwargs, listening=False)
 
 

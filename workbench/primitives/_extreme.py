@@ -24,7 +24,12 @@ HOLDS = "holds"
 
 
 def lowest(dtype: DTypeLike) -> float | int | bool:
-    """What an absent client holds for a maximum."""
+    """What an absent client holds for a maximum.
+
+    Example:
+        >>> lowest(jnp.float32), lowest(jnp.int8)
+        (-inf, -128)
+    """
     return (
         -jnp.inf
         if jnp.issubdtype(dtype, jnp.floating)
@@ -35,7 +40,12 @@ def lowest(dtype: DTypeLike) -> float | int | bool:
 
 
 def highest(dtype: DTypeLike) -> float | int | bool:
-    """What an absent client holds for a minimum."""
+    """What an absent client holds for a minimum.
+
+    Example:
+        >>> highest(jnp.float32), highest(jnp.int8)
+        (inf, 127)
+    """
     return (
         jnp.inf
         if jnp.issubdtype(dtype, jnp.floating)

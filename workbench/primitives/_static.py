@@ -31,7 +31,12 @@ class Static:
 
 
 def is_array(leaf: object) -> bool:
-    """Whether a leaf can be an array of a program: no array of objects or of text."""
+    """Whether a leaf can be an array of a program: no array of objects or of text.
+
+    Example:
+        >>> is_array(np.ones(3)), is_array("text")
+        (True, False)
+    """
     if isinstance(leaf, jax.Array | bool | int | float | complex):
         return True
     return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSU"

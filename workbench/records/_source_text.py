@@ -27,6 +27,10 @@ def read_source_line(file: str, line: int) -> str:
 
     Returns:
         The line; "" where there is none, or where `file` may not be read (see `read_source_lines`).
+
+    Example:
+        >>> read_source_line("no such file", 1)
+        ''
     """
     lines = read_source_lines(file)
     return lines[line - 1] if 0 < line <= len(lines) else ""

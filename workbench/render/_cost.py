@@ -26,6 +26,10 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
         cost: With a chip, else the figure says that it needs one.
         dtype: Whose peak makes the flat part of the roof; the chip's first by default.
         dark: Colours for a dark or a light page; `None` reads on both.
+
+    Example:
+        >>> record = wb.inspect(lambda x: x @ x, chip="v5e")(jnp.ones((64, 64)))
+        >>> plot_roofline(record.cost).savefig("roofline.png")  # doctest: +SKIP
     """
     from workbench.render._figures import colour, grid, ink, label_point, legend, new_figure, say_nothing, title
 
@@ -68,7 +72,12 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
 
 
 def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> "Figure":
-    """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap."""
+    """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap.
+
+    Example:
+        >>> record = wb.inspect(lambda x: x @ x, chip="v5e")(jnp.ones((64, 64)))
+        >>> plot_timeline(record.cost).savefig("timeline.png")  # doctest: +SKIP
+    """
     from workbench.render._figures import HATCHES, colour, grid, legend, new_figure, say_nothing, second_axis, title
 
     timed = [stage for stage in cost.stages if stage.seconds is not None]
@@ -123,6 +132,11 @@ def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str],
 
     Collectives in loops of unknown length are left out; one that the compiler combined from several stages is
     shared out among them, or counts under all their names together ("1+2") where the shares are not known.
+
+    Example:
+        >>> record = wb.inspect(lambda x: x.sum())(jnp.ones((4, 4)))
+        >>> collective_bytes(record.module)  # one device: nothing is sent
+        {}
     """
     table: dict[tuple[str, str], float] = {}
     if isinstance(record, CostRecord):

@@ -17,7 +17,13 @@ _PARTS = (
 
 
 def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = None) -> "Figure":
-    """The planned memory of one device by use, and the largest buffers alive at its peak."""
+    """The planned memory of one device by use, and the largest buffers alive at its peak.
+
+    Example:
+        >>> record = wb.inspect(lambda x: x @ x)(jnp.ones((64, 64)))
+        >>> plot_memory(record.module.memory).axes[0].get_xlabel()
+        'planned memory of one device (bytes)'
+    """
     from workbench.render._figures import (
         NotebookFigure,
         byte_axis,
@@ -61,7 +67,13 @@ def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = 
 
 
 def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> "Figure":
-    """Live bytes over the schedule of the compiled program, with its peak named."""
+    """Live bytes over the schedule of the compiled program, with its peak named.
+
+    Example:
+        >>> record = wb.inspect(lambda x: x @ x)(jnp.ones((64, 64)))
+        >>> plot_memory_timeline(record.module.memory).axes[0].get_ylabel()
+        'live memory of one device (bytes)'
+    """
     from workbench.render._figures import byte_axis, colour, grid, ink, new_figure, say_nothing, title
 
     figure, axes = new_figure(7.2, 3.0, dark=dark)

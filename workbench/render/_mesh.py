@@ -34,6 +34,11 @@ def render_mesh_svg(
 
     Returns:
         One `<svg>`; every device is a rectangle with `data-device`, a tooltip, and a label where there is room.
+
+    Example:
+        >>> picture = render_mesh_svg(wb.inspect(wb.make_mesh(clients=4, model=2)))
+        >>> str(picture).count("data-device=")
+        8
     """
     axes, order, layout = arrange_devices(mesh, layout)
     grid = lay_out_grid(axes, width=width - 2 * _MARGIN)
@@ -85,7 +90,12 @@ def describe_mesh(mesh: MeshRecord) -> str:
 
 
 def render_mesh_text(mesh: MeshRecord) -> str:
-    """Axes, hops and clients in a few lines, however large the mesh."""
+    """Axes, hops and clients in a few lines, however large the mesh.
+
+    Example:
+        >>> print(render_mesh_text(wb.inspect(wb.make_mesh(clients=4, model=2))))
+        Mesh clients=4 (auto) × model=2 (auto): 8 devices (cpu).
+    """
     lines = [describe_mesh(mesh) + "."]
     for axis in mesh.axes:
         if axis.mean_hops is not None and axis.size > 1:

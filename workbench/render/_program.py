@@ -155,7 +155,12 @@ def _collective_lines(record: ProgramRecord) -> list[str]:
 
 
 def axes_text(axes: tuple[str, ...]) -> str:
-    """Mesh axes as words."""
+    """Mesh axes as words.
+
+    Example:
+        >>> axes_text(("data", "model"))
+        'data × model'
+    """
     return " × ".join(axes) if axes else "a group that is no mesh axis"
 
 

@@ -23,6 +23,12 @@ def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> 
 
     Returns:
         A matplotlib figure.
+
+    Example:
+        >>> run = wb.Run(lambda state, round: (state + 1, {"loss": 1 / (1 + state)}), 0, 3, progress=False)
+        >>> _ = run.start()
+        >>> len(plot_rounds(run.history).axes)  # one metric
+        1
     """
     from workbench.render._figures import NotebookFigure, colour, grid, new_figure, say_nothing, style, title
 

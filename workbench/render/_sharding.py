@@ -65,6 +65,12 @@ def render_sharding_svg(
 
     Returns:
         One `<svg>`; every slice is a rectangle with `data-devices` and a tooltip with its bounds.
+
+    Example:
+        >>> halves = jax.NamedSharding(wb.make_mesh(model=2), jax.P("model"))
+        >>> picture = render_sharding_svg(wb.inspect({"w": jax.device_put(jnp.ones((4, 2)), halves)}))
+        >>> str(picture).count("data-devices=")
+        2
     """
     whole = _as_record(record)
     shown = _largest(whole, leaves_at_most)
@@ -126,7 +132,13 @@ def spec_text(spec: Sequence[Sequence[str]]) -> str:
 
 
 def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 40) -> str:
-    """Every array on one line, those that share type and spec counted together."""
+    """Every array on one line, those that share type and spec counted together.
+
+    Example:
+        >>> print(render_sharding_text(wb.inspect({"w": jnp.ones((4, 2))})))
+        1 array, 32 B in all, 32 B on the fullest device.
+          ['w'] f32[4,2] P(-, -): f32[4,2] per device, 32 B
+    """
     whole = _as_record(record)
     lines = [describe_sharding(whole) + "."]
     if whole.mesh is not None:

@@ -68,7 +68,7 @@ def read_fedscale_sessions(path: str | Path) -> RecordedSessions:
 
 
 def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> RecordedDevices:
-    """Devices from a table with the columns `flops_per_second`, `download_bytes_per_second`, `upload_bytes_per_second`.
+    r"""Devices of a table with the columns `flops_per_second`, `download_bytes_per_second`, `upload_bytes_per_second`.
 
     Args:
         path: A CSV or (with pyarrow) Parquet file, one row per device.
@@ -76,6 +76,13 @@ def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> Re
 
     Raises:
         DataError: if a column is missing, or a number is not positive.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "devices.csv")
+        >>> _ = file.write_text("flops_per_second,download_bytes_per_second,upload_bytes_per_second\n1e9,2e6,5e5\n")
+        >>> read_devices(file).upload_bytes_per_second
+        array([500000.])
     """
     names = ("flops_per_second", "download_bytes_per_second", "upload_bytes_per_second")
     table = _read_table(path, names, "read_devices")
@@ -85,7 +92,7 @@ def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> Re
 
 
 def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedSessions:
-    """Sessions from a table with the columns `client`, `start_seconds` and `end_seconds`, as in a log of check-ins.
+    r"""Sessions from a table with the columns `client`, `start_seconds` and `end_seconds`, as in a log of check-ins.
 
     Args:
         path: A CSV or (with pyarrow) Parquet file, one row per session.
@@ -93,6 +100,13 @@ def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedS
 
     Raises:
         DataError: if a column is missing, or a session ends before it starts or after the period.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "sessions.csv")
+        >>> _ = file.write_text("client,start_seconds,end_seconds\na,0,600\nb,300,900\n")
+        >>> read_sessions(file, period_hours=1).ends
+        array([600., 900.])
 
     References:
         Wang et al., "FLINT", MLSys 2023 (arXiv 2302.12862), section 3.2: availability from session logs.
