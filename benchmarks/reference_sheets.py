@@ -1,11 +1,13 @@
-"""Pictures of every view on seven programs, dark at 1440 × 900 and light at 1000 × 700, to be looked at one by one.
+"""Pictures of every view on seven programs, light and dark, at 1440 × 900 and 1000 × 700, to be looked at one by one.
 
-Run `python -m benchmarks.reference_sheets FOLDER [PROGRAM...]`; without names, all programs. A measured part needs a
+Run `python -m benchmarks.reference_sheets FOLDER [PROGRAM...]`; without names, all programs. Text that is drawn smaller
+than 11 pixels is listed. A measured part needs a
 run, so that federated averaging also has a time line, a simulated round and a list of overlaid runs. It needs Chromium
 or Chrome.
 """
 
 import argparse
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,7 +31,20 @@ import workbench as wb
 from workbench import measurement
 
 RECORDED = Path(__file__).parents[1] / "tests" / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
-LOOKS: dict[Literal["dark", "light"], tuple[int, int]] = {"dark": (1440, 900), "light": (1000, 700)}
+LOOKS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+SIZES = ((1440, 900), (1000, 700))
+SMALL_TEXT = """() => {
+  const small = new Set();
+  for (const node of document.querySelectorAll("section.wb *")) {
+    const own = [...node.childNodes].some((each) => each.nodeType === 3 && each.data.trim());
+    const box = node.getBoundingClientRect();
+    if (!own || !box.width || !node.checkVisibility({ visibilityProperty: true })) continue;
+    const scale = node.ownerSVGElement ? Math.abs(node.getScreenCTM().a) : 1;
+    const pixels = parseFloat(getComputedStyle(node).fontSize) * scale;
+    if (pixels < 10.95) small.add(`${pixels.toFixed(1)} px: ${node.textContent.trim().slice(0, 40)}`);
+  }
+  return [...small].slice(0, 5);
+}"""
 Shown = workbench_widgets.WorkbenchWidget
 
 
@@ -153,18 +168,19 @@ PROGRAMS: dict[str, Callable[[], Shown]] = {
 
 
 def take(browser: Browser, page_file: Path, name: str, folder: Path) -> None:
-    """One picture per tab and look."""
-    for look, (width, height) in LOOKS.items():
+    """One picture per tab, look and size."""
+    for look, (width, height) in itertools.product(LOOKS, SIZES):
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=look)
         page.goto(page_file.as_uri())
         page.wait_for_selector("section.wb")
         for tab in page.get_by_role("tab").all():
             tab.click()
             page.mouse.move(0, 0)
-            page.wait_for_timeout(1200)
-            place = folder / f"{name}-{(tab.text_content() or 'view').strip().lower().replace(' ', '-')}-{look}.png"
+            page.wait_for_timeout(800)
+            view = (tab.text_content() or "view").strip().lower().replace(" ", "-")
+            place = folder / f"{name}-{view}-{look}-{width}.png"
             page.screenshot(path=place)
-            print(place, flush=True)
+            print(place, *page.evaluate(SMALL_TEXT), sep="\n    ", flush=True)
         page.close()
 
 

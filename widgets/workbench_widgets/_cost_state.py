@@ -50,7 +50,7 @@ def _other_size(record: ProgramRecord) -> str:
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
     """One program on one target."""
-    picture = render_roofline_svg(cost, live=True)
+    picture = render_roofline_svg(cost, width=400, live=True)  # as narrow as its column gets: never shrunk
     memory = record.module.memory if record.module is not None else None
     return {
         "target": record.target,

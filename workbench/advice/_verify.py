@@ -5,6 +5,7 @@ import contextlib
 import functools
 import re
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -69,7 +70,7 @@ def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     try:
         return check(finding, program, recompile)
     except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
-        why = f"could not be verified: {type(error).__name__}: {str(error)[:160]}"
+        why = f"could not be verified: {type(error).__name__}: {textwrap.shorten(str(error), 400)}"
         if finding.gain is not None:
             return finding.replace(gain=finding.gain.replace(how=f"{finding.gain.how}; {why}"))
         peak = float(program.module.memory.peak_bytes or 0)
