@@ -33,18 +33,21 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 
 
 def _other_size(record: ProgramRecord) -> str:
-    """A cell that inspects the program with larger arguments: only their shapes, so that nothing is allocated."""
+    """A cell that compares the program with itself for larger arguments, of which only the shapes are made."""
     found = re.match(r"[\w]+:", record.target)
     where = f'target="{record.target}"' if found else 'chip="v5e"'
     if record.cost is not None and record.cost.chip is not None and not found:
         where = f'chip="{record.cost.chip.name}"'
-    names = [] if record.inputs is None else [re.split(r"[.\[]", each.name)[0] for each in record.inputs.arrays]
-    arguments = ", ".join(name for name in dict.fromkeys(names) if name.isidentifier()) or "..."
+    names = [re.split(r"[.\[]", each.name)[0] for each in record.plan.inputs]
+    name = record.name if record.name.isidentifier() else "fn"
+    arguments = ", ".join(each for each in dict.fromkeys(names) if each.isidentifier()) or "..."
     return (
         "import jax\nimport workbench as wb\n\n\n"
-        f"def make_arguments():  # build those of {record.name} here, as before but at the other size\n"
+        f"def make_arguments():  # build those of {name} here, as before but at the other size\n"
         f"    return {arguments}\n\n\n"
-        f"wb.show({record.name}, {where})(*jax.eval_shape(make_arguments))"
+        f"now = wb.inspect({name}, {where})({arguments})\n"
+        f"larger = wb.inspect({name}, {where})(*jax.eval_shape(make_arguments))\n"
+        "wb.show(wb.compare(now, larger))"
     )
 
 

@@ -40,7 +40,7 @@ function otherSizes(context: ViewContext): HTMLElement | null {
   const code = context.state<string>("other_size");
   const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "The cell for another size" }, code);
   const text =
-    "A size of an ordinary JAX function is in its arguments. This cell traces and compiles it for larger ones: only " +
+    "The size of an ordinary JAX function is in its arguments. This cell compiles it for larger ones and compares: only " +
     "shapes are made, nothing is allocated and nothing runs. For more devices, compile for a machine above.";
   return h(
     "details",
