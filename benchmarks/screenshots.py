@@ -70,7 +70,7 @@ def choose_collective(page: Page) -> None:
 
 def choose_kernel(page: Page) -> None:
     open_tab("Sharding")(page)
-    page.get_by_placeholder("name, type, axis").fill("model.blocks")
+    page.get_by_placeholder("name, type, axis").fill("model.blocks up")
     page.get_by_text("kernel", exact=True).first.click()
 
 

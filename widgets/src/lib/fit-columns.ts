@@ -1,7 +1,7 @@
 // Widths of a table's columns in the place that there is.
 
 const LEAST_NAME = 190;
-const READABLE_NAME = 220; // what columns are hidden for
+const READABLE_NAME = 260; // what columns are hidden for
 const LETTER = 7; // pixels of a letter of a header, at most
 const PADDING = 14;
 const ARROW = 2; // letters: of the column that is sorted by
