@@ -85,7 +85,7 @@ SHEET = {
         'P(("clients", "model"))            rows in 8',
         "x @ up @ down: columns, then rows -> one all-reduce",
     ],
-    "Costs (n devices, S bytes)": [
+    "Costs (n devices, S bytes, latency a, bandwidth B, m microbatches on p stages)": [
         "ring all-reduce     2 (n-1) a + 2 S (n-1)/n / B",
         "tree                2 log2 n (a + S / B)",
         "all-gather          (n-1) a + S (n-1)/n / B   (S: the result)",

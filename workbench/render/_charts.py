@@ -195,7 +195,7 @@ def _roof(scale: _Scale, peak: float, bandwidth: float, chip: ChipRecord) -> Mar
     start = max(low, floor / bandwidth)
     outline = [(start, start * bandwidth), (ridge, peak), (high, peak)]
     drawn = "M" + "L".join(f"{number(scale.x(x))} {number(scale.y(y))}" for x, y in outline)
-    words = f"{chip.name}: {flops_text(peak)}/s ({_dtype(chip)}), {bytes_text(bandwidth)}/s"
+    words = f"{chip.name}: {flops_text(peak)}/s ({_dtype(chip)}), {bandwidth / 1e9:,.0f} GB/s"
     # Above the slope, where no stage can be.
     label = text(LEFT + 8, TOP + 14, words, size=11.5, class_="wb-fill-muted")
     return group(path(drawn, class_="wb-stroke-accent", fill="none", stroke_width=2), label)

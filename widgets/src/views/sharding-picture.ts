@@ -211,7 +211,7 @@ export class ShardPicture {
       "aria-label": leaf.sentence,
       class: "wb-shards",
     });
-    svg.style.maxWidth = `${this.width}px`;
+    svg.style.maxWidth = `${this.width + 2}px`;
     this.held.clear();
     panels.forEach((slice, number) => svg.append(...this.drawPanel(leaf, grid, slice, number, panels.length > 1)));
     svg.append(
