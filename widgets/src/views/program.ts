@@ -49,7 +49,8 @@ class Program {
     host: HTMLElement,
     private readonly context: ViewContext,
   ) {
-    const { node, main, detail } = split(context, "Details of the selected stage or client", 0.55, PICTURE);
+    const share = context.state<Picture[]>("pictures").length > 1 ? 0.74 : 0.55; // next to its gradient
+    const { node, main, detail } = split(context, "Details of the selected stage or client", share, PICTURE);
     this.detail = detail;
     main.append(this.tools, this.pictures);
     host.append(node);
