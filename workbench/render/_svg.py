@@ -137,16 +137,18 @@ def text_width(content: str, size: float = 12, *, mono: bool = False) -> float:
 
 
 def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False) -> str:
-    """`content`, or its beginning and an ellipsis where `width` pixels do not hold it.
+    """`content`, or its beginning and an ellipsis where `width` pixels do not hold it; the number of a line stays.
 
     Example:
-        >>> fit_text("reduce_weighted_mean", 80)
-        'reduce_wei…'
+        >>> fit_text("reduce_weighted_mean", 80), fit_text("federated_round.py:27", 80)
+        ('reduce_wei…', 'federat…:27')
     """
     if text_width(content, size, mono=mono) <= width:
         return content
     room = int(width / text_width("m", size, mono=mono)) - 1
-    return content[: max(room, 0)] + "…" if room > 0 else "…"
+    place = re.fullmatch(r"\S+(:\d+)", content)
+    line = place[1] if place and len(place[1]) < room else ""
+    return content[: room - len(line)] + "…" + line if room > 0 else "…"
 
 
 def data_uri(picture: str) -> str:
