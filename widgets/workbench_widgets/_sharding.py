@@ -102,6 +102,7 @@ def sharding_state(
     """What the sharding view draws: per leaf its facts, and the corner of every shard."""
     leaves, arrays = [], {}
     known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
+    meshed = record.mesh is not None and math.prod(axis.size for axis in record.mesh.axes) > 1
     for index, (leaf, name) in enumerate(zip(record.leaves, known, strict=True)):
         shards = leaf.shards[:MOST_SHARDS]
         blocks = [math.ceil(size / max(part, 1)) for size, part in zip(leaf.shape, leaf.shard_shape, strict=True)]
@@ -116,7 +117,7 @@ def sharding_state(
                 "type": shape_text(leaf.dtype, leaf.shape),
                 "spec_text": spec_text(leaf.spec),
                 "devices": [shard.device_id for shard in shards],
-                "rows": _facts(leaf),
+                "rows": _facts(leaf, on_mesh=meshed),
                 "notes": list(leaf.notes),
                 "left_out": len(leaf.shards) - len(shards),
                 "sentence": describe_leaf(leaf),
@@ -142,9 +143,11 @@ def sharding_state(
     return state, arrays
 
 
-def _facts(leaf: LeafShardingRecord) -> list[list[str]]:
+def _facts(leaf: LeafShardingRecord, *, on_mesh: bool) -> list[list[str]]:
     placed = leaf.replication > 0  # else nobody has placed it yet, and the mesh may be abstract
     held = f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"
+    if leaf.kind == "single" and on_mesh:
+        held = "on one device so far, not placed on the mesh"
     rows = [
         ["spec", spec_text(leaf.spec)],
         ["shard", shape_text(leaf.dtype, leaf.shard_shape)],
