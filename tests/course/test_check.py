@@ -58,8 +58,8 @@ NUMBERS = [
     ("15.2", 256, 128),
     ("16.3", 5, 0),
     ("16.4", 5, 4),
-    ("17.1", 50 / 59.5, 0.45),
-    ("17.2", 64, 16),
+    ("17.2", 50 / 59.5, 0.45),
+    ("17.3", 64, 16),
     ("04.2", P("clients", None, None), P(None, None, "clients")),
     ("18.2", 5, 0),
     ("18.3", 2564, 2560),
@@ -143,6 +143,11 @@ def test_client_that_waits_for_a_failed_one_is_refused():
 
     with pytest.raises(WrongAnswerError, match="'a' may begin"):
         course.check("16.2", waits_for_all)
+
+
+def test_weights_of_what_is_drawn_more_often_are_smaller():
+    with pytest.raises(WrongAnswerError, match=r"\[1\.0, 0\.5, 0\.25\]"):
+        course.check("17.1", lambda probabilities: probabilities / probabilities.max())
 
 
 def test_mean_of_the_means_of_unequal_tasks_is_refused():

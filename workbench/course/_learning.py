@@ -177,23 +177,25 @@ def processes(answer: object) -> str:
     return "one server and four workers."
 
 
-@exercise("17.1", "the share of useful items with exponent 1")
+@exercise("17.1", "importance weights of prioritised sampling")
+def importance_weights(answer: object) -> str:
+    for given, expected in (([0.1, 0.2, 0.4], [1.0, 0.5, 0.25]), ([0.03, 0.02, 0.03, 0.1], [2 / 3, 1, 2 / 3, 0.2])):
+        found = called(answer, np.array(given))
+        hint = f"Of {given} they are {np.round(expected, 3).tolist()}: P(i) w_i is the same for all items."
+        expect_values(found, expected, hint)
+    return "an item that is drawn twice as often counts half as much."
+
+
+@exercise("17.2", "the share of useful items with exponent 1")
 def priorities(answer: object) -> str:
     expect_number(answer, 50 / (50 + 950 * 0.01), "50 items of priority 1 against 950 of 0.01.", rtol=0.01)
     return "the larger the exponent, the greedier the sampler."
 
 
-@exercise("17.2", "new items that the learner waits for in a step")
+@exercise("17.3", "new items that the learner waits for in a step")
 def items_per_step(answer: object) -> str:
     expect_number(answer, 64, "32 samples a step, 0.5 samples per insert.")
     return "the learner waits for the actors."
-
-
-@exercise("17.3", "importance weights of prioritised sampling")
-def importance_weights(answer: object) -> str:
-    found = called(answer, np.array([0.1, 0.2, 0.4]))
-    expect_values(found, [1.0, 0.5, 0.25], "One over the probability, divided by the largest weight of the batch.")
-    return "an item that is drawn twice as often counts half as much."
 
 
 @exercise("21.1", "a bootstrap interval of a mean")
