@@ -69,7 +69,7 @@ NUMBERS = [
     ("23.1", 1.75e9, 7e9 * 4 / 64),
     ("23.2", 63, 62),
     ("24.3", 10, 100),
-    ("25.2", 0.8, 0.2),
+    ("25.3", 0.8, 0.2),
     ("00.4", (8, 12, 5), (32, 24, 5)),
     ("01.1", (False, False), (True, False)),
     ("05.1", {"all-reduce", "all-gather"}, {"all-reduce"}),
@@ -241,6 +241,36 @@ def test_one_sided_test_of_signs_is_refused():
 
     with pytest.raises(WrongAnswerError, match=r"the p-value is 0\.125"):
         course.check("21.2", one_sided)
+
+
+def test_gradient_through_the_steps_is_not_first_order():
+    def through(loss, w, rate, steps):
+        def after(v):
+            for _ in range(steps):
+                v = v - rate * jax.grad(loss)(v)
+            return loss(v)
+
+        return jax.grad(after)(w)
+
+    with pytest.raises(WrongAnswerError, match="differentiates through the steps"):
+        course.check("25.1", through)
+
+
+def test_rest_of_maml_is_not_that_of_first_order_maml():
+    def of_maml(wanted, curvature, rate, steps):
+        return np.average(wanted, weights=curvature * (1 - rate * curvature) ** (2 * steps))
+
+    with pytest.raises(WrongAnswerError, match="where MAML comes to rest"):
+        course.check("25.2", of_maml)
+
+
+def test_sum_of_differences_without_its_half_is_refused():
+    def twice(counts, size):
+        shares = counts / counts.sum()
+        return np.abs(np.random.default_rng(0).multinomial(size, shares, 5_000) / size - shares).sum(1).mean()
+
+    with pytest.raises(WrongAnswerError, match=r"a client of 4 has 0\.188"):
+        course.check("25.4", twice)
 
 
 def test_exercises_lists_ids_in_order():

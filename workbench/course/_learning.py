@@ -1,5 +1,6 @@
 """Exercises of notebooks 08 to 11, 16, 17 and 25: federated learning."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -231,34 +232,63 @@ def holm(answer: object) -> str:
     return "each that passes leaves fewer comparisons to be paid for."
 
 
-@exercise("25.1", "the gradient of MAML for one inner step")
-def maml_gradient(answer: object) -> str:
-    x, y = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.0])
-
+@exercise("25.1", "what a client of first-order MAML sends")
+def first_order(answer: object) -> str:
     def loss(w: jax.Array) -> jax.Array:
-        return jnp.mean((w * x - y) ** 2)
+        return jnp.sum((w * jnp.array([1.0, 2.0]) - 1) ** 4) + w[0] * w[1]
 
-    w, rate = jnp.float32(0.3), 0.1
-    expected = jax.grad(lambda v: loss(v - rate * jax.grad(loss)(v)))(w)
-    first_order = jax.grad(loss)(w - rate * jax.grad(loss)(w))
-    found = called(answer, loss, w, rate)
-    if np.allclose(found, first_order, rtol=1e-3) and not np.allclose(found, expected, rtol=1e-3):
-        wrong("this is the first-order approximation: differentiate *through* the inner step.")
-    expect_values(found, expected, "The gradient of `loss(w - rate * grad(loss)(w))` with respect to w.")
-    return "the gradient passes through the inner step."
+    def adapted(w: jax.Array, steps: int) -> jax.Array:
+        for _ in range(steps):
+            w = w - rate * jax.grad(loss)(w)
+        return w
+
+    w, rate = jnp.array([0.3, 0.2]), 0.05
+    for steps in (1, 3):
+        found = called(answer, loss, w, rate, steps)
+        through = jax.grad(lambda v, steps=steps: loss(adapted(v, steps)))(w)
+        if np.shape(found) == w.shape and np.allclose(found, through, rtol=1e-3):
+            wrong("this is the gradient of MAML: it differentiates through the steps. Take the gradient after them.")
+        hint = f"Take {steps} steps `w - rate * grad(loss)(w)`, then the gradient of `loss` where they end."
+        expect_values(found, jax.grad(loss)(adapted(w, steps)), hint)
+    return "the gradient at the adapted parameters, without a second derivative."
 
 
-@exercise("25.2", "the best mixture of a global and a local model")
+@exercise("25.2", "where first-order MAML comes to rest")
+def rest(answer: object) -> str:
+    wanted, curvature, rate = np.array([-1.0, 2.0, 3.0]), np.array([1.0, 4.0, 6.0]), 0.1
+    for steps in (0, 1, 2):
+        found = called(answer, wanted, curvature, rate, steps)
+        expected, through = (
+            float(np.average(wanted, weights=curvature * (1 - rate * curvature) ** power))
+            for power in (steps, 2 * steps)
+        )
+        if steps and np.allclose(found, through, rtol=1e-3):
+            wrong("this is where MAML comes to rest: it has the factor (1 − η a) of each step twice.")
+        hint = (
+            f"After {steps} steps (1 − η a)^{steps} of a client's distance are left; its gradient there is a times it."
+        )
+        expect_number(found, expected, hint, what=f"the rest with {steps} local steps")
+    return "a mean of what is wanted, in which steep clients count less with each local step."
+
+
+@exercise("25.3", "the best mixture of a global and a local model")
 def best_mixture(answer: object) -> str:
     expect_number(answer, 0.8, "Minimise (1 − a)² · 4 + a² · 1 over a.", rtol=0.01)
     return "bias and variance decide: a = 4 / (4 + 1)."
 
 
-@exercise("25.3", "the total variation distance of label shares")
-def total_variation(answer: object) -> str:
-    found = [
-        float(called(answer, np.array(p), np.array(q)))
-        for p, q in (((5, 5), (1, 1)), ((4, 0), (1, 1)), ((1, 0), (0, 9)))
-    ]
-    expect_values(found, [0, 0.5, 1], "Half of the sum of |p − q| of *shares*: divide counts by their sums first.")
-    return "0 for the same mixture, 1 for nothing in common."
+@exercise("25.4", "the total variation of IID clients by chance")
+def by_chance(answer: object) -> str:
+    for counts, size in (((1, 1), 4), ((1, 1), 1), ((10, 20, 70), 20)):
+        shares = np.array(counts) / sum(counts)
+        distances = [
+            math.comb(size, k) * p**k * (1 - p) ** (size - k) * abs(k / size - p) / 2
+            for p in shares
+            for k in range(size + 1)
+        ]
+        hint = (
+            f"With label counts {counts}, a client of {size} has {sum(distances):.3f} in the mean: half of the sum "
+            "over labels of |its share − the share of all|, averaged over many drawn clients."
+        )
+        expect_values(called(answer, np.array(counts), size), sum(distances), hint, atol=0.01)
+    return "clients of few images differ without any heterogeneity."
