@@ -215,7 +215,7 @@ def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
 
 
 def as_table(rows: Sequence[Row]) -> str:
-    """First and last point of each curve, and its slope over the last two thirds, in Markdown."""
+    """First and last point of each curve, and its slope, in Markdown."""
     lines = ["| what | against | from | to | slope |", "|---|---|---|---|---|"]
     for panel in dict.fromkeys(row["panel"] for row in rows):
         for name, (sizes, values) in curves(rows, panel).items():

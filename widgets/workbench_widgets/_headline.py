@@ -119,7 +119,13 @@ def _work(record: ProgramRecord) -> list[dict[str, Any]]:
     if record.cost is not None and record.cost.seconds is not None:
         on = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
         text = f"{seconds_text(record.cost.seconds)} per call{on}"
-        return [_figure(f"{text}, predicted", "Roofline estimate without overlap of communication.", "cost")]
+        return [
+            _figure(
+                f"{text}, predicted",
+                "Roofline estimate of stages, no overlap of communication; operations added up take at least as long.",
+                "cost",
+            )
+        ]
     if record.module is not None and record.module.flops is not None:
         text = f"{work_text(record.module.flops, record.module.elementwise_flops)} per device"
         return [_figure(text, "One call, counted in the module.", "cost")]

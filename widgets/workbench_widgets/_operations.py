@@ -156,7 +156,10 @@ SUMMED = (
 )
 TIPS = {
     "measured": "Seconds per call on the device that took longest, measured.",
-    "predicted": "Seconds per call on the named chip, predicted.",
+    "predicted": (
+        "Seconds per call on the named chip, predicted for each operation by itself and added up; the time above the "
+        "tabs lets compute and memory of a stage overlap, and is at most as long."
+    ),
     "flops": "Matrix products, convolutions and elementwise operations.",
     "matmul": "FLOPs of matrix products and convolutions alone.",
     "traffic": "Bytes read from and written to main memory.",

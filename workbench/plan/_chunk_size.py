@@ -14,8 +14,8 @@ from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
-# Less work is not worth an iteration of a loop of its own on a CPU (about 30 µs of arithmetic on one core).
-_CPU_FLOPS_PER_TURN = 1e6
+# Less work is not worth an iteration of a loop of its own on a CPU (about 100 µs of arithmetic).
+_CPU_FLOPS_PER_TURN = 4e6
 # So much work fills two cores. Below it several clients together are faster where their matrix products share a factor,
 # which makes them one larger product, or where a device has a second core: up to so many, and up to so many with both.
 _CPU_FLOPS_PER_FULL_TURN = 8e7
@@ -46,7 +46,7 @@ def choose_chunk_size(
     its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
-        return _evenly(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
+        return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
     room = _MEMORY_SHARE * (memory_bytes or _memory_bytes())
     return max(1, min(per_share, int(room // max(phase.row_bytes, 1))))
 
@@ -64,14 +64,6 @@ def _together_on_cpu(phase: Phase, cores: float) -> int:
         most = _CPU_CLIENTS_TOGETHER_SHARING if shares and spare else _CPU_CLIENTS_TOGETHER
     to_fill = _CPU_FLOPS_PER_FULL_TURN * most / _CPU_CLIENTS_TOGETHER
     return max(1, int(_CPU_FLOPS_PER_TURN // work), min(most, int(to_fill // work)))
-
-
-def _evenly(per_share: int, together: int) -> int:
-    """The number near `together` that divides a device's clients, so that no smaller chunk is left over."""
-    if together >= per_share:
-        return max(1, per_share)
-    near = [size for size in range(-(-together * 2 // 3), together * 3 // 2 + 1) if per_share % size == 0]
-    return min(near, key=lambda size: abs(math.log(size / together)), default=together)
 
 
 def _cores_per_device(phase: Phase) -> float:

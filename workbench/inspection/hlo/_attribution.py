@@ -51,7 +51,7 @@ def stages_of(op_name: str) -> tuple[NamedStage, ...]:
 
     Example:
         >>> stages_of("jit(f)/wb:2:loop/while/body/transpose(jvp(wb:2.0:clients))/mul")
-        (Stage(path='2.0', kind='clients'),)
+        (NamedStage(path='2.0', kind='clients'),)
     """
     return tuple(dict.fromkeys(stage for stage in combined_stages(op_name) if stage is not None))
 
