@@ -1,5 +1,6 @@
 """Real training on sampled clients of a simulated population."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from workbench.plan import jit
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_compiled = functools.lru_cache(maxsize=16)(jit)  # the same algorithm is often trained with several seeds
 
 
 def train(
@@ -52,7 +55,7 @@ def train(
         Lai et al., "FedScale", ICML 2022: statistical and system performance from one run.
     """
     frame = simulation.frame()
-    state, step = algorithm.init(params), jit(algorithm.round)
+    state, step = algorithm.init(params), _compiled(algorithm.round)
     columns: dict[str, list[float]] = {}
     for number, each in enumerate(simulation.record.rounds):
         metrics: dict[str, Any] = {}
