@@ -28,8 +28,7 @@ def harness(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harne
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     made = Harness(page)
     yield made
-    page.close()
-    PageComm.harness = None
+    made.close()
     assert not made.errors
     assert not [url for url in made.requests if not url.startswith(("about:", "blob:", "data:"))]
 

@@ -43,6 +43,17 @@
   }
 
   window.wbApply = (messages) => messages.forEach(([id, data, buffers]) => models[id]?.receive(data, buffers));
+  let asking = true;
+  const asked = (async () => {
+    while (asking) {
+      window.wbApply(await window.wbFromThreads());
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  })();
+  window.wbStopAsking = () => {
+    asking = false;
+    return asked;
+  };
   window.wbListeners = (id) => models[id].listeners();
   window.wbUnmount = (id) => {
     cleanups[id]?.();

@@ -2,9 +2,13 @@
 
 The comm between the widget and the page is replaced: what the kernel sends is evaluated in the page, and what the page
 sends is a function call whose result carries the kernel's answers (a page must not be used from inside such a call).
+What another thread of the kernel sends waits until the page asks for it, since a page may be used from its own thread
+only.
 """
 
 import base64
+import queue
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +42,22 @@ class Harness:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.requests: list[str] = []
         self._answers: list[Any] | None = None
+        self._thread = threading.current_thread()
+        self._from_threads: queue.SimpleQueue[Any] = queue.SimpleQueue()
         PageComm.harness = self
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto("about:blank")
         page.expose_function("wbToKernel", self._to_kernel)
+        page.expose_function("wbFromThreads", self._taken_from_threads)
         page.evaluate(PAGE_SCRIPT)
+
+    def close(self) -> None:
+        """Closes the page once it no longer asks for messages."""
+        self.page.evaluate("wbStopAsking()")
+        self.page.close()
+        PageComm.harness = None
 
     def mount(self, widget: Any) -> Locator:
         """Shows the widget; returns its place in the page."""
@@ -65,10 +78,15 @@ class Harness:
             return
         message = [name, data, _encode(buffers)]
         self.sent.append((name, data))
-        if self._answers is not None:
-            self._answers.append(message)
+        if threading.current_thread() is not self._thread:
+            self._from_threads.put(message)
+        elif self._answers is not None:
+            self._answers += [*self._taken_from_threads(), message]
         else:
-            self.page.evaluate("m => wbApply([m])", message)
+            self.page.evaluate("m => wbApply(m)", [*self._taken_from_threads(), message])
+
+    def _taken_from_threads(self) -> list[Any]:
+        return [self._from_threads.get() for _ in range(self._from_threads.qsize())]
 
     def _to_kernel(self, name: str, data: dict[str, Any], buffers: Sequence[str]) -> list[Any]:
         self._answers = []

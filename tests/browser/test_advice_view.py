@@ -178,8 +178,8 @@ def test_locked_specs_are_sent_with_the_next_search(searched):
     view.get_by_role("checkbox", name="Lock w").check()
     view.get_by_role("checkbox", name="compile the best").uncheck()
     view.get_by_role("button", name="Search with 2 locked").click()
-    expect(view.get_by_role("status").filter(has_text="running")).to_have_count(0)
     assert made.wait_for_search(20)
+    expect(view.get_by_role("status").filter(has_text="running")).to_have_count(0)
     assert asked[-1] == ({"x": [["data"], []], "w": []}, False)
 
 
