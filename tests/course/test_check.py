@@ -58,8 +58,7 @@ NUMBERS = [
     ("15.2", 256, 128),
     ("16.3", 5, 0),
     ("16.4", 5, 4),
-    ("17.2", 50 / 59.5, 0.45),
-    ("17.3", 64, 16),
+    ("17.4", np.log(19) / np.log(100), 0.6),
     ("04.2", P("clients", None, None), P(None, None, "clients")),
     ("18.2", 5, 0),
     ("18.3", 2564, 2560),
@@ -148,6 +147,27 @@ def test_client_that_waits_for_a_failed_one_is_refused():
 def test_weights_of_what_is_drawn_more_often_are_smaller():
     with pytest.raises(WrongAnswerError, match=r"\[1\.0, 0\.5, 0\.25\]"):
         course.check("17.1", lambda probabilities: probabilities / probabilities.max())
+
+
+def test_draw_in_proportion_to_the_priorities_without_exponent_is_refused():
+    def proportional(priorities, exponent, uniform):
+        return np.searchsorted(np.cumsum(priorities), uniform * np.sum(priorities), side="right")
+
+    with pytest.raises(WrongAnswerError, match=r"\[0\.1, 0\.2, 0\.3, 0\.4\]"):
+        course.check("17.2", proportional)
+
+
+def test_rate_limit_that_forgets_the_next_batch_is_refused():
+    def after_the_batch(inserted, sampled, batch, min_size, limit):
+        return inserted >= min_size and (limit is None or sampled <= limit * inserted)
+
+    with pytest.raises(WrongAnswerError, match=r"after 64 inserts and 225 samples.*has to wait"):
+        course.check("17.3", after_the_batch)
+
+
+def test_spread_of_unweighted_errors_is_refused():
+    with pytest.raises(WrongAnswerError, match="the standard deviation is"):
+        course.check("17.5", lambda priorities, exponent, errors: (errors.mean(), errors.std() / 2))
 
 
 def test_mean_of_the_means_of_unequal_tasks_is_refused():

@@ -187,16 +187,65 @@ def importance_weights(answer: object) -> str:
     return "an item that is drawn twice as often counts half as much."
 
 
-@exercise("17.2", "the share of useful items with exponent 1")
-def priorities(answer: object) -> str:
-    expect_number(answer, 50 / (50 + 950 * 0.01), "50 items of priority 1 against 950 of 0.01.", rtol=0.01)
+@exercise("17.2", "a draw by priority")
+def draw_by_priority(answer: object) -> str:
+    uniform = (np.arange(1000) + 0.5) / 1000
+    for priorities, exponent in (([1.0, 3.0, 4.0], 1.0), ([1.0, 4.0, 9.0, 16.0], 0.5), ([0.2, 5.0, 0.1], 0.0)):
+        powers = np.array(priorities) ** exponent
+        expected = (uniform[:, None] > np.cumsum(powers / powers.sum())[:-1]).sum(1)
+        found = np.asarray(called(answer, np.array(priorities), exponent, uniform))
+        shares = np.round(powers / powers.sum(), 3).tolist()
+        if found.shape != uniform.shape or not np.isin(found, range(len(priorities))).all():
+            wrong(f"for {len(uniform)} numbers there should be as many indices from 0 to {len(priorities) - 1}.")
+        if not np.array_equal(found, expected):
+            given = [round(float(np.mean(found == item)), 3) for item in range(len(priorities))]
+            wrong(
+                f"with the priorities {priorities} and exponent {exponent} the parts have the lengths {shares}, in "
+                f"this order; your items get {given} of the numbers. Look each number up among the running sums."
+            )
+    return "the length of an item's part is its chance."
+
+
+@exercise("17.3", "may a batch leave the table?")
+def may_sample(answer: object) -> str:
+    cases = (
+        (63, 0, 32, 64, 4.0, False),
+        (64, 0, 32, 64, 4.0, True),
+        (64, 224, 32, 64, 4.0, True),
+        (64, 225, 32, 64, 4.0, False),
+        (127, 0, 32, 64, 0.25, False),
+        (128, 0, 32, 64, 0.25, True),
+        (64, 9_600, 32, 64, None, True),
+        (63, 0, 32, 64, None, False),
+    )
+    for inserted, sampled, batch, min_size, limit, expected in cases:
+        if bool(called(answer, inserted, sampled, batch, min_size, limit)) != expected:
+            wrong(
+                f"after {inserted} inserts and {sampled} samples, with min_size {min_size} and at most {limit} samples "
+                f"per insert, a batch of {batch} {'may go' if expected else 'has to wait'}. Count the batch as well."
+            )
+    return "the learner waits for the actors when its batch would exceed the limit."
+
+
+@exercise("17.4", "the exponent with which half of the draws are useful")
+def exponent_of_half(answer: object) -> str:
+    hint = "50 items of priority 1 should weigh as much as 950 of 0.01: 50 = 950 · 0.01^α."
+    expect_number(answer, math.log(19) / math.log(100), hint, rtol=0.005)
     return "the larger the exponent, the greedier the sampler."
 
 
-@exercise("17.3", "new items that the learner waits for in a step")
-def items_per_step(answer: object) -> str:
-    expect_number(answer, 64, "32 samples a step, 0.5 samples per insert.")
-    return "the learner waits for the actors."
+@exercise("17.5", "mean and spread of a weighted draw")
+def weighted_draw(answer: object) -> str:
+    errors = np.array([1.0, 0.1, -0.4, 0.3])
+    for exponent in (0.0, 0.6, 1.0):
+        powers = np.abs(errors) ** exponent
+        chance = powers / powers.sum()
+        counted = errors / (4 * chance)
+        mean, deviation = several(called(answer, np.abs(errors), exponent, errors), 2, "mean, standard deviation")
+        expect_number(mean, 0.25, "The sum of P(i) w_i e_i is the mean error, for every exponent.", what="the mean")
+        hint = "The square root of the sum of P(i) (w_i e_i - mean)²."
+        expect_number(deviation, math.sqrt(chance @ (counted - 0.25) ** 2), hint, what="the standard deviation")
+    return "weights keep the mean, and the priorities decide the spread."
 
 
 @exercise("21.1", "a bootstrap interval of a mean")
