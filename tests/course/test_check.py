@@ -68,7 +68,6 @@ NUMBERS = [
     ("23.1", 1.75e9, 7e9 * 4 / 64),
     ("23.2", 63, 62),
     ("24.3", 10, 100),
-    ("25.3", 0.8, 0.2),
     ("00.4", (8, 12, 5), (32, 24, 5)),
     ("01.1", (False, False), (True, False)),
     ("05.1", {"all-reduce", "all-gather"}, {"all-reduce"}),
@@ -282,6 +281,15 @@ def test_rest_of_maml_is_not_that_of_first_order_maml():
 
     with pytest.raises(WrongAnswerError, match="where MAML comes to rest"):
         course.check("25.2", of_maml)
+
+
+def test_mixture_with_the_noise_of_one_example_is_refused():
+    def of_one(bias, deviation, count):
+        a = bias**2 / (bias**2 + deviation**2)
+        return a, (1 - a) ** 2 * bias**2 + a**2 * deviation**2
+
+    with pytest.raises(WrongAnswerError, match=r"a with bias 1\.0, deviation=2\.0, count=4 is 0\.2"):
+        course.check("25.3", of_one)
 
 
 def test_sum_of_differences_without_its_half_is_refused():

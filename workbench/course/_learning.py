@@ -322,8 +322,13 @@ def rest(answer: object) -> str:
 
 @exercise("25.3", "the best mixture of a global and a local model")
 def best_mixture(answer: object) -> str:
-    expect_number(answer, 0.8, "Minimise (1 − a)² · 4 + a² · 1 over a.", rtol=0.01)
-    return "bias and variance decide: a = 4 / (4 + 1)."
+    for bias, deviation, count in ((2.0, 1.0, 1), (1.0, 2.0, 4), (0.5, 3.0, 10)):
+        own, variance = bias**2, deviation**2 / count
+        a, error = several(called(answer, bias, deviation, count), 2, "the mixture a, the expected squared error")
+        hint = "The mean of n examples has the variance deviation² / n: minimise (1 − a)² bias² + a² deviation² / n."
+        expect_number(a, own / (own + variance), hint, what=f"a with bias {bias}, {deviation=}, {count=}")
+        expect_number(error, own * variance / (own + variance), hint, what=f"the error with bias {bias}")
+    return "bias² over bias² plus variance."
 
 
 @exercise("25.4", "the total variation of IID clients by chance")
