@@ -306,6 +306,27 @@ def mapreduce_gradient() -> Call:
     return Call(jax.grad(meta_loss), call.args, call.mesh)
 
 
+def mapreduce_nested() -> Call:
+    """A mean over the pods of each pod's mean over its clients."""
+    import workbench as wb
+
+    mesh = make_mesh(2, 4, names=("pods", "clients"))
+
+    @wb.program(placements={"pods": 2, "clients": 4})
+    def nested_round(w: Any, x: Any) -> Any:
+        def client(w: Any, x: Any) -> Any:
+            return jnp.tanh(x @ w)
+
+        def pod(w: Any, x: Any) -> Any:
+            updates = wb.map_fn(client, (wb.broadcast(w, to="clients"), x), over="clients")  # at: a pod's clients
+            return wb.reduce_mean(updates, over="clients")  # at: mean of a pod
+
+        means = wb.map_fn(pod, (wb.broadcast(w, to="pods"), x), over="pods")  # at: pods
+        return wb.reduce_mean(means, over="pods")  # at: mean of pods
+
+    return Call(nested_round, (jnp.ones((8, 8)), jnp.ones((2, 4, 8, 8))), mesh)
+
+
 def equinox_attention() -> Call:
     """Equinox: attention and an MLP, and their gradient."""
     import equinox as eqx

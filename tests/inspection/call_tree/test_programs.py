@@ -12,6 +12,7 @@ from benchmarks.attribution_programs import (
     HERE,
     line_of,
     mapreduce_gradient,
+    mapreduce_nested,
     mapreduce_round,
     mixture_of_experts,
     pipeline,
@@ -157,6 +158,17 @@ def test_all_work_of_clients_is_below_the_line_that_maps_them(make):
     assert sum(node.total.flops_matmul for node in mapped) == tree.root.total.flops_matmul > 0
 
 
+def test_nested_placements_are_below_the_lines_that_lead_to_them():
+    tree = inspected(mapreduce_nested).call_tree
+    communicating = [node for node in tree.nodes if node.own.collectives]
+    products = [node for node in tree.nodes if node.own.flops_matmul]
+    assert {node.own.collectives[0].axes: lines_to(tree, node) for node in communicating} == {
+        ("clients",): [line_of("pods"), line_of("mean of a pod")],
+        ("pods",): [line_of("mean of pods")],
+    }
+    assert {tuple(lines_to(tree, node)[:2]) for node in products} == {(line_of("pods"), line_of("a pod's clients"))}
+
+
 def executions_at(tree, line: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for node in tree.nodes:
@@ -171,5 +183,8 @@ def lines_that_communicate(tree) -> set[int]:
 
 
 def innermost_line(tree, node) -> int:
-    lines = [each.line for each in tree.path(node) if each.kind in ("line", "call") and not each.hidden]
-    return lines[-1]
+    return lines_to(tree, node)[-1]
+
+
+def lines_to(tree, node) -> list[int]:
+    return [each.line for each in tree.path(node) if each.kind in ("line", "call") and not each.hidden]

@@ -3,6 +3,7 @@
 from workbench.inspection.call_tree._build import build_tree as build_tree
 from workbench.inspection.call_tree._frames import (
     Frame as Frame,
+    below_outer as below_outer,
     home_of as home_of,
     is_named as is_named,
     outer_frames as outer_frames,

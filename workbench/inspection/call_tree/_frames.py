@@ -92,6 +92,25 @@ def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tu
     return frozenset(found)
 
 
+def below_outer(
+    stack: tuple[Frame, ...], outer: frozenset[tuple[str, str]], home: str | None = None
+) -> tuple[Frame, ...]:
+    """A stack without the outer frames that it begins with, and without what stands between those.
+
+    Placements in placements enter the plan a second time, through functions that are above no program's own function.
+
+    Example:
+        >>> plan, phase = Frame("/site-packages/jax/a.py", "plan", 1), Frame("/site-packages/jax/a.py", "phase", 2)
+        >>> stack = (plan, phase, plan, phase, Frame("a.py", "pod", 1))
+        >>> [frame.function for frame in below_outer(stack, frozenset({plan[:2]}))]
+        ['phase', 'pod']
+    """
+    above = [_is_outer(frame, outer) for frame in stack]
+    users = (i for i, f in enumerate(stack) if package_of(f.file) in (None, home) and not above[i])
+    entered = above[: next(users, len(stack))]
+    return stack[max((index + 1 for index, is_above in enumerate(entered) if is_above), default=0) :]
+
+
 def _is_outer(frame: Frame, outer: frozenset[tuple[str, str]]) -> bool:
     return frame.function == "<module>" or frame[:2] in outer
 

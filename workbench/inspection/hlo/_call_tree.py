@@ -11,6 +11,7 @@ from workbench.inspection.call_tree import (
     Frame,
     Item,
     Scope,
+    below_outer,
     build_tree,
     called_functions,
     home_of,
@@ -31,7 +32,7 @@ from workbench.inspection.hlo._places import Place, Places
 from workbench.inspection.hlo._shapes import parse_shape
 from workbench.inspection.hlo._text import Hlo, Instruction
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import CallTreeRecord, CollectiveRecord, PlanRecord
+from workbench.records import CallTreeRecord, CollectiveRecord, PlanRecord, StageRecord
 
 UNNAMED = "unnamed"  # as `workbench.cost` calls bytes over a group that is no product of mesh axes
 _NAME = re.compile(r"^p?jit_(.*)$")
@@ -264,24 +265,33 @@ class CallTreeReader:
         called, stage = called_functions(place.op_name), self._stage_named(place.op_name)
         key = (place.stack, called, stage)
         if key not in self._stacks:
-            stack = trim(place.stack, self._name, self._outer, called)
-            if stage is not None and not any(is_named(frame, self._name) for frame in stack):
-                stack = (*self._stage_calls[stage], *stack)
+            if stage is None or any(is_named(frame, self._name) for frame in place.stack):
+                stack = trim(place.stack, self._name, self._outer, called)
+            else:
+                own = below_outer(place.stack, self._outer, self._home)
+                stack = (*self._stage_calls[stage], *trim(own, self._name, self._outer, called))
             self._stacks[key] = split_stack(stack, self._home)
         return self._stacks[key]
 
     def _calls_of(self, plan: PlanRecord) -> dict[str, tuple[Frame, ...]]:
-        """The calls that lead to each stage of clients, by its path: their function is traced apart, without them."""
-        found = {}
-        for stage in plan.walk():
-            stack = tuple(Frame(line.file, line.function, line.line, line.column) for line in stage.stack)
-            calls = split_stack(trim(stack, self._name), self._home)[0]
-            if stage.kind == "clients" and calls:
-                found[stage.path] = calls
+        """The calls that lead to clients, by the path of their stage and of each in it: they are traced apart."""
+        found: dict[str, tuple[Frame, ...]] = {}
+
+        def enter(stages: Iterable[StageRecord], around: tuple[Frame, ...]) -> None:
+            for stage in stages:
+                calls = around
+                if stage.kind == "clients":
+                    stack = tuple(Frame(line.file, line.function, line.line, line.column) for line in stage.stack)
+                    calls = split_stack(trim(stack, self._name), self._home)[0] or around
+                if calls:
+                    found[stage.path] = calls
+                enter(stage.body, calls)
+
+        enter(plan.stages, ())
         return found
 
     def _stage_named(self, op_name: str) -> str | None:
-        """The stage of clients that a name stack passes through, where the plan tells the calls that lead to it."""
+        """The stage that a name stack passes through, where the plan tells the calls that lead to its clients."""
         if not self._stage_calls:
             return None
         if op_name not in self._stage_of:
