@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from workbench.cost import estimate_cost
 from workbench.inspection import inspect_mesh, inspect_module
 from workbench.inspection.hlo._attribution import stages_of
 from workbench.plan import jit as plan_jit
@@ -165,3 +166,34 @@ def test_ordinary_program_has_no_stages():
     module = inspect_module(jax.jit(jnp.dot).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).compile())
     assert {i.stage for i in module.instructions} == {None}
     assert module.attributed_flops == 0.0
+
+
+SUMMED_WHERE_IT_IS_MADE = """HloModule jit_f
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+fused {
+  x = f32[4,2] parameter(0)
+  y = f32[2,8] parameter(1)
+  zero = f32[] constant(0)
+  made = f32[4,8] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(f)/wb:1:clients/d"}
+  ROOT sum = f32[8] reduce(made, zero), dimensions={0}, to_apply=add, metadata={op_name="jit(f)/wb:2:reduce/s"}
+}
+
+ENTRY main {
+  p = f32[4,2] parameter(0)
+  q = f32[2,8] parameter(1)
+  ROOT out = f32[8] fusion(p, q), kind=kCustom, calls=fused, metadata={op_name="jit(f)/wb:2:reduce/s"}
+}
+"""  # noqa: E501
+
+
+def test_fusion_of_several_stages_is_divided_over_them():
+    module = inspect_module(SUMMED_WHERE_IT_IS_MADE)
+    clients, reduction = sorted(estimate_cost(module).stages, key=lambda stage: stage.stage)
+    assert (clients.flops, clients.elementwise_flops, clients.accessed_bytes) == (2 * 4 * 2 * 8, 0, (8 + 16) * FLOAT)
+    assert (reduction.flops, reduction.elementwise_flops, reduction.accessed_bytes) == (0, 4 * 8, 8 * FLOAT)

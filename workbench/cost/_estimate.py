@@ -110,15 +110,14 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
     accessed: dict[str, float | None] = {}
     elementwise: dict[str, float | None] = {}
     kinds: dict[str, StageKind | Literal[""]] = {}
-    for instruction in module.instructions:
-        stage = instruction.stage or OUTSIDE
-        if instruction.elementwise_flops:
-            amount, executions = instruction.elementwise_flops, instruction.executions
-            elementwise[stage] = _added(elementwise.get(stage, 0.0), amount, executions)
-        if instruction.flops or instruction.accessed_bytes:
-            kinds.setdefault(stage, instruction.kind)
-            flops[stage] = _added(flops.get(stage, 0.0), instruction.flops, instruction.executions)
-            accessed[stage] = _added(accessed.get(stage, 0.0), instruction.accessed_bytes, instruction.executions)
+    for part, executions in ((part, each.executions) for each in module.instructions for part in each.by_stage()):
+        stage = part.stage or OUTSIDE
+        if part.elementwise_flops:
+            elementwise[stage] = _added(elementwise.get(stage, 0.0), part.elementwise_flops, executions)
+        if part.flops or part.accessed_bytes:
+            kinds.setdefault(stage, part.kind)
+            flops[stage] = _added(flops.get(stage, 0.0), part.flops, executions)
+            accessed[stage] = _added(accessed.get(stage, 0.0), part.accessed_bytes, executions)
     sent: dict[str, Sent] = {}
     for collective in module.collectives:
         for stage, share in _shares(collective).items():

@@ -453,8 +453,9 @@ def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator
         return
     compiled: dict[str, float] = {}
     for instruction in module.instructions:
-        path = instruction.stage or (described.stages[0].path if len(described.stages) == 1 else "")
-        compiled[path] = compiled.get(path, 0.0) + instruction.flops * (instruction.executions or 0.0)
+        for part in instruction.by_stage():
+            path = part.stage or (described.stages[0].path if len(described.stages) == 1 else "")
+            compiled[path] = compiled.get(path, 0.0) + part.flops * (instruction.executions or 0.0)
     for stage in described.stages:
         planned, found = stage.flops, compiled.get(stage.path, 0.0)
         if not planned or stage.kind in ("loop", "branch"):

@@ -32,6 +32,7 @@ from workbench.records._compiled import (
     ModuleRecord as ModuleRecord,
     ProgramRecord as ProgramRecord,
     StageCostRecord as StageCostRecord,
+    StagePartRecord as StagePartRecord,
 )
 from workbench.records._data import ClientDataRecord as ClientDataRecord, FieldRecord as FieldRecord
 from workbench.records._explain import (

@@ -11,6 +11,17 @@ from workbench.records._sharding import CollectiveKind, PropagationRecord, Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagePartRecord(Record):
+    """What of an instruction's figures is one stage's: of a fusion's, that of the operations it took from there."""
+
+    stage: str | None  # path of the stage; None outside of all
+    kind: StageKind | Literal[""] = ""
+    flops: float = 0.0
+    elementwise_flops: float = 0.0
+    accessed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionRecord(Record):
     """One HLO instruction; `executions` is how often it runs in one call (loop trip counts multiplied; None: unknown).
 
@@ -38,6 +49,19 @@ class InstructionRecord(Record):
     inferred: bool = False  # stage taken from neighbours, not from its own op_name
     fused: bool = False  # inside a fusion (or the region of a reduction): its value never reaches memory
     kind: StageKind | Literal[""] = ""  # of the stage
+    stage_parts: tuple[StagePartRecord, ...] = ()  # of a fusion that holds operations of several stages
+
+    def by_stage(self) -> tuple[StagePartRecord, ...]:
+        """The figures by stage: one part, or several of a fusion that holds operations of several stages."""
+        return self.stage_parts or (
+            StagePartRecord(
+                stage=self.stage,
+                kind=self.kind,
+                flops=self.flops,
+                elementwise_flops=self.elementwise_flops,
+                accessed_bytes=self.accessed_bytes,
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

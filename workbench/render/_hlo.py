@@ -122,18 +122,19 @@ def _stages(found: Sequence[InstructionRecord]) -> list[_Row]:
     counts: dict[str, int] = {}
     kinds: dict[str, str] = {}
     for each in found:
-        stage = each.stage or ""
-        flops[stage] = flops.get(stage, 0.0) + each.flops * (each.executions or 1.0)
-        more = each.elementwise_flops * (each.executions or 1.0)
-        elementwise[stage] = elementwise.get(stage, 0.0) + more
-        counts[stage] = counts.get(stage, 0) + 1
-        kinds.setdefault(stage, each.kind or "server")
+        for part in each.by_stage():
+            stage = part.stage or ""
+            flops[stage] = flops.get(stage, 0.0) + part.flops * (each.executions or 1.0)
+            more = part.elementwise_flops * (each.executions or 1.0)
+            elementwise[stage] = elementwise.get(stage, 0.0) + more
+            kinds.setdefault(stage, part.kind or "server")
+        counts[each.stage or ""] = counts.get(each.stage or "", 0) + 1
     ranked = sorted(flops, key=lambda stage: -flops[stage])[:MOST_STAGES]
     return [
         _Row(
             f"stage {stage} {kinds[stage]}" if stage else "no stage",
             flops[stage],
-            f"{work_text(flops[stage], elementwise[stage])}, {count_text(counts[stage])} instructions",
+            f"{work_text(flops[stage], elementwise[stage])}, {count_text(counts.get(stage, 0))} instructions",
             kinds[stage] if stage else "server",
         )
         for stage in sorted(ranked, key=lambda path: [int(part) for part in path.split(".") if part.isdigit()])

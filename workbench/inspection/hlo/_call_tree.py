@@ -28,6 +28,7 @@ from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
+from workbench.inspection.hlo._fused import inside
 from workbench.inspection.hlo._places import Place, Places
 from workbench.inspection.hlo._shapes import parse_shape
 from workbench.inspection.hlo._text import Hlo, Instruction
@@ -36,7 +37,6 @@ from workbench.records import CallTreeRecord, CollectiveRecord, PlanRecord, Stag
 
 UNNAMED = "unnamed"  # as `workbench.cost` calls bytes over a group that is no product of mesh axes
 _NAME = re.compile(r"^p?jit_(.*)$")
-_MOST_PARTS = 100_000
 _SILENT = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast", "after-all"))
 
 
@@ -131,7 +131,7 @@ class CallTreeReader:
                 parts[key] = (inner, Amounts())
             return parts[key][1]
 
-        for inner in self._inside(fusion):
+        for inner in inside(self._hlo, fusion):
             matmul, elementwise = self._flops.instruction(inner), self._elementwise.instruction(inner)
             if matmul or elementwise:
                 amounts = part(inner)
@@ -146,17 +146,6 @@ class CallTreeReader:
         whole = sum(weights)
         for (inner, amounts), weight in zip(parts.values(), weights, strict=True):
             yield self._item(inner, amounts, of=fusion.name, share=weight / whole if whole else 1 / len(parts))
-
-    def _inside(self, fusion: Instruction) -> list[Instruction]:
-        """What a fusion holds, fusions in it opened; itself where text was made to nest without end."""
-        found, pending = [], [fusion]
-        while pending:
-            for name in pending.pop().calls("calls"):
-                for inner in self._hlo.computations[name].instructions:
-                    (pending if inner.opcode == "fusion" else found).append(inner)
-            if len(found) > _MOST_PARTS:
-                return [fusion]
-        return found
 
     def _communication(self, instruction: Instruction, times: float) -> Iterator[Item]:
         """A collective, and where the compiler combined several, every operand of it at its own place."""

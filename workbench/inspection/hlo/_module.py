@@ -17,6 +17,7 @@ from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._executions import Runs, count_runs, trip_count
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._frames import Frames
+from workbench.inspection.hlo._fused import FusedStages
 from workbench.inspection.hlo._memory import read_memory
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
@@ -184,6 +185,7 @@ class _Inspection:
         axes = mesh and MeshAxes(
             names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order, slices=_slices(mesh)
         )
+        self._fused = FusedStages(hlo, self._stages, self._flops, self._elementwise, self._traffic)
         self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
 
     def record(
@@ -261,6 +263,7 @@ class _Inspection:
             memory_space=shape.space,
             inferred=self._stages.is_inferred(instruction),
             fused=fused,
+            stage_parts=() if fused or instruction.opcode != "fusion" else self._fused.parts(instruction),
         )
 
     def _weight(self, computation: str) -> float:

@@ -1,0 +1,60 @@
+"""What a fusion holds, and whose."""
+
+from workbench.inspection.hlo._attribution import NamedStage, StageFinder
+from workbench.inspection.hlo._elementwise import ElementwiseCounter
+from workbench.inspection.hlo._flops import FlopCounter
+from workbench.inspection.hlo._text import Hlo, Instruction
+from workbench.inspection.hlo._traffic import Traffic
+from workbench.records import StagePartRecord
+
+_MOST_PARTS = 100_000
+
+
+def inside(hlo: Hlo, fusion: Instruction) -> list[Instruction]:
+    """What a fusion holds, fusions in it opened; itself where text was made to nest without end."""
+    found, pending = [], [fusion]
+    while pending:
+        for name in pending.pop().calls("calls"):
+            for inner in hlo.computations[name].instructions:
+                (pending if inner.opcode == "fusion" else found).append(inner)
+        if len(found) > _MOST_PARTS:
+            return [fusion]
+    return found
+
+
+class FusedStages:
+    """Divides fusions that hold operations of several stages, as a product that is summed where it is made."""
+
+    def __init__(
+        self, hlo: Hlo, stages: StageFinder, flops: FlopCounter, elementwise: ElementwiseCounter, traffic: Traffic
+    ) -> None:
+        self._hlo, self._stages = hlo, stages
+        self._flops, self._elementwise, self._traffic = flops, elementwise, traffic
+
+    def parts(self, fusion: Instruction) -> tuple[StagePartRecord, ...]:
+        """The figures of a fusion by stage; nothing where they are all of the fusion's own."""
+        own = self._stages.stage(fusion)
+        sums: dict[NamedStage | None, tuple[float, float, int]] = {}
+
+        def add(inner: Instruction, flops: float, elementwise: float, size: int) -> None:
+            if flops or elementwise or size:
+                stage = self._stages.stage(inner) or own
+                known = sums.get(stage, (0.0, 0.0, 0))
+                sums[stage] = known[0] + flops, known[1] + elementwise, known[2] + size
+
+        for inner in inside(self._hlo, fusion):
+            add(inner, self._flops.instruction(inner), self._elementwise.instruction(inner), 0)
+        for inner, size in self._traffic.parts(fusion):
+            add(inner, 0.0, 0.0, size)
+        if sums.keys() <= {own}:
+            return ()
+        return tuple(
+            StagePartRecord(
+                stage=None if stage is None else stage.path,
+                kind="" if stage is None else stage.kind,
+                flops=products,
+                elementwise_flops=others,
+                accessed_bytes=size,
+            )
+            for stage, (products, others, size) in sums.items()
+        )
