@@ -14,6 +14,10 @@ GOOD = [
     ("tpu7x:4x4x4", "tpu7x:4x4x4", "tpu", 16, 64, 128),
     ("v3:4x4", "v3:4x4", "tpu", 4, 16, 32),
     (" V5E : 4X4 ", "v5e:4x4", "tpu", 4, 16, 16),
+    ("v5e-16", "v5e:4x4", "tpu", 4, 16, 16),
+    ("v5litepod-16*2", "v5e:4x4*2", "tpu", 8, 32, 32),
+    ("v5p-16", "v5p:2x2x2", "tpu", 2, 8, 8),  # Google Cloud counts cores here
+    ("v3-8", "v3:2x2", "tpu", 1, 4, 8),
     ("h100:8", "h100:8", "cuda", 1, 8, 8),
     ("h100:1x8", "h100:8", "cuda", 1, 8, 8),
     ("b200:4x8", "b200:4x8", "cuda", 4, 32, 32),
@@ -35,7 +39,9 @@ BAD = [
     ("h10:8", "there is no chip 'h10'", "did you mean 'h100:8'?"),
     ("cerebras:1", "there is no chip 'cerebras'", "v2, v3, v4, v5e, v5p, v6e, tpu7x, a100, h100, h200, b200"),
     ("v5e", "not of the form chip:topology", "'v5e:16x16'"),
-    ("v5litepod-16", "not of the form chip:topology", "write 'v5e:4x4'"),
+    ("v5e-12", "not of the form chip:topology", "v5e-N has N of 1, 4, 8, 16, 32, 64, 128, 256 chips; write 'v5e:2x4'"),
+    ("h100-8", "not of the form chip:topology", "write 'h100:8'"),
+    ("tpu7x-16", "not of the form chip:topology", "write 'tpu7x:2x2x4'"),  # chips or devices: nobody can tell
     ("v5e:4x", "not of the form chip:topology", "'v5e:16x16*4'"),
     ("v5p:4x4", "with 2 sizes", "3 sizes in chips: write, for example, 'v5p:4x4x4'"),
     ("v5e:4x4x4", "with 3 sizes", "2 sizes in chips"),

@@ -9,6 +9,9 @@ from workbench.errors import MeshError
 from workbench.records import TargetRecord
 
 _SHAPE = re.compile(r"(?P<chip>[^:]+):(?P<topology>\d{1,6}(?:x\d{1,6})*)(?:\*(?P<slices>\d{1,6}))?")
+_SLICE = re.compile(r"(?P<chip>\w+)-(?P<count>\d{1,6})(?:\*(?P<slices>\d{1,6}))?")
+_COUNTED_IN_CORES = frozenset(("v2", "v3", "v4", "v5p"))  # by Google Cloud, two cores a chip
+_COUNTED_IN_CHIPS = frozenset(("v5e", "v6e"))
 _LONGEST = 100
 _SLICES_SEEN = 8
 _DEVICES_SEEN = 8192
@@ -22,7 +25,8 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
     Args:
         target: `chip:topology`, with `*slices` for several slices over the data-centre network. The topology of a TPU
             is its torus in chips (`"v5e:16x16"`, `"v5p:8x8x16"`, `"v5e:16x16*4"`), of GPUs hosts x GPUs per host
-            (`"b200:4x8"`) or the GPUs of one host (`"h100:8"`).
+            (`"b200:4x8"`) or the GPUs of one host (`"h100:8"`). Google Cloud's names of slices are read as well:
+            `"v5e-16"` and `"v6e-16"` count chips, `"v4-16"` and `"v5p-16"` count cores, two in each chip.
         force: Accept a topology that was not seen working. The compiler of some of them does not raise: it dies, and
             the next compilation starts another one.
 
@@ -38,6 +42,8 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
         128
         >>> parse_target("b200:4x8").hosts
         4
+        >>> parse_target("v5e-16").name, parse_target("v5p-16").name
+        ('v5e:4x4', 'v5p:2x2x2')
     """
     chip, topology, slices = _split(target)
     family = _family(chip, target)
@@ -74,6 +80,9 @@ def _split(target: str) -> tuple[str, str, int]:
     text = target.strip().lower().replace(" ", "") if isinstance(target, str) else ""
     match = _SHAPE.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
+        named = _named_slice(text)
+        if named is not None:
+            return named
         message = (
             f"`parse_target` was given {target!r:.120}, which is not of the form chip:topology. A target names a chip "
             f"and its topology, with *slices where there are several: {_near_form(text[:_LONGEST])}."
@@ -82,17 +91,38 @@ def _split(target: str) -> tuple[str, str, int]:
     return match["chip"], match["topology"], int(match["slices"] or 1)
 
 
+def _named_slice(text: str) -> tuple[str, str, int] | None:
+    """A slice by Google Cloud's name (`v5litepod-16`, `v5p-16`), where one topology alone has so many chips."""
+    match = _SLICE.fullmatch(text) if len(text) <= _LONGEST else None
+    family = None if match is None else FAMILIES.get(ALIASES.get(match["chip"], match["chip"]))
+    if match is None or family is None or family.name not in _COUNTED_IN_CHIPS | _COUNTED_IN_CORES:
+        return None
+    cores = 2 if family.name in _COUNTED_IN_CORES else 1
+    found = [shape for shape in family.topologies if _count(shape) * cores == int(match["count"])]
+    return (family.name, found[0], int(match["slices"] or 1)) if len(found) == 1 else None
+
+
 def _near_form(text: str) -> str:
-    """Examples, beginning with the Cloud name (`v5litepod-16`: chips counted) put into our form where it is one."""
+    """Examples, beginning with the chip of a name that Google Cloud's slices might have (`v5e-12`)."""
     examples = "'v5e:16x16', 'v5p:4x4x4', 'v5e:16x16*4' or 'h100:8'"
     chip, _, count = text.partition("-")
     family = FAMILIES.get(ALIASES.get(chip, chip))
     if family is None:
         return f"write {examples}"
-    near = [shape for shape in family.topologies if count == str(math.prod(map(int, shape.split("x"))))]
-    return (
-        f"write {f'{family.name}:{near[-1] if near else family.topologies[0]}'!r}, or, for other machines, {examples}"
-    )
+    if not count.isdigit() or family.platform != "tpu":
+        shape = count if _SHAPE.fullmatch(f"{family.name}:{count}") else None
+        written = f"{family.name}:{shape}" if shape else _example(family)
+        return f"write {written!r}, or, for other machines, {examples}"
+    cores = 2 if family.name in _COUNTED_IN_CORES else 1
+    sizes = ", ".join(str(_count(shape) * cores) for shape in family.topologies)
+    named = {1: "chips", 2: "cores, two a chip"}[cores]
+    known = f"{family.name}-N has N of {sizes} {named}; " if family.name != "tpu7x" else ""
+    near = min(family.topologies, key=lambda shape: abs(_count(shape) * cores - int(count)))
+    return f"{known}write {f'{family.name}:{near}'!r}, or, for other machines, {examples}"
+
+
+def _count(topology: str) -> int:
+    return math.prod(map(int, topology.split("x")))
 
 
 def _family(chip: str, target: str) -> ChipFamily:

@@ -7,6 +7,7 @@ import {
   faults,
   groupOffers,
   type Leaf,
+  mostTelling,
   pathParts,
   pathTree,
   placementCode,
@@ -44,6 +45,14 @@ it("leaves become a tree", () => {
     parent: [-1, 0, 1, 1, -1],
     leaf: [-1, -1, 0, 1, 2],
   });
+});
+
+it("the first array to look at is a parameter, not the optimizer's copies of it", () => {
+  const leaf = (path: string, ...shard_shape: number[]) => ({ path, shard_shape });
+  const moments = [leaf("opt[0].mu['w']", 64, 64), leaf("opt[0].nu['w']", 64, 64)];
+  const arrays = [leaf("batch", 8, 64), ...moments, leaf("params['b']", 64), leaf("params['w']", 64, 64)];
+  expect(mostTelling(arrays)).toBe(4);
+  expect(mostTelling([leaf("params['w']", 64, 16), ...moments])).toBe(1); // the moments are not sharded
 });
 
 it("a spec cuts an array into shards, and what is not cut is copied", () => {

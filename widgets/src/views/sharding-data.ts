@@ -60,6 +60,15 @@ export function pathTree(paths: readonly string[]): PathTree {
   return tree;
 }
 
+/** The array to look at first: of those with most elements on a device the outermost, not an optimizer's copy of it. */
+export function mostTelling(leaves: readonly Pick<Leaf, "path" | "shard_shape">[]): number {
+  const ranked = leaves.map(({ path, shard_shape }, i) => [product(shard_shape), pathParts(path).length, i] as const);
+  return ranked.reduce((best, each) => {
+    const [elements, depth] = [each[0] - best[0], best[1] - each[1]];
+    return elements > 0 || (elements === 0 && depth > 0) ? each : best;
+  })[2];
+}
+
 /** Pieces per dimension. */
 export const parts = (spec: Spec, sizes: Sizes): number[] =>
   spec.map((axes) => product(axes.map((axis) => sizes[axis] ?? 1)));

@@ -9,7 +9,16 @@ import { split } from "../lib/split";
 import { type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type Propagation, playPropagation } from "./propagation";
-import { bytesPerDevice, copies, type Leaf, type PathTree, pathTree, type Spec, written } from "./sharding-data";
+import {
+  bytesPerDevice,
+  copies,
+  type Leaf,
+  mostTelling,
+  type PathTree,
+  pathTree,
+  type Spec,
+  written,
+} from "./sharding-data";
 import { ShardPicture } from "./sharding-picture";
 import { Trial } from "./sharding-trial";
 
@@ -74,7 +83,7 @@ class Sharding {
     host.append(node);
     this.table.expandTo(40, (i) => this.sum(i, (leaf) => this.trial.bytesOf(leaf)));
     const wanted = this.leaves.findIndex(({ path }) => path === context.selection.leaf);
-    this.show(wanted < 0 ? this.largest() : wanted);
+    this.show(wanted < 0 ? mostTelling(this.leaves) : wanted);
     context.onSelection(() => this.follow());
     context.onSettings(() => this.table.draw());
     onReport(context, () => this.table.draw());
@@ -88,16 +97,6 @@ class Sharding {
     for (let i = node + 1; i < this.tree.parent.length && this.tree.parent[i] >= node; i++)
       if (this.tree.leaf[i] >= 0) total += value(this.leaves[this.tree.leaf[i]]);
     return total;
-  }
-
-  /** The array that the tree shows first: of the largest group the largest, and so on. */
-  private largest(): number {
-    const bytes = this.tree.names.map((_, node) => this.sum(node, (leaf) => this.trial.bytesOf(leaf)));
-    const under = (parent: number) => bytes.map((_, node) => node).filter((node) => this.tree.parent[node] === parent);
-    const first = (nodes: readonly number[]) => nodes.reduce((best, node) => (bytes[node] > bytes[best] ? node : best));
-    let node = first(under(-1));
-    while (this.tree.leaf[node] < 0) node = first(under(node));
-    return this.tree.leaf[node];
   }
 
   private leafOf(node: number): Leaf | null {
