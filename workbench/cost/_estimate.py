@@ -299,6 +299,6 @@ def _assumptions(
         "collectives are rings over links of one axis, both directions where the axis wraps around (multiples of 4 on "
         "a 3-D torus, of 16 on a 2-D one), 1 µs per step, no contention"
     )
-    yield error_bar(chip)
+    yield error_bar(chip).rstrip(".")
     if chip.domain is not None:
         yield f"groups of more than {chip.domain} chips take the data-centre network"

@@ -46,7 +46,9 @@ export function facts(context: Words, rows: FactsBlock["rows"]): HTMLElement {
 }
 
 function tableBlock(context: Words, block: TableBlock): Child {
-  const numeric = block.columns.map((_, i) => block.rows.every((row) => /^[-−~]?\d|^unknown$|^$/.test(row[i] ?? "")));
+  const numeric = block.columns.map((_, i) =>
+    block.rows.every((row) => /^[-−~]?\d[^[]*$|^unknown$|^$/.test(row[i] ?? "")),
+  );
   const look = (i: number) => (i > 0 && numeric[i] ? "wb-num" : null);
   const head = block.columns.map((name, i) => h("th", { scope: "col", class: look(i) }, term(context, name)));
   const rows = block.rows.map((row) =>

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { expressionOf, marked, piecesOf, splitAtLine, wordsOf } from "./matches";
+import { expressionOf, marked, piecesOf, splitAtEnd, wordsOf } from "./matches";
 
 it("words are lower case, without the spaces around them", () => {
   expect(wordsOf("  Dot  add ")).toEqual(["dot", "add"]);
@@ -36,10 +36,11 @@ it("marks are elements, the text stays text", () => {
   expect(marked("dot", [])).toBe("dot");
 });
 
-it("of a place the line stays whole, with what follows it", () => {
-  expect(splitAtLine("train_step.py:27")).toEqual(["train_step.py", ":27"]);
-  expect(splitAtLine("In [2]:27")).toEqual(["In [2]", ":27"]);
-  expect(splitAtLine("train_step.py:27 (backward)")).toEqual(["train_step.py", ":27 (backward)"]);
-  expect(splitAtLine("f32[8]{0:T(128)}")).toBeNull();
-  expect(splitAtLine("Transformer.__call__")).toBeNull();
+it("of a place the line stays whole, with what follows it, and of a dotted name its last part", () => {
+  expect(splitAtEnd("train_step.py:27")).toEqual(["train_step.py", ":27"]);
+  expect(splitAtEnd("In [2]:27")).toEqual(["In [2]", ":27"]);
+  expect(splitAtEnd("train_step.py:27 (backward)")).toEqual(["train_step.py", ":27 (backward)"]);
+  expect(splitAtEnd("f32[8]{0:T(128)}")).toBeNull();
+  expect(splitAtEnd("Transformer.train.<lambda>")).toEqual(["Transformer.train", ".<lambda>"]);
+  expect(splitAtEnd("jit(f)/wb:1.2:clients/dot")).toBeNull();
 });

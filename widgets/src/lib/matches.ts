@@ -29,15 +29,15 @@ export function piecesOf(text: string, words: readonly string[]): Piece[] {
   return pieces;
 }
 
-/** The text in two: up to the number of a line, and from there on, which a reader needs most of it. */
-export function splitAtLine(text: string): readonly [head: string, tail: string] | null {
-  const found = /^(.+\S)(:\d+(?![\d:]).*)$/.exec(text);
+/** The text in two, the second of which a reader needs most: the number of a line, the last part of a dotted name. */
+export function splitAtEnd(text: string): readonly [head: string, tail: string] | null {
+  const found = /^(.+\S)(:\d+(?:\s.*)?)$/.exec(text) ?? /^([\w<>.]+)(\.[\w<>]+)$/.exec(text);
   return found ? [found[1], found[2]] : null;
 }
 
-/** A text that is cut where there is no room for it: of `train_step.py:27` the name of the file, not the line. */
+/** A text that is cut where there is no room for it: of `train_step.py:27` in the file, of `Net.__call__` in `Net`. */
 export function shortened(text: string, words: readonly string[]): Child {
-  const parts = splitAtLine(text);
+  const parts = splitAtEnd(text);
   if (!parts) return marked(text, words);
   return h("span", { class: "wb-place" }, ...parts.map((part) => h("span", {}, marked(part, words))));
 }
