@@ -3,7 +3,6 @@
 import hashlib
 import importlib.metadata
 import math
-import os
 import re
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 
 from workbench._cache import DiskCache, cache_directory
 from workbench.errors import MissingDependencyError, RecordError
+from workbench.plan._chunk_size import usable_cores
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import Plan
 from workbench.records import PlanChoiceRecord
@@ -31,7 +31,8 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     if jax.process_count() > 1:  # what each process finds on its own disk may differ, and all must run one program
         return None
     cache = _cache()
-    if cache is None or not cache.directory.is_dir():  # most users: nothing was ever measured, and nothing is hashed
+    # Most programs were never measured: none with arguments like these is there, and nothing is printed and hashed.
+    if cache is None or not any(cache.directory.glob(f"{_shapes(plan)}-*")):
         return None
     if (kept := cache.load(_key(plan, form))) is None:
         return None
@@ -77,7 +78,12 @@ def _key(plan: Plan, form: LoopForm) -> str:
     A plan depends on the program's equations and on the mesh, not on where its arguments lie; so what is traced again
     for other arguments of the same shapes finds the same choice.
     """
-    devices = os.cpu_count(), sorted(device.device_kind for device in jax.devices())
+    devices = usable_cores(), sorted(device.device_kind for device in jax.devices())
     versions = [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
     parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), versions]
-    return hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(parts)).encode()).hexdigest()
+    program = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(parts)).encode()).hexdigest()
+    return f"{_shapes(plan)}-{program}"
+
+
+def _shapes(plan: Plan) -> str:
+    return hashlib.sha256(str(plan.closed.in_avals).encode()).hexdigest()[:16]

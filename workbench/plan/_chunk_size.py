@@ -67,9 +67,13 @@ def _together_on_cpu(phase: Phase, cores: float) -> int:
 
 
 def _cores_per_device(phase: Phase) -> float:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     devices = 1 if phase.layout is None else phase.layout.mesh.size // jax.process_count()
-    return cores / max(1, devices)
+    return usable_cores() / max(1, devices)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _flops(jaxpr: ClosedJaxpr) -> float:

@@ -3,12 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
@@ -19,7 +20,7 @@ from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
-from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
+from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord, deferred
 
 _MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
 
@@ -159,9 +160,13 @@ def _stage_record(
         computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
         stack=stack,
-        jaxpr=_jax_compat.pretty_jaxpr(jaxpr.jaxpr, source=True, most=_MOST_EQUATIONS) if jaxpr is not None else "",
+        jaxpr=deferred(partial(_text, jaxpr.jaxpr)) if jaxpr is not None else "",
         body=_body(stage, flow, path, kept_bytes, stack),
     )
+
+
+def _text(jaxpr: Jaxpr) -> str:
+    return _jax_compat.pretty_jaxpr(jaxpr, source=True, most=_MOST_EQUATIONS)
 
 
 def _arguments(stage: Stage) -> dict[Var, str]:

@@ -6,7 +6,7 @@ from workbench.records._advice import (
     GainRecord as GainRecord,
     Quantity as Quantity,
 )
-from workbench.records._base import VERSION as VERSION, Record as Record
+from workbench.records._base import VERSION as VERSION, Record as Record, deferred as deferred
 from workbench.records._call_tree import (
     CallCollectiveRecord as CallCollectiveRecord,
     CallFiguresRecord as CallFiguresRecord,

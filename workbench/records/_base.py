@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, ItemsView, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar, cast
 
 from workbench.errors import RecordError
 from workbench.records._short_paths import shorten_paths
@@ -24,12 +24,53 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 R = TypeVar("R", bound="Record")
+T = TypeVar("T")
 
 
 class _Printer(Protocol):
     """What IPython prints with."""
 
     def text(self, text: str) -> None: ...
+
+
+class _Deferred:
+    def __init__(self, make: Callable[[], object]) -> None:
+        self.make = make
+
+
+def deferred(make: Callable[[], T]) -> T:
+    """A value for a field of `deferring`, made when it is read for the first time."""
+    return cast(T, _Deferred(make))
+
+
+def deferring(name: str) -> Callable[[type[R]], type[R]]:
+    """Lets a field of a record hold what `deferred` returns: nobody waits for what nobody reads.
+
+    Reading the field, comparing, printing, saving or copying the record makes the value, once.
+    """
+
+    def decorate(cls: type[R]) -> type[R]:
+        setattr(cls, name, _DeferredField(vars(cls)[name]))
+        return cls
+
+    return decorate
+
+
+class _DeferredField:
+    def __init__(self, slot: types.MemberDescriptorType) -> None:
+        self._slot = slot
+
+    def __get__(self, record: object, owner: type | None = None) -> object:
+        if record is None:
+            return self
+        value = self._slot.__get__(record)
+        if isinstance(value, _Deferred):
+            value = value.make()
+            self._slot.__set__(record, value)
+        return value
+
+    def __set__(self, record: object, value: object) -> None:
+        self._slot.__set__(record, value)
 
 
 def renderer() -> ModuleType:

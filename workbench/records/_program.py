@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from workbench.records._base import Record
+from workbench.records._base import Record, deferring
 
 StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch"]
 STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
@@ -47,6 +47,7 @@ class PlacementRecord(Record):
     slots_per_device: int | None = None  # clients that a device computes, masked ones too; None: the even share
 
 
+@deferring("jaxpr")  # printing it takes as long as the rest of the plan, and few readers look at it
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord(Record):
     """One stage of a plan.
