@@ -100,8 +100,11 @@ _is_deleted = _Array.is_deleted
 
 def live_arrays(tree: object) -> list[jax.Array] | None:
     """The leaves, if all are arrays with values: no tracers, not deleted, and nothing that only becomes an array."""
-    leaves = jax.tree.leaves(tree)  # without a loop in Python: every call of a compiled program passes here
-    return leaves if set(map(type, leaves)) == {_Array} and not any(map(_is_deleted, leaves)) else None
+    leaves = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
+    try:  # without a loop in Python: every call of a compiled program passes here
+        return leaves if leaves and not any(map(_is_deleted, leaves)) else None
+    except TypeError:  # something else than an array
+        return None
 
 
 def backend_started() -> bool:

@@ -147,7 +147,7 @@ def _is_eager(x: object, placement: Placement) -> bool:
     if not _jax_compat.at_top_level() or find_layout(placement) is not None:
         return False
     leaves = _jax_compat.live_arrays(x)
-    return leaves is not None and {leaf.shape[:1] for leaf in leaves} == {(placement.size,)}
+    return bool(leaves) and all(leaf.shape[:1] == (placement.size,) for leaf in leaves)
 
 
 @functools.lru_cache(maxsize=256)
