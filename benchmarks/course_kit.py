@@ -9,28 +9,100 @@ python -m benchmarks.course_kit readme OWNER/REPOSITORY --to README.md
 
 import argparse
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
 
+from workbench.errors import needs_library
+
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+# nbconvert's page asks networks for require.js, jQuery, Mermaid, MathJax and reveal.js; this one needs the last alone,
+# from the folder next to it.
+PAGE = """{%- extends 'index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock html_head_js -%}
+{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
+{%- block footer_js -%}
+<script src="reveal.js/dist/reveal.js"></script>
+<script src="reveal.js/plugin/notes/notes.js"></script>
+<script>
+Reveal.initialize({controls: true, progress: true, hash: true, width: 1280, height: 800, plugins: [RevealNotes]});
+const tooLong = () => document.querySelectorAll("section.present section, section.present").forEach((slide) => {
+  if (!slide.querySelector("section") && slide.scrollHeight > 780) slide.classList.add("too-long");
+});
+Reveal.on("ready", tooLong);
+Reveal.on("slidechanged", tooLong);
+</script>
+<style>
+.reveal section.too-long {height: 780px; overflow-y: auto; top: 10px !important}
+.reveal math {font-size: 1.1em}
+</style>
+{%- endblock footer_js -%}
+"""
+REVEAL = (
+    "LICENSE",
+    "dist/reveal.css",
+    "dist/reveal.js",
+    "dist/theme/white.css",
+    "dist/theme/fonts/source-sans-pro",
+    "plugin/notes/notes.js",
+)
+
+
+def copy_reveal(folder: Path) -> Path:
+    """Copies what slides need of reveal.js, with its licence, from the installed `sphinx-revealjs` into a folder."""
+    with needs_library("sphinx-revealjs", needed_for="`course_kit slides`"):
+        import sphinx_revealjs
+    source, target = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs", folder / "reveal.js"
+    for name in REVEAL:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source / name, target / name)
+    return target
+
+
+def formulas_as_mathml(markdown: str) -> str:
+    """Markdown whose TeX formulas are MathML, which browsers draw without a script; code is left alone."""
+    with needs_library("latex2mathml", needed_for="`course_kit slides`"):
+        from latex2mathml.converter import convert
+
+    def written(found: re.Match[str]) -> str:
+        if found["code"]:
+            return found["code"]
+        formula = convert(found["block"] or found["inline"], display="block" if found["block"] else "inline")
+        return re.sub(r"[*_`~]", lambda sign: f"&#{ord(sign[0])};", formula)  # no emphasis inside a formula
+
+    pattern = r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$"
+    return re.sub(pattern, written, markdown, flags=re.DOTALL)
+
+
+def is_left_out(cell: nbformat.NotebookNode) -> bool:
+    """Whether slides go without this cell."""
+    tagged = {"setup", "solution", "claims"} & set(cell.metadata.get("tags", ()))
+    return bool(tagged) or cell.metadata.get("slideshow", {}).get("slide_type") == "skip"
 
 
 def write_slides(notebooks: list[Path], folder: Path, *, execute: bool = False) -> list[Path]:
     """Writes reveal.js slides of each notebook; cells tagged as set-up or solution are left out.
 
+    The pages work without a network: reveal.js is copied next to them, and formulas are MathML.
+
     Args:
         notebooks: The `.ipynb` files.
-        folder: Where `NAME.slides.html` is written.
+        folder: Where `NAME.slides.html` and the folder `reveal.js` are written.
         execute: Whether to run the notebook first, so that slides have its outputs.
 
     Returns:
-        The files written. reveal.js itself is loaded by the page; with `nbconvert --reveal-prefix` from a local copy.
+        The pages written.
     """
     from nbconvert import SlidesExporter
-    from nbconvert.preprocessors import TagRemovePreprocessor
 
     folder.mkdir(parents=True, exist_ok=True)
+    copy_reveal(folder)
     written = []
     for path in notebooks:
         notebook = nbformat.read(path, as_version=4)
@@ -41,9 +113,18 @@ def write_slides(notebooks: list[Path], folder: Path, *, execute: bool = False) 
                 notebook, timeout=900, resources={"metadata": {"path": path.parent}}, store_widget_state=False
             )
             client.execute()
-        exporter = SlidesExporter(exclude_input_prompt=True, exclude_output_prompt=True)
-        remover = TagRemovePreprocessor(remove_cell_tags={"setup", "solution", "claims"}, enabled=True)
-        exporter.register_preprocessor(remover, enabled=True)
+        # before nbconvert looks at them: it writes the end of a slide into the cell in front of the next one
+        notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = formulas_as_mathml(cell.source)
+        exporter = SlidesExporter(
+            raw_template=PAGE,
+            reveal_url_prefix="reveal.js",
+            reveal_theme="white",
+            exclude_input_prompt=True,
+            exclude_output_prompt=True,
+        )
         body, _ = exporter.from_notebook_node(notebook)
         written.append(folder / f"{path.stem}.slides.html")
         written[-1].write_text(body, encoding="utf-8")

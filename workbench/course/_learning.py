@@ -8,7 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
+from workbench.course._grading import (
+    called,
+    exercise,
+    expect_disclosed,
+    expect_number,
+    expect_values,
+    number,
+    plan_of,
+    several,
+    wrong,
+)
 
 
 @exercise("08.1", "a server step with momentum")
@@ -66,10 +76,22 @@ def prox_rest(answer: object) -> str:
     return f"{w:.3f}: nearer to the optimum than FedAvg, and not on it."
 
 
-@exercise("09.3", "where FedAvg converges with one local step")
-def one_local_step(answer: object) -> str:
-    expect_number(answer, -11 / 14, "With one step the clients' weights are their curvatures.", rtol=0.01)
-    return "one step per round is gradient descent, and gradient descent does not drift."
+@exercise("09.3", "the rate that halves FedAvg's distance from the optimum")
+def half_the_drift(answer: object) -> str:
+    a, b = np.array([1.0, 4.0, 9.0]), np.array([-1.0, 2.0, -2.0])
+
+    def distance(rate: float) -> float:
+        return float(np.average(b, weights=1 - (1 - rate * a) ** 5) - np.average(b, weights=a))
+
+    rate = number(answer, "the learning rate")
+    if not 0 < rate < 0.1:
+        wrong(f"a smaller rate drifts less: it lies between 0 and 0.1, and you gave {rate:g}.")
+    share = distance(rate) / distance(0.1)
+    if abs(share - 0.5) > 0.01:
+        wrong(
+            f"at rate {rate:g} the fixed point is {share:.2f} times as far away as at 0.1. Use p_i of the text above."
+        )
+    return "a smaller rate drifts less, and takes more rounds."
 
 
 @exercise("10.1", "DiLoCo's outer step with Nesterov momentum")
@@ -92,10 +114,19 @@ def absent_replica(answer: float | jax.Array) -> str:
     return "an absent replica keeps its optimiser as it was."
 
 
-@exercise("10.3", "the share of local steps lost with keep=0 and delay=9")
-def lost_steps(answer: object) -> str:
-    expect_number(answer, 9 / 30, "A fragment is replaced by what was sent `delay` steps ago, of 30 steps.")
-    return "nine of 30 steps are thrown away; `keep` saves a part of them."
+@exercise("10.3", "a mean of updates for half of the bytes")
+def half_the_bytes(answer: Callable) -> str:
+    random = np.random.default_rng(0)
+    updates = {"layer": random.normal(size=(8, 32, 16)), "out": random.normal(size=(8, 16))}
+    updates = {name: jnp.asarray(value, jnp.float32) for name, value in updates.items()}
+    found = called(answer, updates)
+    for name, rows in updates.items():
+        if found[name].dtype != jnp.float32:
+            wrong(f"the mean of {name!r} is {found[name].dtype}; return float32.")
+        mean = np.asarray(rows).mean(0)
+        expect_values(found[name], mean, "Average the rows.", atol=0.02 * float(np.abs(mean).max()))
+    disclosed = expect_disclosed(plan_of(answer, updates), 2 * (32 * 16 + 16) + 16)
+    return f"a data centre discloses {disclosed:,} bytes for 528 numbers."
 
 
 @exercise("11.1", "a momentum that stays between 0 and 1")

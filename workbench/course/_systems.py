@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from workbench.api import inspect
 from workbench.cost import estimate_scaled
 from workbench.course._grading import (
     called,
@@ -21,8 +22,10 @@ from workbench.course._grading import (
     several,
     wrong,
 )
+from workbench.errors import WrongAnswerError
 from workbench.mesh import make_mesh
-from workbench.records import ProgramRecord
+from workbench.records import ProgramRecord, TimelineRecord
+from workbench.replicate import Replicator
 
 
 @exercise("04.1", "shardings of three layers without an all-gather")
@@ -74,7 +77,7 @@ def four_shards_twice(answer: object) -> str:
 def new_collectives(answer: Iterable[str]) -> str:
     if set(answer) != {"all-reduce", "all-gather"}:
         wrong("look at every collective over `model` whose source line is the first product: there are two kinds.")
-    return "partial products are summed, and the hidden units are gathered or resharded."
+    return "partial products are summed, and the gradient with respect to the hidden units is gathered."
 
 
 @exercise("05.2", "the all-reduces over `clients` for two reductions")
@@ -108,10 +111,18 @@ def too_large(answer: object, record: ProgramRecord) -> str:
     return f"{first:g} times the model is the first that does not fit."
 
 
-@exercise("07.2", "the straggler once client 11 has a normal device")
-def next_straggler(answer: object) -> str:
-    expect_number(answer, 23, "Simulate again with `speed[11] = 1e12`; one client has a slow uplink.")
-    return "its slow uplink decides now."
+@exercise("07.2", "the speed with which client 11 is no longer the straggler")
+def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> str:
+    needed = {each.client: each.needed_seconds or 0.0 for each in late.outcomes}
+    slowest = max(needed, key=lambda client: needed[client])
+    if record.cost is None or slowest != 11:
+        wrong("give `check` the record and the simulated round of the cells above, in which client 11 is the last one.")
+    flops = record.cost.clients[11].flops
+    elsewhere = needed[11] - flops / 5e10
+    speed = flops / (max(seconds for client, seconds in needed.items() if client != 11) - elsewhere)
+    hint = "It may compute for as long as the next slowest needs in all, less what it spends on sending and receiving."
+    expect_number(answer, speed, hint, rtol=0.02)
+    return "a sixth of a normal device is enough: then the slow uplink of client 23 decides."
 
 
 @exercise("14.1", "what a reduce-scatter would save, in numbers per device")
@@ -154,21 +165,42 @@ def summa_by_panels(answer: Callable) -> str:
     return f"a device sends {sent:,.0f} bytes, and holds one panel of each matrix at a time."
 
 
-@exercise("15.1", "moments of the whole batch from those of the replicas")
-def global_moments(answer: object) -> str:
-    x = np.random.default_rng(0).normal(size=(8, 16, 3)).astype("float32") * np.arange(1, 9)[:, None, None]
-    means, variances = x.mean(1), x.var(1)
-    found = several(called(answer, jnp.asarray(means), jnp.asarray(variances)), 2, "mean, variance")
-    hint = "The mean of the variances misses how far the replicas' means lie apart: average E[x²] = var + mean²."
-    expect_values(found[0], x.reshape(-1, 3).mean(0), hint)
-    expect_values(found[1], x.reshape(-1, 3).var(0), hint, atol=1e-2)
-    return "the variance of the whole is the mean variance plus the variance of the means."
+@exercise("15.1", "normalise with the moments of all replicas")
+def synchronous_norm(answer: Callable) -> str:
+    x = np.random.default_rng(0).normal(size=(8, 16, 3)).astype("float32") + np.arange(8)[:, None, None]
+    sent: list[int] = []
+
+    def mean_over_replicas(value: jax.Array) -> jax.Array:
+        sent.append(int(np.size(value)))
+        return jax.lax.pmean(value, "replicas")
+
+    found = called(jax.vmap(lambda rows: answer(mean_over_replicas, rows), axis_name="replicas"), jnp.asarray(x))
+    whole = x.reshape(-1, 3)
+    expected = (x - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5)
+    hint = "The mean of the variances misses how far the replicas' means are apart: use the mean of x and of x²."
+    expect_values(found, expected, hint, atol=1e-3)
+    if sum(sent) > 6:
+        wrong(f"the values are right, but a replica sends {sum(sent)} numbers for 3 features; 6 are enough.")
+    return "two numbers per feature are enough for the moments of the whole batch."
 
 
-@exercise("15.2", "bytes of one synchronous normalisation of 32 features, forwards")
-def norm_bytes(answer: object) -> str:
-    expect_number(answer, 2 * 32 * 4, "Two vectors of 32 numbers: the mean and the mean of squares.")
-    return "two vectors of 32 numbers."
+@exercise("15.2", "a collective that all replicas reach")
+def reached_by_all(answer: Callable) -> str:
+    replicator = Replicator(make_mesh(replicas=8))
+    x, y = np.arange(16, dtype="float32").reshape(8, 2, 1), np.array([[0, 1], [2, 0]] * 4)
+    step, states = replicator.step(answer), replicator.replicate({"w": jnp.zeros(1)})
+    try:
+        record = inspect(step, mesh=make_mesh(replicas=8))((x, y), states)
+    except TypeError as error:
+        raise WrongAnswerError(str(error)) from error
+    _, found = called(step, (x, y), states)
+    own = x.sum((1, 2))
+    hint = "A replica whose first label is 0 gets the sum over all replicas, the others their own sum."
+    expect_values(np.ravel(found), np.where(y[:, 0] == 0, own.sum(), own), hint)
+    carried = payload_bytes(collectives(record, "all-reduce"))
+    if carried != 4 or len(collectives(record)) != 1:
+        wrong(f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 do.")
+    return "all replicas reach the all-reduce, and each chooses afterwards."
 
 
 @exercise("18.1", "a mean over clients from partial results of tasks")
