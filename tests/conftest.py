@@ -31,7 +31,7 @@ LONG = ("browser", "lab", "notebook", "slow")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without arguments, keeps the quick tests; what is named by a path, `-k` or `-m` always runs."""
-    named = config.invocation_params.args and any(not str(arg).startswith("-") for arg in config.invocation_params.args)
+    named = config.args_source is pytest.Config.ArgsSource.ARGS  # by a path, not by the value of an option
     if named or config.getoption("--everything") or config.option.keyword or config.option.markexpr:
         return
     here = config.rootpath / "tests"

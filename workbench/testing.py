@@ -102,7 +102,7 @@ def assert_flops(program: object, expected: float, *, rtol: float = 0.0) -> None
 
     Args:
         program: A traced call, a record, or anything that `inspect` reads.
-        expected: FLOPs per device, turns of loops included.
+        expected: FLOPs per device, all iterations of loops included.
         rtol: How far it may differ, relative to `expected`.
 
     Raises:

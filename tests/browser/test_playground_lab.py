@@ -28,7 +28,7 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
     expect(rows).to_have_count(1, timeout=180_000)
     expect(begin).to_be_enabled(timeout=180_000)
 
-    skew = view.get_by_label("skew of labels (α)")
+    skew = view.get_by_label("label skew (α)")
     held = view.get_by_role("img", name="Labels per client: 8 clients")
     before = held.get_attribute("aria-label")
     skew.focus()

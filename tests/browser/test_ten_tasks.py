@@ -160,7 +160,7 @@ def test_9_skew_compared_without_writing_code(page: Page, visitor: Visitor):
     visitor.click(begin)
     expect(rows).to_have_count(1, timeout=120_000)
     expect(begin).to_be_enabled(timeout=120_000)
-    visitor.slide(shown.get_by_label("skew of labels (α)"), "none")
+    visitor.slide(shown.get_by_label("label skew (α)"), "none")
     visitor.click(begin)
     expect(rows).to_have_count(2, timeout=120_000)
     expect(begin).to_be_enabled(timeout=120_000)

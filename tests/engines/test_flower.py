@@ -78,12 +78,12 @@ class _NodesHere:
         check()
         self.engine.asked.append(list(asks))
         replies = []
-        for seat, ask in enumerate(asks):
+        for slot, ask in enumerate(asks):
             try:
-                replies.append(_answer(ask, self.contexts[seat]))
+                replies.append(_answer(ask, self.contexts[slot]))
             except Exception as error:
-                raise NodeFailure(seat, f"{type(error).__name__}: {error}") from error
-        return [self.engine.changed(seat, reply) for seat, reply in enumerate(replies)]
+                raise NodeFailure(slot, f"{type(error).__name__}: {error}") from error
+        return [self.engine.changed(slot, reply) for slot, reply in enumerate(replies)]
 
     def close(self) -> None:
         self._folder.cleanup()
@@ -215,8 +215,8 @@ def test_nan_names_the_client():
 
 @needs_flower
 def test_reply_of_another_shape_names_the_client():
-    def cut(seat: int, reply: NodeReply) -> NodeReply:
-        return NodeReply([reply.values[0][:2], *reply.values[1:]], reply.told) if seat == 3 else reply
+    def cut(slot: int, reply: NodeReply) -> NodeReply:
+        return NodeReply([reply.values[0][:2], *reply.values[1:]], reply.told) if slot == 3 else reply
 
     with Here() as engine:
         engine.changed = cut
@@ -257,7 +257,7 @@ def test_data_of_another_shape_at_a_node_are_refused_there(monkeypatch: pytest.M
 
 @needs_flower
 def test_rows_that_a_node_lost_are_an_error_that_names_the_client():
-    def forget(seat: int, reply: NodeReply) -> NodeReply:
+    def forget(slot: int, reply: NodeReply) -> NodeReply:
         runtime: Any = engine._running
         runtime.contexts[1].state.clear()
         return reply

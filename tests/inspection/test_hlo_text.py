@@ -34,12 +34,12 @@ def test_whole_text_is_read():
         pytest.param("  ROOT %twice", "  %twice", "`main` has no ROOT", id="root"),
         pytest.param("  %fused =", "  ROOT %fused =", "`main` has 2 ROOT", id="two roots"),
         pytest.param(
-            "  %x = f32[4,8]{1,0} parameter(0)\n", "", r"`fused` reads %x, which stands nowhere", id="operand"
+            "  %x = f32[4,8]{1,0} parameter(0)\n", "", r"`fused` reads %x, which is not defined", id="operand"
         ),
         pytest.param("calls=%scaled", "calls=%lost", r"reads computation %lost", id="callee"),
         pytest.param("fusion(%x, %y)", "fusion(%x)", "passes 1 values to `scaled`, which takes 2", id="arity"),
         pytest.param("%q = f32[8,2]", "%p = f32[8,2]", "defines an instruction twice", id="twice"),
-        pytest.param("ENTRY %main", "ENTRY %scaled", "`scaled` stands twice", id="computation twice"),
+        pytest.param("ENTRY %main", "ENTRY %scaled", "`scaled` is there twice", id="computation twice"),
         pytest.param(" lhs_contracting_dims={1},", "", "`product` has no `lhs_contracting_dims`", id="dot"),
         pytest.param("f32[4,8]{1,0} parameter(0)", "f32[4,x]{1,0} parameter(0)", "ValueError", id="shape"),
         pytest.param("add(%fused, %fused)", "add(%fused, %fused", "not a line of HLO", id="parenthesis"),

@@ -123,7 +123,7 @@ def test_clients_over_two_axes_count_the_first_axis_outermost():
 
 
 def test_clients_that_do_not_divide_leave_empty_seats_at_the_end():
-    # ceil(5 / 4) = 2 seats each: 2, 2, 1 and none.
+    # ceil(5 / 4) = 2 slots each: 2, 2, 1 and none.
     held = ranges(PlacementRecord(name="clients", size=5, mesh_axes=("clients",)))
     assert [held[number] for number in (0, 2, 4, 6)] == [(0, 2, 0), (2, 4, 0), (4, 5, 1), (5, 5, 2)]
 

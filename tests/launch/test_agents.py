@@ -76,7 +76,7 @@ def test_agent_with_a_network_of_flax_finds_the_way_over_the_lake(place):
 def test_network_with_other_state_than_parameters_is_refused():
     pytest.importorskip("gymnasium", reason="needs the extra `rl`")
     networks = pytest.importorskip("launch_networks", reason="needs the extra `course`")
-    with pytest.raises(ProgramError, match=r"network with \d+ variables beside its parameters"):
+    with pytest.raises(ProgramError, match=r"network with \d+ variables besides its parameters"):
         deep_q_agent("FrozenLake-v1", networks.Dropping)
 
 

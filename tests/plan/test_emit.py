@@ -116,5 +116,5 @@ def test_emitting_what_is_no_array_says_what_to_do():
 def test_asking_for_what_nobody_emitted_says_what_was_heard():
     with wb.listen() as heard:
         wb.jit(one_round)(jnp.float32(0.5), ROWS)
-    with pytest.raises(InspectionError, match=r"asked for 'accuracy', but what was heard is \['loss', 'change'\]"):
+    with pytest.raises(InspectionError, match=r"asked for 'accuracy', but what was captured is \['loss', 'change'\]"):
         heard.latest("accuracy")

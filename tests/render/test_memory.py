@@ -65,7 +65,7 @@ def test_byte_ticks_are_round_in_binary_units():
 
 def test_unknown_memory_says_so():
     said = [axes.texts[0].get_text() for axes in plot_memory(MemoryRecord()).axes]
-    assert said == ["this backend does not tell how it plans memory", "no buffer is known by name"]
+    assert said == ["this backend does not report how it plans memory", "no buffer is known by name"]
 
 
 def test_timeline_marks_its_peak():

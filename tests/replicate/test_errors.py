@@ -52,7 +52,7 @@ UNEVEN = {
         r"`cond` at test_errors.py:\d+, whose branches call: psum → pmax \| pmax → psum",
     ),
     "a branch without": (branch_by_data, r"`cond` at test_errors.py:\d+, whose branches call: none \| all_gather"),
-    "a loop": (loop_by_data, r"`while_loop` at test_errors.py:\d+, whose turns call: none \| psum"),
+    "a loop": (loop_by_data, r"`while_loop` at test_errors.py:\d+, whose iterations call: none \| psum"),
     "a branch in a scan and a jit": (nested, r"`cond` at test_errors.py:\d+, whose branches call: none \| all_gather"),
 }
 

@@ -22,12 +22,13 @@ WORDS = {
     r"\btake along\b|\btakes along\b|\btaken along\b": "import, export",
 }
 
-# Of pages and notebooks alone: in code these are also names, or said of strings and sockets.
-PAGE_WORDS = {
-    r"\bskewed\b|(?<!label )\bskew\b": "heterogeneity (non-IID)",
+# Of prose: sentences of docstrings and messages, pages and notebooks. In code these are also names.
+PROSE_WORDS = {
+    r"\bskewed\b|(?<![Ll]abel )(?<![Ss]ize )\bskew\b": "heterogeneity (non-IID)",
     r"\bliars?\b": "Byzantine clients",
     r"\beverybody\b": "all clients, all others",
     r"\bseats?\b": "slot",
+    r"\b(?:turns? of (?:a|the) loop|loop turns?|per turn|every turn)\b": "iteration",
     r"\btold\b|\btells?\b": "report, state, distinguish",
     r"\bdoors?\b": "connection, access",
     r"\bkeepers?\b|\bledgers?\b": "supervisor, run log",
@@ -55,6 +56,11 @@ def sentences(name: str) -> list[tuple[int, str]]:
     return list(enumerate(prose.splitlines(), 1))
 
 
+def is_prose(name: str, text: str) -> bool:
+    """Whether a text is sentences: in Python that is a docstring or a message, and not a key or a name."""
+    return not name.endswith(".py") or len(text.split()) > 2
+
+
 FILES = [
     *python_files("workbench", "widgets"),
     *(name for name in tracked_files() if name.endswith((".md", ".ipynb")) and not name.startswith("tests/")),
@@ -66,7 +72,7 @@ def test_words_are_those_of_the_field(name: str):
     found = [
         f"{name}:{line}: {match[0]!r}: write {instead}"
         for line, text in sentences(name)
-        for pattern, instead in (WORDS if name.endswith(".py") else {**WORDS, **PAGE_WORDS}).items()
+        for pattern, instead in ({**WORDS, **PROSE_WORDS} if is_prose(name, text) else WORDS).items()
         for match in re.finditer(pattern, text)
     ]
     assert found == []

@@ -162,7 +162,7 @@ class AdviceController(WorkbenchWidget):
 
 
 class Job:
-    """Work in a thread for one view, told in its live state; a forgotten view stops what it started.
+    """Work in a thread for one view, reported in its live state; a forgotten view stops what it started.
 
     The state under `place` is `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
     """

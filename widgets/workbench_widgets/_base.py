@@ -262,7 +262,7 @@ def require_dock(dock: str | None) -> None:
     """
     if dock not in (None, "right"):
         message = (
-            f'a view was given dock={dock!r}, but it stands below its cell (None) or beside the notebook ("right"). '
+            f'a view was given dock={dock!r}, but it is shown below its cell (None) or next to the notebook ("right"). '
             'Pass dock="right", or leave it out.'
         )
         raise ValueError(message)

@@ -16,7 +16,7 @@ class ClientsView(ClientsController, RunController):
     """Every client of a program, live: its examples, FLOPs, bytes and seconds; sort, filter, pin, open one.
 
     Args:
-        record: The program; its cost, where there is one, tells clients apart.
+        record: The program; its cost, where there is one, distinguishes clients.
         run: A measured run of it, which adds measured seconds and steps.
         rounds: A run of many rounds, whose metrics per client are followed.
         timeline: A simulated round, which adds the seconds that every client would have needed.
@@ -58,7 +58,7 @@ class ClientsView(ClientsController, RunController):
                 self.update_live(**self.courses.state())
 
     def static_svg(self) -> Markup | None:
-        """The clients by the first column that tells them apart, as bars."""
+        """The clients by the first column that distinguishes them, as bars."""
         shown = _telling_column(self.data, self.arrays)
         if shown is None:
             return None

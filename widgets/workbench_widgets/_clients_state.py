@@ -80,7 +80,7 @@ def client_stage(record: ProgramRecord) -> StageRecord | None:
 
 
 def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRecord]:
-    """The stages of other clients that `wanted` is inside of, from the outside in."""
+    """The stages of other clients around `wanted`, from the outside in."""
     for stage in stages:
         if stage is wanted:
             return []
@@ -141,7 +141,7 @@ def _columns(
 
 
 def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, Numbers]]:
-    """The column of elementwise work beside that of matrix products, where there is any."""
+    """The column of elementwise work next to that of matrix products, where there is any."""
     return [("elementwise", "elementwise FLOPs", "flops", "predicted", values)] if any(values) else []
 
 

@@ -13,7 +13,7 @@ class CostView(CostController):
 
     Args:
         record: The program with its cost.
-        others: The same program for other targets, to stand beside it.
+        others: The same program for other targets, to compare it with.
         compile_for: Compiles the program for a target that is chosen in the view.
     """
 

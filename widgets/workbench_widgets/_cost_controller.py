@@ -25,7 +25,7 @@ class CompileFor(Protocol):
 class CostController(WorkbenchWidget):
     """A view that compiles for absent hardware while the kernel stays free.
 
-    One compilation at a time runs in a thread; it ends with the view. What came of it stands beside the program's own
+    One compilation at a time runs in a thread; it ends with the view. Its result is shown next to the program's own
     cost, and in `compiled`.
 
     Attributes:

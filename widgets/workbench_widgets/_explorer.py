@@ -70,8 +70,8 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
 
     Args:
         record: The program.
-        gradient: A second program to show beside it, for example the same one after `jax.grad`.
-        others: The same program for other targets, whose costs stand beside its own.
+        gradient: A second program to show next to it, for example the same one after `jax.grad`.
+        others: The same program for other targets, whose costs are shown next to its own.
         run: A measured run, which adds measured seconds per client and a time line per device.
         monitor: Samples of the devices, such as `workbench.measurement.watch_devices()` takes.
         rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
@@ -83,7 +83,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
         play: Evaluates the program and returns what every stage made; the round can then be played.
         advise: Finds advice about the program, once somebody asks for it.
-        dock: "right" shows the explorer beside the notebook, where JupyterLab has the package's extension.
+        dock: "right" shows the explorer next to the notebook, where JupyterLab has the package's extension.
         search: Searches shardings of the program's arguments, once somebody asks for it.
     """
 
@@ -199,7 +199,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             self.observe(self._turned, "settings")
 
     def refresh(self) -> None:
-        """Sends how the run stands, if a page shows it and one of its tabs is open."""
+        """Sends the state of the run, if a page shows it and one of its tabs is open."""
         if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients"):
             self.update_live(**self._rounds_state())
 

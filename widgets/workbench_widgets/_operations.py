@@ -85,7 +85,7 @@ def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list
 
 
 def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[CallNodeRecord]]:
-    """The nodes with a row, the row of each one's parent (-1: none), and the node at whose line each one stands."""
+    """The nodes with a row, the row of each one's parent (-1: none), and the node at whose line each one is."""
     calls = _plain_calls(tree)
     kept = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}

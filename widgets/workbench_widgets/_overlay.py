@@ -46,7 +46,7 @@ class RunsView(WorkbenchWidget):
             threading.Thread(target=_follow, args=(weakref.ref(self),), name="workbench-runs-view", daemon=True).start()
 
     def refresh(self) -> None:
-        """Reads the runs again, and sends how they stand."""
+        """Reads the runs again, and sends their state."""
         if self._again is None:
             return
         self.record = self._again()

@@ -14,7 +14,7 @@ MOST_KEPT = 8  # earlier runs that stay in the comparison
 _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("algorithm", "algorithm", "How clients train and what the server does with it.", {"choices": "ALGORITHMS"}),
     ("clients", "clients", "How many hold data.", {"low": 4, "high": 256, "factor": 2}),
-    ("alpha", "skew of labels (α)", "Dirichlet α: 0.05 is one or two digits per client, the right end is no skew.",
+    ("alpha", "label skew (α)", "Dirichlet α: 0.05 is one or two digits per client, the right end is IID.",
      {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
     ("participation", "participation", "Chance of each client to be asked in a round.",
      {"low": 0.05, "high": 1.0, "step": 0.05}),
@@ -144,7 +144,7 @@ class Playground(RunController):
         self.refresh()
 
     def refresh(self) -> None:
-        """Sends how the experiment stands, if a page shows it."""
+        """Sends the state of the experiment, if a page shows it."""
         if self.is_open and self.experiment is not None:
             run = {f"run/{name}": value for name, value in self._digest.state(self.experiment.run).items()}
             rounds = list(self.experiment.drift_rounds)
@@ -212,7 +212,7 @@ def _name(settings: Any) -> str:
     changed = {name: value for name, value in settings.changed().items() if name != "algorithm"}
     labels = {name: label.split(" (")[0] for name, label, _, _ in _FIELDS}
     if changed.pop("alpha", None) == float("inf"):
-        changed["skew"] = "no skew"
+        changed["labels"] = "IID"
     elif settings.alpha != type(settings)().alpha:
         changed["alpha"] = settings.alpha
     parts = [f"{labels[name]} {value:g}" if not isinstance(value, str) else value for name, value in changed.items()]

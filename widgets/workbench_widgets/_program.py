@@ -30,7 +30,7 @@ class ProgramView(WorkbenchWidget):
 
     Args:
         record: The program.
-        gradient: A second program to show beside it, for example the same one after `jax.grad`.
+        gradient: A second program to show next to it, for example the same one after `jax.grad`.
     """
 
     view_name = "program"

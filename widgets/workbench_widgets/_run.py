@@ -60,7 +60,7 @@ class RunView(RunController):
         self.follow(run)
 
     def refresh(self) -> None:
-        """Sends how the run stands, if a page shows it."""
+        """Sends the state of the run, if a page shows it."""
         if self.is_open:
             self.update_live(**self._digest.state(self.run), samples=self._samples())
 

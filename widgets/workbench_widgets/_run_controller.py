@@ -20,7 +20,7 @@ class RunLike(Protocol):
 
     @property
     def status(self) -> str:
-        """How the run stands."""
+        """The state of the run."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class RunController(WorkbenchWidget):
         threading.Thread(target=_follow, args=(me,), name="workbench-run-view", daemon=True).start()
 
     def refresh(self) -> None:
-        """Sends how the run stands, if a page shows it."""
+        """Sends the state of the run, if a page shows it."""
 
     def pause(self) -> str:
         """Holds the run before its next round."""

@@ -12,7 +12,7 @@ MOST_DEVICES = 16384
 
 
 def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
-    """The sizes that the sliders offer, and where they stand; None for a program without clients."""
+    """The sizes that the sliders offer, and where they are; None for a program without clients."""
     if not record.plan.placements:
         return None
     placement = scaled_placement(record)

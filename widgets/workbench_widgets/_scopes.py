@@ -43,7 +43,7 @@ class GroupTree:
     """The groups, and for every node (groups first, then instructions) its parent.
 
     Attributes:
-        groups: Every group after the one that it stands in.
+        groups: Every group after the one that it is in.
         parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion that has a group is left out: the group shows it.
     """
 

@@ -27,7 +27,7 @@ MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
 
 
 class ShardingController(TrialController):
-    """A view that has a sharding view in it: tries specs, and turns the pages of a propagation."""
+    """A view that has a sharding view in it: tries specs, and pages through a propagation."""
 
     requests: ClassVar[dict[str, str]] = {
         **TrialController.requests,

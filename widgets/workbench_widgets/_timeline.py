@@ -72,7 +72,7 @@ def timeline_state(
 
 
 def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
-    """When each call of the program began: what runs once per call on a device tells the calls apart.
+    """When each call of the program began: what runs once per call on a device distinguishes the calls.
 
     Args:
         events: In order of time.

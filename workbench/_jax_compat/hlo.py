@@ -42,7 +42,7 @@ def buffer_assignment_of(compiled: Any, stats: Any) -> tuple[bytes, bytes] | Non
 
     Returns:
         A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None where this
-        backend or jaxlib tells none, or the module is larger than 64 MiB.
+        backend or jaxlib has none, or the module is larger than 64 MiB.
     """
     try:
         assignment = stats.serialized_buffer_assignment_proto

@@ -1,4 +1,4 @@
-"""One lowered program, tried with many shardings of its arguments: Shardy propagates, a walk adds up what that costs.
+"""One lowered program, tried with many shardings of its arguments: Shardy propagates, its operations give the cost.
 
 Part of the access to private JAX: it edits MLIR attributes of the function `main` instead of lowering again, and reads
 the operations of each device.

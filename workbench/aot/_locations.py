@@ -74,7 +74,7 @@ def _begins(definitions: dict[str, str], alias: str) -> bool:
 def _renumbered(text: str, definitions: dict[str, str]) -> str:
     """Only the locations that are used, in the order of first use; each one below those that it is made of.
 
-    All stand at the top: MLIR reads a location before its definition at the end of an operation, but neither at an
+    All are at the top: MLIR reads a location before its definition at the end of an operation, but neither at an
     argument nor inside another definition.
     """
     body = _DEFINITION.sub("", text)

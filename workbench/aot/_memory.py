@@ -1,4 +1,4 @@
-"""What the compiler tells about memory: its out-of-memory error, and the buffers alive at the peak."""
+"""What the compiler reports about memory: its out-of-memory error, and the buffers alive at the peak."""
 
 import re
 from pathlib import Path

@@ -50,7 +50,7 @@ _SIGNALS = {
 class Worker:
     """A process that compiles, one request at a time; started by the first request, and again after it died.
 
-    Any thread may ask; a second one waits for its turn. The process is in a group of its own (Ctrl-C reaches the
+    Any thread may ask; a second one waits for the first. The process is in a group of its own (Ctrl-C reaches the
     kernel alone) and ends with the kernel, however that ends.
 
     Args:

@@ -84,7 +84,7 @@ def _leave(directory: Path) -> NoReturn:
 def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> dict[str, Any]:
     """Compiles one program with the real compiler: what `main` serves.
 
-    The compiler writes its buffer assignment into `scratch`, since its Python interface does not tell the largest
+    The compiler writes its buffer assignment into `scratch`, since its Python interface does not give the largest
     buffers, and nothing at all once a program does not fit.
     """
     from workbench._jax_compat import aot  # here: loads JAX, and with it the plugins

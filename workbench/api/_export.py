@@ -18,7 +18,7 @@ from workbench.records import folders_pattern, write_whole
 class ExportedProgram(bytes):
     """A program as bytes: StableHLO behind a header that says who made it, for what, and its SHA-256.
 
-    The digest tells damage, not an attacker who makes a new one: load only what you trust.
+    The digest detects damage, not an attacker who makes a new one: load only what you trust.
     """
 
     @property

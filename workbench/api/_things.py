@@ -86,8 +86,8 @@ def compare(*programs: Any) -> ComparisonRecord:
     """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
 
     Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
-    are counted per call by kind and mesh axes, loop turns included. Planned collectives are never compared with
-    compiled ones.
+    are counted per call by kind and mesh axes, all iterations of loops included. Planned collectives are never
+    compared with compiled ones.
 
     Args:
         *programs: Two or more: a `ProgramRecord` from `inspect`, or whatever `inspect` makes one of without arguments

@@ -213,7 +213,7 @@ class Traced:
             run: What `measure` returned: measured seconds per client and a time line per device.
             timeline: A simulated round: who is late in it.
             runs: Several runs over one another: a sweep, what `compare_runs` returned, a list of runs, runs by name.
-            dock: "right" shows it beside the notebook (JupyterLab, with the extension that this package installs).
+            dock: "right" shows it next to the notebook (JupyterLab, with the extension that this package installs).
             **options: Options of `inspect`.
 
         Returns:
@@ -613,7 +613,7 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
     """A function of the arguments of `fn` that returns what the call would do; as `jax.jit(fn).trace`.
 
     `fn` is called once, when it is traced; no question about the traced call calls it again. (The exception is a
-    program that names a mesh itself, by `shard_map` for instance, asked about on another mesh: a note says so.)
+    program that names a mesh itself, by `shard_map` for instance, asked about on another mesh: a note says that.)
 
     Args:
         fn: A program, any function that calls programs, a derivative of one; what `jit`, `jax.jit`, `nnx.jit` or

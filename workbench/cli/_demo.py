@@ -1,4 +1,4 @@
-"""`workbench demo`: the main job without a browser, told in one HTML file."""
+"""`workbench demo`: the main job without a browser, as one HTML file."""
 
 import inspect
 import sys
@@ -45,11 +45,11 @@ def write_demo(out: Path, *, rounds: int) -> int:
     # `disable=None`: no moving bar in a log file, which gets the last line only.
     with tqdm(total=rounds, desc="training", unit="round", file=sys.stdout, ncols=100, disable=None) as bar:
 
-        def tell(number: int, loss: float, accuracy: float) -> None:
+        def report(number: int, loss: float, accuracy: float) -> None:
             bar.update()
             bar.set_postfix_str(f"loss {loss:.3f}, test accuracy {accuracy:.1%}")
 
-        trained = _training.train(mesh, rounds, tell)
+        trained = _training.train(mesh, rounds, report)
     seconds = time.perf_counter() - began
     print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; looking at the program …", flush=True)
     write_whole(out, render_report(TITLE, LEAD, look(mesh, trained, seconds)))

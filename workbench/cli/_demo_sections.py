@@ -79,7 +79,7 @@ def stages_section(record: ProgramRecord) -> ReportSection:
          else work_text(stage.flops_per_client, stage.elementwise_flops_per_client))
         for stage in record.plan.walk()
     )  # fmt: skip
-    text = "FLOPs are of one client's function, counted in its jaxpr: loops count as often as they turn."
+    text = "FLOPs are of one client's function, counted in its jaxpr: every iteration of a loop counts."
     table = ReportTable(
         caption="The stages in program order, predicted from the trace",
         header=("path", "name", "kind", "where", "moved between server and clients", "FLOPs per client"),
@@ -188,8 +188,8 @@ def _where(stage: StageRecord) -> str:
 
 
 def _clients(held: ClientRange) -> str:
-    seats = f", {held.padding} empty slots" if held.padding else ""
-    return f"from {held.start} to {held.stop - 1}{seats}"
+    slots = f", {held.padding} empty slots" if held.padding else ""
+    return f"from {held.start} to {held.stop - 1}{slots}"
 
 
 def _spec(spec: tuple[tuple[str, ...], ...]) -> str:

@@ -229,7 +229,7 @@ def check_course() -> Check:
     folder = _lab.find_course()
     if folder is None:
         fix = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
-        return Check(name="course", state="absent", found="neither in the package nor beside it", fix=fix)
+        return Check(name="course", state="absent", found="neither in the package nor next to it", fix=fix)
     found = f"{len(list(folder.glob('*.ipynb')))} notebooks in {folder}; `workbench lab` opens a copy"
     return Check(name="course", state="ok", found=found)
 

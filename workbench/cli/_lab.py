@@ -77,7 +77,7 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
     course = find_course()
     if course is None:
         message = (
-            "`workbench lab` found no course in this installation, neither in the package nor beside it. A wheel "
+            "`workbench lab` found no course in this installation, neither in the package nor next to it. A wheel "
             "holds it: run `pip install --force-reinstall --no-deps mapreduce-workbench`, or name a file: `workbench "
             "lab path/to/mine.ipynb`."
         )

@@ -93,13 +93,13 @@ def first_parameters(seed: int = 0) -> Parameters:
     }
 
 
-def train(mesh: jax.sharding.Mesh, rounds: int, tell: Callable[[int, float, float], None]) -> TrainedModel:
+def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, float], None]) -> TrainedModel:
     """Trains for some rounds on the mesh, clients spread over its axis `clients`.
 
     Args:
         mesh: Where to run.
         rounds: How many rounds.
-        tell: Called after every round with its number, the clients' loss and the test accuracy.
+        report: Called after every round with its number, the clients' loss and the test accuracy.
 
     Returns:
         The training's data, parameters, losses and accuracies.
@@ -127,7 +127,7 @@ def train(mesh: jax.sharding.Mesh, rounds: int, tell: Callable[[int, float, floa
             guesses = np.asarray(predict(jax.device_get(parameters), jnp.asarray(test.x))).argmax(axis=1)
             losses.append(float(loss))
             accuracies.append(float((guesses == test.y).mean()))
-            tell(number + 1, losses[-1], accuracies[-1])
+            report(number + 1, losses[-1], accuracies[-1])
     return TrainedModel(
         train=held,
         test=test,

@@ -32,7 +32,7 @@ def collective_seconds(
     """The time of one collective along one axis.
 
     With n devices and an operand of S bytes at each: an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n, an
-    all-reduce both in turn (2·S·(n-1)/n), over a ring that uses one direction, or both when it is closed. An all-to-all
+    all-reduce both (2·S·(n-1)/n), over a ring that uses one direction, or both when it is closed. An all-to-all
     sends every pair its part over n/4 hops on average on a closed ring (n·S/8 through each link) and n·S/4 through the
     middle of an open one; through a switch, S·(n-1)/n leave every port. Every step adds 1 µs.
 

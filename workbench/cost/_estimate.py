@@ -49,7 +49,7 @@ def estimate_cost(
             number; the rest is padding, and clients that run together wait for the largest.
 
     Returns:
-        The prediction. Work outside of all stages stands in a stage called "outside".
+        The prediction. Work outside of all stages is in a stage called "outside".
 
     Raises:
         InspectionError: if there is neither module nor plan, if the chip has no peak for `dtype`, or if
@@ -159,17 +159,17 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
 
 
 def planned_stages(
-    stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, turns: float = 1.0
+    stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, iterations: float = 1.0
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """The stages of a plan that nobody compiled, their work shared evenly; what a loop holds counts once per turn.
+    """The stages of a plan that nobody compiled, their work shared evenly; what a loop holds counts once per iteration.
 
     A stage of clients or a branch is priced as a whole, with all that it holds.
     """
     devices = math.prod(mesh.shape) if mesh is not None else 1
     for stage in stages:
         is_loop = stage.kind == "loop"
-        per_device = _fullest_share(stage, plan, mesh, devices) * turns * stage.computations
-        sent = list(_planned_reduction(stage, mesh, plan, turns))
+        per_device = _fullest_share(stage, plan, mesh, devices) * iterations * stage.computations
+        sent = list(_planned_reduction(stage, mesh, plan, iterations))
         record = StageCostRecord(
             stage=stage.path,
             kind=stage.kind,
@@ -181,7 +181,7 @@ def planned_stages(
         )
         yield record, sent
         if is_loop:
-            yield from planned_stages(stage.body, plan, mesh, turns * (stage.trip_count or math.nan))
+            yield from planned_stages(stage.body, plan, mesh, iterations * (stage.trip_count or math.nan))
 
 
 def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
@@ -200,7 +200,7 @@ def _times(amount: float | None, factor: float) -> float | None:
 
 
 def _planned_reduction(
-    stage: StageRecord, mesh: MeshRecord | None, plan: PlanRecord, turns: float
+    stage: StageRecord, mesh: MeshRecord | None, plan: PlanRecord, iterations: float
 ) -> Iterator[tuple[CollectiveRecord, float]]:
     if stage.kind != "reduce" or mesh is None:
         return
@@ -216,7 +216,7 @@ def _planned_reduction(
             groups=math.prod(mesh.shape) // size,
             payload_bytes=payload,
             wire_bytes=2 * payload * (size - 1) / size,
-            executions=None if math.isnan(turns) else turns,
+            executions=None if math.isnan(iterations) else iterations,
         )
         yield record, 1.0
 

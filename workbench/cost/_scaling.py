@@ -1,4 +1,4 @@
-"""What a program would cost at another size: its own records, scaled by laws that are written beside every number."""
+"""What a program would cost at another size: its own records, scaled by laws that are written next to every number."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class _Size:
     per_device: int  # slots, those that are padding too
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         return -(-self.per_device // self.chunk_size)
 
 
@@ -204,7 +204,7 @@ class _Law:
         payload = one.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
         executions = one.executions
         if executions is not None and looped:
-            executions *= self.after.turns / self.before.turns
+            executions *= self.after.iterations / self.before.iterations
         was = sent_bytes(one.kind, one.payload_bytes, one.group_size)
         now = sent_bytes(one.kind, payload, group)
         wire = None if one.wire_bytes is None else one.wire_bytes * now / was if was else now

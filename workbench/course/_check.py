@@ -1,4 +1,4 @@
-"""The door of the course: looks an exercise up, lets its grader look at the answer, and says what was found."""
+"""The entry of the course: looks an exercise up, lets its grader look at the answer, and says what was found."""
 
 import difflib
 import importlib

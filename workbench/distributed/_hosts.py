@@ -146,7 +146,7 @@ class Hosts:
         """Calls a function on every host at once.
 
         Args:
-            fn: What to call; it may stand in a notebook's cell, and must bring its imports.
+            fn: What to call; it may be defined in a notebook's cell, and must bring its imports.
             *args: Its arguments.
             timeout_seconds: After so long the hosts are ended.
 

@@ -1,4 +1,4 @@
-"""Readers of clients that stand in arrays or files with one row per client."""
+"""Readers of clients that are stored in arrays or files with one row per client."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -57,8 +57,8 @@ class ArrayReader(ClientReader):
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """The number of each client and its rows."""
         for names, leaves in self.read_batches(256, ""):
-            for seat, name in enumerate(names):
-                yield name, jax.tree.unflatten(self.structure, [leaf[seat] for leaf in leaves])
+            for slot, name in enumerate(names):
+                yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
         """As every reader's, a slice of each array at a time."""
@@ -69,7 +69,7 @@ class ArrayReader(ClientReader):
             except Exception as error:
                 message = (
                     f"stage {stage} could not read the clients {start} to {stop - 1}: {type(error).__name__}: {error}. "
-                    "Each client's data are read when its turn comes: look at the file; the exception above tells more."
+                    "Each client's data are read when the run reaches it: look at the file; the exception has more."
                 )
                 raise EngineError(message, stage=stage) from error
             yield tuple(range(start, stop)), leaves
@@ -131,8 +131,8 @@ class ParquetReader(ClientReader):
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """The number of each client and its columns."""
         for names, leaves in self.read_batches(256, ""):
-            for seat, name in enumerate(names):
-                yield name, jax.tree.unflatten(self.structure, [leaf[seat] for leaf in leaves])
+            for slot, name in enumerate(names):
+                yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
         """As every reader's, some record batches at a time."""

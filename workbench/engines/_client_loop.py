@@ -168,11 +168,11 @@ class Pass:
     def isolated(self, batch: Batch) -> EngineError | None:
         """The error that names which client of a batch makes the NaN: computes them here, one by one."""
         single = self.compiled(1)
-        for seat, client in enumerate(batch.clients):
-            rows = [x[seat : seat + 1] for x in batch.rows]
-            outputs = single(np.int32(seat), *rows, *self.shared)
+        for slot, client in enumerate(batch.clients):
+            rows = [x[slot : slot + 1] for x in batch.rows]
+            outputs = single(np.int32(slot), *rows, *self.shared)
             if (what := find_nan(outputs, self.function(1).out_names)) is not None:
-                return self.nan(Batch(seat, (client,), rows), what)
+                return self.nan(Batch(slot, (client,), rows), what)
         return None
 
 

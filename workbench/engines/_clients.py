@@ -116,8 +116,8 @@ class ClientReader:
         except Exception as error:
             message = (
                 f"stage {stage} could not read a client: the `ClientReader` raised {type(error).__name__}: {error}, "
-                f"after client {last!r}. Each client's data are read when its turn comes: correct the source for that "
-                "client; the exception above points to the line."
+                f"after client {last!r}. Each client's data are read when the run reaches it: correct the source for "
+                "that client; the exception above points to the line."
             )
             raise EngineError(message, stage=stage) from error
 
@@ -168,7 +168,7 @@ def wrong_number(stage: str, expected: int, found: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some clients: `index` counts batches; `rows` have `size` seats, of which the first `len(clients)` are filled."""
+    """Some clients: `index` counts batches; `rows` have `size` slots, of which the first `len(clients)` are filled."""
 
     index: int
     clients: tuple[Any, ...]

@@ -29,7 +29,7 @@ def from_drjax(fn: Callable) -> Callable:
     """A program written against DrJAX as one of ours: for every engine, `workbench.jit`, `plan` and `inspect`.
 
     DrJAX inlines its map, so that its jaxpr no longer says what one client does, and tracing it again for one client
-    gives wrong gradients without a word. Here the function is traced as it stands, with each of DrJAX's five
+    gives wrong gradients without a word. Here the function is traced as it is, with each of DrJAX's five
     operations bound to the same primitive of ours; files that import DrJAX need no edit.
 
     Args:
@@ -86,7 +86,7 @@ def from_drjax(fn: Callable) -> Callable:
 
 
 def _without_jit(fn: Any) -> Callable:  # what `jax.jit` returns has no type that says `__wrapped__`
-    """The function itself: what `jax.jit` had traced before stands in its cache, bound to DrJAX's operations."""
+    """The function itself: what `jax.jit` had traced before is in its cache, bound to DrJAX's operations."""
     while isinstance(fn, Jitted) or (hasattr(fn, "lower") and hasattr(fn, "__wrapped__")):
         fn = fn.fn if isinstance(fn, Jitted) else fn.__wrapped__
     return fn

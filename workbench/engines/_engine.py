@@ -1,4 +1,4 @@
-"""What every engine does: trace a call, make its plan, walk it, and record what happened."""
+"""What every engine does: trace a call, make its plan, interpret it, and record what happened."""
 
 import abc
 import functools

@@ -28,7 +28,7 @@ class SourceSpan(NamedTuple):
 
 
 def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
-    """Names of the outputs of every equation (by `id`), None for those that only serve the expression they stand in.
+    """Names of the outputs of every equation (by `id`), None for those that are only parts of an expression.
 
     Derivatives keep the lines of the function that they are of; so what a line saves for its own derivative stays
     inside, and what its derivative hands on to other lines is called "backward of" it.

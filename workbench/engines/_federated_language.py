@@ -59,7 +59,7 @@ class FederatedComputation:
 
     @property
     def intrinsics(self) -> dict[str, int]:
-        """How often each intrinsic stands in the program."""
+        """How often each intrinsic is in the program."""
         from federated_language import framework
 
         found: collections.Counter[str] = collections.Counter()

@@ -35,7 +35,7 @@ from workbench.plan import (
 
 @dataclasses.dataclass
 class RunContext:
-    """What the walks of one run share."""
+    """What the interpreters of one run share."""
 
     compute: Callable[[Pass], None]
     recorder: RunRecorder
@@ -151,7 +151,7 @@ class PlanInterpreter(PythonInterpreter):
         together = {step.stage for step in phase.steps} - {step.stage for step in phase.reductions}
         if len(together) > 1:
             listed = ", ".join(f"{self.path}{stage}" for stage in sorted(together))
-            recorder.note(f"stages {listed} are one pass over the clients; its seconds stand at stage {work.stage}")
+            recorder.note(f"stages {listed} are one pass over the clients; its seconds are at stage {work.stage}")
 
     def _together(self, phase: Phase, work: Pass) -> None:
         """Clients that talk to each other cannot be computed apart: they run here, all together."""
@@ -185,7 +185,7 @@ class PlanInterpreter(PythonInterpreter):
         return self.inner(flow, closed, part).evaluate(operands)
 
     def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "PlanInterpreter":
-        """The walk of a loop's body, made once."""
+        """The interpreter of a loop's body, made once."""
         stage = self._stage_of[id(flow.equation)]
         key = (stage, part)
         if key not in self._bodies:

@@ -72,8 +72,8 @@ class MeshEngine(Engine):
     def run(self, fn: Callable, *args: object, progress: Any = None, cancel: Any = None) -> RunRecord:
         """As every engine's `run`.
 
-        Without a `ClientReader`, progress is told, and `cancel` looked at, before and after the computation only; with
-        one, after every batch.
+        Without a `ClientReader`, progress is reported, and `cancel` looked at, before and after the computation only;
+        with one, after every batch.
         """
         check_call("`MeshEngine.run`", fn, args, {})
         if any(isinstance(x, ClientReader) for x in jax.tree.leaves(args, is_leaf=_is_reader)):
@@ -99,11 +99,11 @@ class MeshEngine(Engine):
             raise EngineError(message) from error
         recorder.stage("", f"{jax.default_backend()} x {len(jax.devices())}", time.perf_counter() - started)
         recorder.check("", 1.0)
-        recorder.note("one computation: `workbench.measure` tells the seconds of each stage")
+        recorder.note("one computation: `workbench.measure` gives the seconds of each stage")
         return recorder.record(results)
 
     def _compiled(self, fn: Callable, args: tuple[Any, ...]) -> Callable:
-        """The compiled program, kept by function, shapes and mesh; who listens needs the program that tells."""
+        """The compiled program, kept by function, shapes and mesh; listening needs the program that reports values."""
         if listeners():
             return self._jitted.setdefault(fn, jit(fn, chunk_size=self.chunk_size))
         shapes = [str(_jax_compat.aval_of(x)) for x in jax.tree.leaves(args)]

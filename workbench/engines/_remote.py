@@ -61,7 +61,7 @@ def run_task(task: Task) -> Reply:
 
 @functools.cache
 def end_with_parent() -> None:
-    """Ends a worker of a pool when the process that made the pool is gone; such workers wait for it for ever."""
+    """Ends a worker of a pool when the process that made the pool is gone; such workers never stop waiting for it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_for_end, args=(parent,), name="end with the kernel", daemon=True).start()

@@ -43,20 +43,20 @@ class RemoteRows:
 
 
 class RemoteStack:
-    """Held rows of several turns of a loop; `stack[turn]` are those of one."""
+    """Held rows of several iterations of a loop; `stack[iteration]` are those of one."""
 
-    def __init__(self, turns: Sequence[Any]) -> None:
-        self.turns = list(turns)
+    def __init__(self, iterations: Sequence[Any]) -> None:
+        self.iterations = list(iterations)
 
-    def __getitem__(self, turn: int) -> Any:
-        return self.turns[turn]
+    def __getitem__(self, iteration: int) -> Any:
+        return self.iterations[iteration]
 
     def __repr__(self) -> str:
-        return f"<{len(self.turns)} turns of {self.turns[0]!r}>"
+        return f"<{len(self.iterations)} iterations of {self.iterations[0]!r}>"
 
 
 def is_held(x: object) -> bool:
-    """Whether it is rows, or turns of rows, that stayed at the clients."""
+    """Whether it is rows, or iterations of rows, that stayed at the clients."""
     return isinstance(x, RemoteRows | RemoteStack)
 
 
@@ -64,7 +64,7 @@ def materialize(values: Sequence[Any]) -> list[Any]:
     """The values with everything that was held elsewhere brought here, in one go."""
     wanted: dict[int, RemoteRows] = {}
     for x in values:
-        for rows in x.turns if isinstance(x, RemoteStack) else [x]:
+        for rows in x.iterations if isinstance(x, RemoteStack) else [x]:
             if isinstance(rows, RemoteRows):
                 wanted[id(rows)] = rows
     if not wanted:
@@ -74,8 +74,12 @@ def materialize(values: Sequence[Any]) -> list[Any]:
 
     def here(x: object) -> Any:
         if isinstance(x, RemoteStack):
-            turns = [brought.get(id(rows), rows) for rows in x.turns]
-            return np.stack(turns) if all(isinstance(y, np.ndarray) for y in turns) else jax.numpy.stack(turns)
+            iterations = [brought.get(id(rows), rows) for rows in x.iterations]
+            return (
+                np.stack(iterations)
+                if all(isinstance(y, np.ndarray) for y in iterations)
+                else jax.numpy.stack(iterations)
+            )
         return brought.get(id(x), x)
 
     return [here(x) for x in values]

@@ -59,7 +59,7 @@ class RunRecorder:
     def left(self, stage: str, name: str, x: ArrayLikeType, *, row: bool, clients: int, index: int = 0) -> None:
         """A value that came from clients: a `row` for each, or one partial result of them all.
 
-        `index` tells values of one stage apart that have the same name.
+        `index` distinguishes values of one stage that have the same name.
         """
         shape = x.shape[1:] if row else x.shape
         with self._lock:

@@ -62,7 +62,7 @@ class StreamedPass(ClientLoop):
         return self.phase.placement.size
 
     def _batch_size(self) -> int:
-        """As many clients as fit the bytes, in batches that are equally large, so that few seats stay empty."""
+        """As many clients as fit the bytes, in batches that are equally large, so that few slots stay empty."""
         row_bytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in self._stage.row_avals)
         most = max(self.shards, _BATCH_BYTES // max(1, row_bytes))
         batches = math.ceil(self._clients / most)

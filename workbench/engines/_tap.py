@@ -40,8 +40,8 @@ def tap(
     All other clients are computed as fast as can be; the tapped one runs operation by operation, outside of `jit`. A
     value is called by the variable that its line is assigned to, or by the expression as it is written, and what the
     program hands out with `emit` by that name. Works for derivatives of programs, loops over rounds and loops inside a
-    client, whose turns are told apart. What nobody reads is not computed, and so not seen. Costs one evaluation of the
-    program by its plan in this process.
+    client, whose iterations are distinguished. What nobody reads is not computed, and so not seen. Costs one
+    evaluation of the program by its plan in this process.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.

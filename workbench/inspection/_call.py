@@ -192,7 +192,7 @@ class TracedCall:
         return copy
 
     def with_one_chunk_at_once(self) -> "TracedCall":
-        """The same call, whose loop over clients computes one chunk in an iteration: clients can be told apart."""
+        """The same call, whose loop over clients computes one chunk in an iteration: clients can be distinguished."""
         if self.form.unroll == 1:
             return self
         copy = self._copy()

@@ -32,8 +32,8 @@ def compare(*records: ProgramRecord | ProfileRecord) -> ComparisonRecord:
     Recorded profiles are compared too: measured seconds per device by call path, category and program.
 
     Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
-    are counted per call by kind and mesh axes, loop turns included. Planned collectives are never compared with
-    compiled ones.
+    are counted per call by kind and mesh axes, all iterations of loops included. Planned collectives are never
+    compared with compiled ones.
 
     Args:
         *records: Two or more programs, from `inspect`; or two or more profiles, from `open_profile`.
@@ -206,7 +206,7 @@ def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
 
 
 def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
-    """Sum over a call; None where the turns of a loop, or the bytes of a turn, are not known."""
+    """Sum over a call; None where the iterations of a loop, or the bytes of one, are not known."""
     amounts = [(collective.executions, amount(collective)) for collective in found]
     known = [times * each for times, each in amounts if times is not None and each is not None]
     return float(sum(known)) if len(known) == len(amounts) else None
@@ -265,7 +265,8 @@ def _notes(records: Sequence[ProgramRecord]) -> Iterable[str]:
             continue
         unknown = [collective.name for collective in record.module.collectives if collective.executions is None]
         if unknown:
-            yield f"{record.name} on {record.target}: the turns of the loops around {', '.join(unknown)} are unknown"
+            around = ", ".join(unknown)
+            yield f"{record.name} on {record.target}: the iterations of the loops around {around} are unknown"
     platforms = {record.module.platform for record in records if record.module}
     if len(platforms) > 1:
         yield f"compiled for different platforms ({', '.join(sorted(platforms))}): fusion alone changes bytes accessed"

@@ -205,7 +205,7 @@ def _chunks(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tu
 
 
 _NO_JAXPR = (
-    "the stages are missing: what was given shows what the compiler gets or makes, and not the traced function; give "
+    "the stages are missing: a compiled or lowered program and HLO text do not hold the traced function; give "
     "the function and its arguments to see them"
 )
 _PROPAGATED = "nobody placed it: this is where Shardy's propagation puts it"
@@ -514,7 +514,7 @@ def _compiled_by(compilation: TargetCompilation) -> str:
 
 
 def _joined_memory(module: ModuleRecord, told: MemoryRecord) -> MemoryRecord:
-    """What the compiler of the target told, and where it told nothing what its module shows."""
+    """What the compiler of the target reported, and where it reported nothing what its module shows."""
     if not told.largest:
         told = told.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
     else:

@@ -35,7 +35,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupConfig:
-    """What a child is told at its start."""
+    """What a child receives at its start."""
 
     specs: bytes  # cloudpickled tuple of NodeSpec: unpickling it may import anything
     addresses: dict[int, Address]  # of all services, by index of their node

@@ -40,7 +40,7 @@ class NodeContext:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the node should end soon; a `run` loop asks this once per turn."""
+        """Whether the node should end soon; a `run` loop asks this once per iteration."""
         self.heartbeat()
         return self._stop.is_set()
 

@@ -106,9 +106,9 @@ class DaskEndpoint:
             answered, self._answered = self._answered, []
         return answered
 
-    def announce(self, sent: _Sent, tell: Callable[[], None]) -> None:
-        """Calls `tell` once this one is answered."""
-        sent.answer.add_done_callback(lambda _: tell())
+    def announce(self, sent: _Sent, notify: Callable[[], None]) -> None:
+        """Calls `notify` once this one is answered."""
+        sent.answer.add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
         """For each what returns its result, or raises what it raised."""

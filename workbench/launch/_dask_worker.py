@@ -31,7 +31,7 @@ class LostWorkerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskOrder:
-    """What a worker is told about a node."""
+    """What a worker receives about a node."""
 
     launch: str  # unique name, part of every name on the scheduler
     spec: bytes

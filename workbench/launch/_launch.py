@@ -27,8 +27,8 @@ def launch(
     Args:
         program: What to run.
         on: "threads", "processes", or an engine such as `DaskEngine(client)`.
-        on_failure: When a node fails for good, "stop" the program or let the others "continue"; they are told either
-            way (`current_node().failed_peers`), and calls to the failed node raise.
+        on_failure: When a node fails for good, "stop" the program or let the others "continue"; they are notified
+            either way (`current_node().failed_peers`), and calls to the failed node raise.
 
     Returns:
         The running program.

@@ -1,4 +1,4 @@
-"""A launched program: watches its nodes, restarts them, tells, waits, stops."""
+"""A launched program: watches its nodes, restarts them, reports, waits, stops."""
 
 import asyncio
 import atexit
@@ -131,7 +131,7 @@ class Launched:
 
     @property
     def status(self) -> LaunchStatus:
-        """How the program stands: "running" as long as anything of it runs and nobody stopped it."""
+        """The state of the program: "running" as long as anything of it runs and nobody stopped it."""
         if self._stopping and not self._stopped:
             return "stopping"
         if self.alive:
@@ -408,14 +408,14 @@ class Launched:
 
 
 def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> Emit:
-    def tell(label: str, event: str, detail: str | int | None) -> None:
+    def report(label: str, event: str, detail: str | int | None) -> None:
         launched = found[0]()
         if launched is None:
             events.put((label, event, detail))
         else:
             launched._tell(label, event, detail)
 
-    return tell
+    return report
 
 
 def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> None:

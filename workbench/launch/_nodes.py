@@ -78,7 +78,7 @@ class ServiceNode(Node):
     """Constructs `target(*args, **kwargs)` where the node lives and lets others call its public methods.
 
     If the class has a `run` method, the node runs it in a thread of its own while it answers calls; guard what both
-    touch with a lock. Calls take turns unless `add_node(..., concurrency=n)` allows more at once.
+    touch with a lock. Calls run one after the other unless `add_node(..., concurrency=n)` allows more at once.
 
     Raises:
         ProgramError: if `target` is not a class, has no public method, or one of them has a name that clients need.

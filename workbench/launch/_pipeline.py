@@ -37,8 +37,8 @@ class SendingEndpoint(Endpoint, Protocol):
         """Those that were answered, as soon as `count` were or `seconds` are over."""
         ...
 
-    def announce(self, sent: Any, tell: Callable[[], None]) -> None:
-        """Calls `tell` once this one is answered."""
+    def announce(self, sent: Any, notify: Callable[[], None]) -> None:
+        """Calls `notify` once this one is answered."""
         ...
 
     def results(self, sent: Sequence[Any]) -> list[Callable[[], Any]]:

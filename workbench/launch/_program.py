@@ -101,7 +101,7 @@ class Program:
 
         Args:
             node: What to run; handles among its arguments become edges.
-            concurrency: How many calls a service works on at once, from any callers; others wait their turn. One by
+            concurrency: How many calls a service works on at once, from any callers; others wait. One by
                 default, so that a service needs no locks; many for a `ReplayNode`, which has its own.
             restart: Overrides the group's.
             hang_seconds: Report the node as hung once it had work but sent no heartbeat for this long. Calls

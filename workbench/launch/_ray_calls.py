@@ -58,9 +58,9 @@ class RayEndpoint:
         answered, _ = import_module("ray").wait(list(of_reference), num_returns=count, timeout=seconds)
         return [of_reference[reference] for reference in answered]
 
-    def announce(self, sent: _Sent, tell: Callable[[], None]) -> None:
-        """Calls `tell` once this one is answered."""
-        sent.reference.future().add_done_callback(lambda _: tell())
+    def announce(self, sent: _Sent, notify: Callable[[], None]) -> None:
+        """Calls `notify` once this one is answered."""
+        sent.reference.future().add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
         """For each what returns its result, or raises what it raised; to ask Ray for all at once is cheaper."""

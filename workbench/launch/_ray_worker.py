@@ -1,4 +1,4 @@
-"""What a Ray actor does for its nodes: runs them as threads, answers calls, tells the notebook what happened."""
+"""What a Ray actor does for its nodes: runs them as threads, answers calls, reports to the notebook what happened."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOrder:
-    """What an actor is told at its start."""
+    """What an actor receives at its start."""
 
     launch: str  # unique name, the namespace of the launch's actors
     specs: bytes

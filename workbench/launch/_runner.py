@@ -90,7 +90,7 @@ class NodeRunner:
         return silent
 
     def stack(self) -> str:
-        """Where the node's threads stand now."""
+        """Where the node's threads are now."""
         idents = [self.thread.ident] if self.thread is not None else []
         idents += self.service.threads() if self.service is not None else []
         frames = sys._current_frames()

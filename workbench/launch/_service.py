@@ -196,7 +196,7 @@ class Service:
             pass
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-        """Runs one method when its turn comes; what it raises reaches the caller, not the node."""
+        """Runs one method when those before it are done; what it raises reaches the caller, not the node."""
         batcher = self._batchers.get(method)
         if batcher is not None:
             return batcher.call(self._execute, args, kwargs)

@@ -87,10 +87,10 @@ def run_agent(
 ) -> AgentRun[Params]:
     """Runs an agent where `on` says; the agent and the meaning of all other arguments stay as they are.
 
-    "here" alternates in one thread: the actors act in turn until the table allows a batch, then the learner takes a
-    step. Everywhere else both work at the same time, held together from both sides: the learner waits until the table
-    allows a batch, and an actor until fewer than `ahead` further batches are ready, before it fetches parameters and
-    acts. So a step of the learner has seen as many items, by parameters about as old, wherever the agent runs.
+    "here" alternates in one thread: the actors act one after the other until the table allows a batch, then the learner
+    takes a step. Everywhere else both work at the same time, held together from both sides: the learner waits until the
+    table allows a batch, and an actor until fewer than `ahead` further batches are ready, before it fetches parameters
+    and acts. So a step of the learner has seen as many items, by parameters about as old, wherever the agent runs.
 
     Args:
         agent: What to run.

@@ -158,8 +158,9 @@ class _Module:
         _, params, other = nnx.split(self._made(seed), nnx.Param, ...)
         if found := jax.tree.leaves(other):
             message = (
-                f"`deep_q_agent` received a network with {len(found)} variables beside its parameters, such as those "
-                "of dropout or batch statistics. Learner and actors exchange parameters only: leave the others out."
+                f"`deep_q_agent` received a network with {len(found)} variables besides its parameters, such as "
+                "those of dropout or batch statistics. Learner and actors exchange parameters only: leave out the "
+                "others."
             )
             raise ProgramError(message)
         return nnx.to_pure_dict(params)

@@ -11,7 +11,7 @@ from workbench.records import ClientRunRecord, ModuleRecord
 def client_runs(
     joined: JoinedProfile,
     module: ModuleRecord,
-    seats: Mapping[int, Sequence[int | None]],
+    slots: Mapping[int, Sequence[int | None]],
     *,
     stage: str,
     labels: Mapping[int, str],
@@ -19,14 +19,14 @@ def client_runs(
 ) -> tuple[ClientRunRecord, ...]:
     """Measured seconds and steps of every client of one stage, from a loop over the clients of each device.
 
-    A client is one turn of the outermost loop around the stage with as many turns as the device has seats; XLA
-    dissolves a loop of one turn, so a device with one seat gives all of its stage to that client. Steps are the turns
+    A client is one iteration of the outermost loop around the stage that has as many as the device has slots; XLA
+    dissolves a loop of one, so a device with one slot gives all of its stage to that client. Steps are the iterations
     of the loop that holds most of the client's work; inside it, of the one that again holds most, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.
         module: That module.
-        seats: Client of each turn, per device, in the order in which they run; None for padding, which is left out.
+        slots: Client of each iteration, per device, in the order in which they run; None for padding.
         stage: Path of the clients' stage.
         labels: The name of each device, such as "cpu:3".
         rounds: Calls that were profiled. Seconds, steps and FLOPs are per call.
@@ -35,18 +35,20 @@ def client_runs(
         One record per client and device that computed it; empty where the program has no such loop.
     """
     nest = _Nest(module)
-    turns: list[tuple[int, int, list[JoinedEvent]]] = []
+    iterations: list[tuple[int, int, list[JoinedEvent]]] = []
     over_clients: set[str] = set()
-    for device, clients in seats.items():
+    for device, clients in slots.items():
         leaves = [leaf for leaf in joined.leaves if leaf.event.device == device]
         loops = [item for item in joined.containers if item.event.device == device]
-        found = _turns(leaves, loops, nest, stage=stage, count=len(clients), used=over_clients)
-        turns += [(client, device, events) for client, events in zip(clients, found, strict=True) if client is not None]
+        found = _iterations(leaves, loops, nest, stage=stage, count=len(clients), used=over_clients)
+        iterations += [
+            (client, device, events) for client, events in zip(clients, found, strict=True) if client is not None
+        ]
     own_loops = {loop for loop in nest.bodies if _belongs(nest.instructions[loop].stage, stage)} - over_clients
-    step_loop = nest.working_loop(Counter(leaf.event.name for _, _, events in turns for leaf in events), own_loops)
+    step_loop = nest.working_loop(Counter(leaf.event.name for _, _, events in iterations for leaf in events), own_loops)
     records = []
-    for client, device, events in sorted(turns, key=lambda turn: turn[:2]):
-        ran = nest.turns(Counter(leaf.event.name for leaf in events))
+    for client, device, events in sorted(iterations, key=lambda iteration: iteration[:2]):
+        ran = nest.iterations(Counter(leaf.event.name for leaf in events))
         records.append(
             ClientRunRecord(
                 stage=stage,
@@ -63,7 +65,7 @@ def client_runs(
                 loops={loop: ran[loop] // rounds for loop in sorted(own_loops & ran.keys())},
             )
         )
-    return tuple(records) if any(events for _, _, events in turns) else ()
+    return tuple(records) if any(events for _, _, events in iterations) else ()
 
 
 def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
@@ -112,8 +114,8 @@ class _Nest:
             if item.opcode == "while" and (body := next((name for name in item.calls if name in tuples), None))
         }
 
-    def turns(self, executed: Mapping[str, int]) -> dict[str, int]:
-        """Turns of every loop: what stands directly in its body runs once per turn."""
+    def iterations(self, executed: Mapping[str, int]) -> dict[str, int]:
+        """Iterations of every loop: what is directly in its body runs once in each."""
         ran: Counter[str] = Counter()
         for name, times in executed.items():
             if name in self.instructions:
@@ -148,7 +150,7 @@ class _Nest:
         return [loop for loop in below if bodies.isdisjoint(place[loop])]
 
 
-def _turns(
+def _iterations(
     leaves: Sequence[JoinedEvent],
     loops: Sequence[JoinedEvent],
     nest: _Nest,
@@ -157,10 +159,10 @@ def _turns(
     count: int,
     used: set[str],
 ) -> list[list[JoinedEvent]]:
-    """The leaves of the n-th turn of every execution of the loop over clients; the loop's name goes to `used`."""
+    """The leaves of the n-th iteration of every execution of the loop over clients; the loop's name goes to `used`."""
     if count == 1:
         return [[leaf for leaf in leaves if _belongs(leaf.stage, stage)]]
-    turns: list[list[JoinedEvent]] = [[] for _ in range(count)]
+    iterations: list[list[JoinedEvent]] = [[] for _ in range(count)]
     everything = sorted((*leaves, *loops), key=lambda item: item.event.start_seconds)
     times = [item.event.start_seconds for item in everything]
     quiet = 0.0  # loops that begin before are inside a loop over clients
@@ -176,10 +178,10 @@ def _turns(
         quiet = end
         used.add(loop.event.name)
         for item in inside:
-            turn = bisect_right(starts, item.event.start_seconds) - 1
-            if turn >= 0 and item.event.name not in nest.bodies and _belongs(item.stage, stage):
-                turns[turn].append(item)
-    return turns
+            iteration = bisect_right(starts, item.event.start_seconds) - 1
+            if iteration >= 0 and item.event.name not in nest.bodies and _belongs(item.stage, stage):
+                iterations[iteration].append(item)
+    return iterations
 
 
 def _belongs(path: str | None, stage: str) -> bool:
@@ -188,10 +190,10 @@ def _belongs(path: str | None, stage: str) -> bool:
 
 
 def _turn_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
-    """When each turn began: what stands directly in the body runs once per turn, whichever comes first starts it."""
+    """When each iteration began: what is directly in the body runs once in each, whichever is first starts it."""
     starts: dict[str, list[float]] = defaultdict(list)
     for item in inside:
         if item.instruction is not None and item.instruction.computation == body:
             starts[item.event.name].append(item.event.start_seconds)
-    turns = min((len(times) for times in starts.values()), default=0)
-    return [min(times[turn] for times in starts.values()) for turn in range(turns)]
+    iterations = min((len(times) for times in starts.values()), default=0)
+    return [min(times[iteration] for times in starts.values()) for iteration in range(iterations)]

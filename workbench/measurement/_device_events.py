@@ -74,7 +74,7 @@ class DeviceEvent(NamedTuple):
 
 
 class OtherEvent(NamedTuple):
-    """Something on a device that is no execution of a known instruction; `kind` says what, `overlaps` beside others."""
+    """Work of a device that is no execution of a known instruction; `overlaps`: other work ran at the same time."""
 
     device: int
     kind: str

@@ -15,7 +15,7 @@ _LOOPS = ("step", "round")
 
 @contextlib.contextmanager
 def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
-    """Listens during the block; gives a function that adds what was heard to the metrics.
+    """Listens during the block; gives a function that adds what was captured to the metrics.
 
     Arrays lead with their clients, then come rounds and steps inside the call. Of what is emitted twice under one
     name in a round, the last is kept.
@@ -23,8 +23,8 @@ def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
     if not wanted:
         yield lambda metrics: metrics
         return
-    with listen() as heard:
-        yield lambda metrics: _merged(metrics, {each.name: _clients_first(each.axes, each.value) for each in heard})
+    with listen() as captured:
+        yield lambda metrics: _merged(metrics, {each.name: _clients_first(each.axes, each.value) for each in captured})
 
 
 def _clients_first(axes: tuple[str, ...], value: AnyArray) -> AnyArray:
@@ -32,11 +32,11 @@ def _clients_first(axes: tuple[str, ...], value: AnyArray) -> AnyArray:
     return jnp.moveaxis(value, place, 0) if place else value
 
 
-def _merged(metrics: object, heard: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(metrics: object, captured: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
         msg = (
             f"`run_rounds` was given emitted=True and a step whose metrics are a `{type(metrics).__name__}`. What the "
             "programs emit is added to the metrics by name: return them as a dictionary, `{}` if there are none."
         )
         raise ProgramError(msg)
-    return {**heard, **metrics}
+    return {**captured, **metrics}

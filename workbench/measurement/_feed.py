@@ -1,4 +1,4 @@
-"""What a round is given beside the state."""
+"""What a round receives apart from the state."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -231,7 +231,7 @@ def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
 
 
 def _group(collective: CollectiveRecord | None, device: int, mesh: MeshRecord | None) -> tuple[int, ...]:
-    """Where a device stands on the mesh axes that a collective does not reduce over: equal for its participants."""
+    """The place of a device on the mesh axes that a collective does not reduce over: equal for its participants."""
     if collective is None or mesh is None:
         return ()
     names = [axis.name for axis in mesh.axes]

@@ -84,7 +84,7 @@ def measure_compiled(
 ) -> RunRecord:
     """Calls a compiled program and returns the seconds of every stage on every device.
 
-    Costs `warmup + 2 * rounds` calls: every measured call has a twin without the profiler, which tells the overhead.
+    Costs `warmup + 2 * rounds` calls: every measured call has a twin without the profiler, which gives the overhead.
     Arguments that the program takes over (donates) are copied before each call.
 
     Args:
@@ -213,7 +213,7 @@ def _caller(compiled: Any, args: Sequence[Any], module: ModuleRecord) -> Callabl
 
 def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
     name, planned = module.name.removeprefix("jit_"), module.memory.peak_bytes
-    peak = "a peak that it did not tell" if planned is None else f"a peak of {planned / 2**20:,.0f} MiB per device"
+    peak = "a peak that it did not report" if planned is None else f"a peak of {planned / 2**20:,.0f} MiB per device"
     message = (
         f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}, "
         "copies of donated arguments come on top, and what other variables hold. Take a smaller batch or `chunk_size`, "
@@ -303,22 +303,22 @@ def _clients(
     ranges = [] if options.mesh is None else list(options.mesh.clients)
     if options.placement is not None:
         ranges = [held for held in ranges if held.placement == options.placement]
-    seats = {held.device_id: _seats(held) for held in ranges}
-    if not seats and options.clients is not None:
-        seats = {device: list(range(options.clients)) for device in labels}
+    slots = {held.device_id: _slots(held) for held in ranges}
+    if not slots and options.clients is not None:
+        slots = {device: list(range(options.clients)) for device in labels}
     found: list[ClientRunRecord] = []
     notes = []
     for stage in options.client_stages:
-        runs = client_runs(joined, module, seats, stage=stage, labels=labels, rounds=rounds)
+        runs = client_runs(joined, module, slots, stage=stage, labels=labels, rounds=rounds)
         found += runs
         if not runs:
             notes.append(
-                f"Stage {stage} has no times per client: no loop with one turn per client was found on its devices."
+                f"Stage {stage} has no times per client: no loop with one iteration per client is on its devices."
             )
     return tuple(found), notes
 
 
-def _seats(held: ClientRange) -> list[int | None]:
+def _slots(held: ClientRange) -> list[int | None]:
     return [*range(held.start, held.stop), *[None] * held.padding]
 
 

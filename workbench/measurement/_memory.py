@@ -13,7 +13,7 @@ from workbench.records import ArrayRecord, SourceLine
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes of one device; None where the backend does not tell. `source` names where the figures come from."""
+    """Bytes of one device; None where the backend does not say. `source` names where the figures come from."""
 
     in_use: int | None
     peak: int | None

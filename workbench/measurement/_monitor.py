@@ -120,7 +120,7 @@ class DeviceMonitor:
         return unsubscribe
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per sample and device, with the figures of the host beside them."""
+        """One row per sample and device, with the figures of the host next to them."""
         rows = []
         for sample in self.history():
             host = sample.host.to_dict()
@@ -150,7 +150,7 @@ class DeviceMonitor:
         return f"<DeviceMonitor {state}, {len(self._history)} samples>"
 
     def _take(self) -> float:
-        """Takes a sample and tells everyone; returns how long to wait for the next."""
+        """Takes a sample and notifies every listener; returns how long to wait for the next."""
         try:
             sample = self._sampler.sample(self._started)
         except Exception as error:  # a thread that died in silence would look like idle devices

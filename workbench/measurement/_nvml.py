@@ -12,7 +12,7 @@ _GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
 
 class GpuFigures(NamedTuple):
-    """What NVML tells about one GPU; None where this GPU does not support the question."""
+    """What NVML reports about one GPU; None where this GPU does not support the question."""
 
     utilisation_percent: float | None
     power_watts: float | None

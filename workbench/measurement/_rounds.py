@@ -162,7 +162,7 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """How the run stands: ready, running, paused, finished, stopped, interrupted or failed."""
+        """The state of the run: ready, running, paused, finished, stopped, interrupted or failed."""
         return self._status
 
     @property
@@ -532,7 +532,7 @@ class Run:
 
 
 def _program_of(step: Callable) -> str:
-    """The name of a step and a digest of its own code: enough to tell that a folder holds another program's states."""
+    """The name of a step and a digest of its own code: enough to see that a folder holds another program's states."""
     code = getattr(inspect.unwrap(step), "__code__", None)
     name = getattr(step, "__qualname__", type(step).__name__)
     return name if code is None else f"{name} {hashlib.sha256(code.co_code).hexdigest()[:12]}"

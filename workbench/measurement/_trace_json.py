@@ -79,7 +79,7 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
         msg = (
             f"`open_profile` was given `{path}`, which is not a trace: {damage or 'it holds no events'}. A trace is "
             "the `*.trace.json.gz` that XProf or `jax.profiler.start_trace(create_perfetto_trace=True)` writes: copy "
-            "it again in binary mode, or open the `*.xplane.pb` beside it."
+            "it again in binary mode, or open the `*.xplane.pb` next to it."
         )
         raise ProfileError(msg)
     planes = {pid: TracePlane(processes.get(pid, f"process {pid}")) for pid, _ in found}

@@ -1,4 +1,4 @@
-"""Where on the current mesh the clients of a placement live, and how an array is told so."""
+"""Where on the current mesh the clients of a placement live, and how an array is placed there."""
 
 import contextlib
 import dataclasses

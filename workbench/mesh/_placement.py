@@ -23,7 +23,7 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramScope:
-    """The placements of the innermost program, outermost first; `entered` of them are maps that we are inside of."""
+    """The placements of the innermost program, outermost first; `entered` of them are maps around the present place."""
 
     placements: tuple[Placement, ...]
     entered: int = 0

@@ -39,9 +39,9 @@ from workbench.plan._jit import (
     trace_listening as trace_listening,
 )
 from workbench.plan._listen import (
+    Captured as Captured,
+    CapturedValue as CapturedValue,
     Emitted as Emitted,
-    Heard as Heard,
-    HeardValue as HeardValue,
     deliver as deliver,
     listen as listen,
     listeners as listeners,

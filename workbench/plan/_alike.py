@@ -1,6 +1,6 @@
 """Rows of clients that are all alike, although a client's function makes them: they are made once.
 
-A gradient keeps what its second pass reads again. Of a network that all clients share (frozen layers beside adapters)
+A gradient keeps what its second pass reads again. Of a network that all clients share (frozen layers next to adapters)
 that is the same for every client, and would be stored as often as there are clients.
 """
 

@@ -62,7 +62,7 @@ def jit(
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, and nothing of
             them reaches another one's. "vmap": the compiler partitions one program with an axis of devices, which it
             survives where a client has what no partly manual program may hold. "auto": "vmap" only where the mesh has
-            axes beside the clients' and the client calls back, runs kernels, has Refs, or gathers over two of them.
+            axes apart from the clients' and the client calls back, runs kernels, has Refs, or gathers over two of them.
         plan: The `plan_choice` of a program that was tuned, in this process or read from its JSON: the same plan again,
             on any machine, in place of `chunk_size` and `spread`.
         tune_seconds: With "tune", no further candidate is begun after this many seconds, compilations included. What

@@ -174,7 +174,7 @@ class EquationWork(NamedTuple):
     accessed_bytes: float
     executions: float  # on all devices and for all clients together
     copies: int  # on how many devices of a `shard_map` it runs
-    at_least: bool  # inside a loop of unknown length, of which one turn is counted
+    at_least: bool  # inside a loop of unknown length, of which one iteration is counted
 
 
 def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWork]:

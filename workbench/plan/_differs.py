@@ -12,7 +12,7 @@ class Differs(Interpreter[bool]):
 
     Attributes:
         executions: Of the equation that is looked at, per execution of the function.
-        tally: What a subclass counts; a loop is walked until its types are known, and counted once.
+        tally: What a subclass counts; a loop is interpreted until its types are known, and counted once.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Differs(Interpreter[bool]):
         return [any(operands)] * len(equation.outvars)
 
     def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:
-        """Of a loop that turns `length` times."""
+        """Of a loop of `length` iterations."""
         consts, carry, xs = flow.split(operands)
         return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
 
     def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
-        """Of a loop whose number of turns is not known; it differs where the condition does."""
+        """Of a loop whose number of iterations is not known; it differs where the condition does."""
         for_condition, consts, carry = flow.split(operands)
         carry = self._loop(flow.body, consts, carry, [], 1)
         return [True] * len(carry) if any(self.run(flow.condition, [*for_condition, *carry])) else carry

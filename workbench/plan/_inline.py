@@ -1,4 +1,4 @@
-"""Lays a program's nested calls flat, as far as primitives are inside them, so that stages stand in one list."""
+"""Lays a program's nested calls flat, as far as primitives are inside them, so that stages are in one list."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
     """The same program, with every call that holds MapReduce primitives replaced by its equations.
 
     So is a call of elementwise operations alone whose result has a row for each client, such as `jnp.where`: it is
-    work of the clients, as these operations are where they stand by themselves.
+    work of the clients, as these operations are where they are by themselves.
     """
     inline = _Inline(frozenset(_sizes(closed.jaxpr)))
     if not any(inline.enters(equation) for equation in closed.eqns):

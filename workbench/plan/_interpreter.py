@@ -1,7 +1,7 @@
 """The one interpreter of jaxprs: `scan`, `while`, `cond` and calls are taken apart here and nowhere else.
 
 Whoever reads or runs a program equation by equation subclasses `Interpreter` and overrides what differs: what a single
-equation means, what one iteration of a loop is, or the loops themselves. What is not walked in the order of the
+equation means, what one iteration of a loop is, or the loops themselves. What is not visited in the order of the
 equations (a plan's stages, backward analyses) uses `control_flow` alone.
 """
 

@@ -35,7 +35,7 @@ class Emitted:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeardValue:
+class CapturedValue:
     """One emitted array: `axes` say what its leading axes count, `call` which call of `program` it is from."""
 
     program: str
@@ -45,16 +45,16 @@ class HeardValue:
     value: AnyArray
 
 
-class Heard:
+class Captured:
     """Everything that programs emitted while listening, newest last; the oldest is dropped beyond `keep` values."""
 
-    def __init__(self, keep: int, client: int | None, on_value: Callable[[HeardValue], None] | None) -> None:
-        self._values: collections.deque[HeardValue] = collections.deque(maxlen=keep)
+    def __init__(self, keep: int, client: int | None, on_value: Callable[[CapturedValue], None] | None) -> None:
+        self._values: collections.deque[CapturedValue] = collections.deque(maxlen=keep)
         self._client, self._on_value = client, on_value
         self._calls: collections.Counter[str] = collections.Counter()
         self.errors: list[str] = []
 
-    def __iter__(self) -> Iterator[HeardValue]:
+    def __iter__(self) -> Iterator[CapturedValue]:
         return iter(tuple(self._values))
 
     def __len__(self) -> int:
@@ -62,20 +62,20 @@ class Heard:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names heard so far, in order of appearance."""
-        return tuple(dict.fromkeys(heard.name for heard in self))
+        """Names captured so far, in order of appearance."""
+        return tuple(dict.fromkeys(captured.name for captured in self))
 
     def latest(self, name: str) -> np.ndarray:
         """The newest value of that name.
 
         Raises:
-            InspectionError: if nothing of that name was heard.
+            InspectionError: if nothing of that name was captured.
         """
-        for heard in reversed(tuple(self._values)):
-            if heard.name == name:
-                return read_here(heard.value)
+        for captured in reversed(tuple(self._values)):
+            if captured.name == name:
+                return read_here(captured.value)
         message = (
-            f"`latest` was asked for {name!r}, but what was heard is {list(self.names)}. A program hands out values "
+            f"`latest` was asked for {name!r}, but what was captured is {list(self.names)}. A program hands out values "
             "with "
             f'`emit("{name}", value)` and must be called through `workbench.jit` while somebody listens.'
         )
@@ -84,7 +84,7 @@ class Heard:
     def series(self, name: str) -> np.ndarray:
         """All values of that name, stacked by call: `[calls, *axes, *shape]`."""
         self.latest(name)
-        rows = [read_here(heard.value) for heard in self if heard.name == name]
+        rows = [read_here(captured.value) for captured in self if captured.name == name]
         return np.ma.stack(rows) if np.ma.isMaskedArray(rows[0]) else np.stack(rows)
 
     def to_pandas(self) -> Any:
@@ -93,15 +93,21 @@ class Heard:
             import pandas as pd
 
         rows: list[dict[str, Any]] = []
-        for heard in self:
-            value = read_here(heard.value)
+        for captured in self:
+            value = read_here(captured.value)
             elsewhere = np.ma.getmaskarray(value)
             for index in np.ndindex(*value.shape):
                 if elsewhere[index]:  # a client of another host
                     continue
-                axes = dict(zip(heard.axes, index, strict=False))
+                axes = dict(zip(captured.axes, index, strict=False))
                 rows.append(
-                    {"program": heard.program, "call": heard.call, "name": heard.name, **axes, "value": value[index]}
+                    {
+                        "program": captured.program,
+                        "call": captured.call,
+                        "name": captured.name,
+                        **axes,
+                        "value": value[index],
+                    }
                 )
         return pd.DataFrame(rows)
 
@@ -117,34 +123,34 @@ class Heard:
                     take = jax.numpy.take if whole is value else np.ma.take
                     value = take(whole, self._client, axis=position)
                     axes = axes[:position] + axes[position + 1 :]
-            heard = HeardValue(program, call, emission.name, axes, value)
-            self._values.append(heard)
+            captured = CapturedValue(program, call, emission.name, axes, value)
+            self._values.append(captured)
             if self._on_value is not None:
                 try:
-                    self._on_value(heard)
+                    self._on_value(captured)
                 except Exception as error:  # a listener never ends a training
-                    self.errors.append(f"{heard.name}: {type(error).__name__}: {error}")
+                    self.errors.append(f"{captured.name}: {type(error).__name__}: {error}")
 
 
-_LISTENERS: list[Heard] = []
+_LISTENERS: list[Captured] = []
 _LOCK = threading.Lock()
 
 
-def listeners() -> tuple[Heard, ...]:
+def listeners() -> tuple[Captured, ...]:
     """Who listens now."""
     return tuple(_LISTENERS)
 
 
 def deliver(program: str, emitted: Emitted) -> None:
-    """Hands the values of one call to everybody who listens; does not wait for the devices."""
-    for heard in listeners():
-        heard._receive(program, emitted)
+    """Hands the values of one call to all listeners; does not wait for the devices."""
+    for captured in listeners():
+        captured._receive(program, emitted)
 
 
 @contextlib.contextmanager
 def listen(
-    *, keep: int = 10_000, client: int | None = None, on_value: Callable[[HeardValue], None] | None = None
-) -> Iterator[Heard]:
+    *, keep: int = 10_000, client: int | None = None, on_value: Callable[[CapturedValue], None] | None = None
+) -> Iterator[Captured]:
     """Receives what compiled programs `emit` while the block runs, in this thread and in others.
 
     The first call that is listened to compiles once more, since the program then has more outputs. Without a listener
@@ -156,16 +162,16 @@ def listen(
         on_value: Called with every value as it comes; what it raises is kept in `errors` and ends nothing.
 
     Returns:
-        What was heard, live: `latest(name)`, `series(name)`, `to_pandas()`.
+        What was captured, live: `latest(name)`, `series(name)`, `to_pandas()`.
 
     Example:
         See `emit`.
     """
-    heard = Heard(keep, client, on_value)
+    captured = Captured(keep, client, on_value)
     with _LOCK:
-        _LISTENERS.append(heard)
+        _LISTENERS.append(captured)
     try:
-        yield heard
+        yield captured
     finally:
         with _LOCK:
-            _LISTENERS.remove(heard)
+            _LISTENERS.remove(captured)

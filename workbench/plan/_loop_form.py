@@ -1,4 +1,4 @@
-"""How the loop over the clients of a device is written, beside how many of them it computes together."""
+"""How the loop over the clients of a device is written, apart from how many of them it computes together."""
 
 import dataclasses
 from typing import Literal, TypeAlias

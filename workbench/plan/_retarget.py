@@ -19,7 +19,7 @@ def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
     """The same program as if it had been traced under another mesh.
 
     Raises:
-        RebaseError: if only tracing it again can tell: it enters a `shard_map`, constrains values over axes that the
+        RebaseError: if only tracing it again can decide: it enters a `shard_map`, constrains values over axes that the
             mesh has not, or the types of its values depend on a mesh of other Explicit axes.
     """
     own = mesh_of_program(closed)

@@ -115,7 +115,7 @@ class TunedJitted(Jitted):
 
 
 class Contest:
-    """The candidates for one call take turns; those that are far behind drop out.
+    """The candidates for one call run interleaved; those that are far behind drop out.
 
     First the chunk sizes, then, with the best of these, what else is free: whether rows wait for a second pass, how
     many chunks an iteration computes, how clients are spread over a mesh. Each run stands next to one of the

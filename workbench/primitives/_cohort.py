@@ -83,7 +83,7 @@ def _checked_indices(indices: object, placement: Placement, outer: int) -> jax.A
             f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of "
             "one or "
             f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, '
-            "or turn a mask into numbers with `jnp.flatnonzero(mask, size=…)`."
+            "or make numbers of a mask with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
     if isinstance(indices, Tracer) or not getattr(indices, "is_fully_addressable", True):

@@ -42,9 +42,9 @@ def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
         ...         wb.emit("square", row**2)
         ...         return row**2
         ...     return wb.reduce_sum(wb.map_fn(square, x))
-        >>> with wb.listen() as heard:
+        >>> with wb.listen() as captured:
         ...     _ = total(jnp.array([2.0, 3.0]))
-        >>> heard.latest("square").tolist()
+        >>> captured.latest("square").tolist()
         [4.0, 9.0]
     """
     if not isinstance(name, str) or not is_array(value):

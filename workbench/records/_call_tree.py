@@ -85,11 +85,13 @@ class CallNodeRecord(Record):
     line: int | None = None
     column: int | None = None
     pass_name: CallPass = "forward"  # "mixed": the children are of several passes
-    trip_count: float | None = None  # of a loop: turns per time that the loop is entered; None: unknown, or no loop
+    trip_count: float | None = (
+        None  # of a loop: iterations per time that the loop is entered; None: unknown, or no loop
+    )
     hidden: bool = False  # a frame of a library: fold it into its parent
     scope: str = ""  # the module path of this node: "decoder/layers_0/mlp"
     split: bool = False  # figures are shares of instructions that the compiler fused or combined from several lines
-    at_least: bool = False  # a loop of unknown length is inside, of which one turn is counted
+    at_least: bool = False  # a loop of unknown length is inside, of which one iteration is counted
     instructions: dict[str, float] = field(default_factory=dict)  # of an operation: HLO instruction -> share of it
     own: CallFiguresRecord = field(default_factory=CallFiguresRecord)  # without the children
     total: CallFiguresRecord = field(default_factory=CallFiguresRecord)

@@ -192,7 +192,7 @@ class ClientCostRecord(Record):
 class CostRecord(Record):
     """A cost prediction with the assumptions it rests on; never holds a measured number.
 
-    `clients` is empty above 100,000 clients, whose work the stages and the wastes tell.
+    `clients` is empty above 100,000 clients, whose work the stages and the wastes hold.
     """
 
     stages: tuple[StageCostRecord, ...]

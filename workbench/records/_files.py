@@ -10,7 +10,7 @@ from typing import IO, Any
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[IO[bytes]], Any]) -> None:
-    """Writes a file beside its place and moves it there, so that a full disk or a kill leaves the old one.
+    """Writes a file next to its place and moves it there, so that a full disk or a kill leaves the old one.
 
     Args:
         path: Where. A link is followed; a device or pipe is written as it is, since it cannot be replaced.

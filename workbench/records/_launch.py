@@ -50,7 +50,7 @@ class ProgramGraphRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStateRecord(Record):
-    """What one node does now. Every number is measured; None where this engine cannot tell."""
+    """What one node does now. Every number is measured; None where this engine cannot measure it."""
 
     label: str
     state: NodeStateName

@@ -21,7 +21,7 @@ class ArrayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSampleRecord(Record):
-    """One device at one moment; every figure is measured, None where this backend or this computer does not tell it."""
+    """One device at one moment; every figure is measured, None where backend or computer do not report it."""
 
     where: str  # "cpu:3"
     device_id: int
@@ -161,7 +161,7 @@ class TappedValueRecord(Record):
     shape: tuple[int, ...]
     dtype: str
     round: int = 0  # which execution of the stage, where the program loops over rounds
-    steps: tuple[int, ...] = ()  # turns of the client's own loops, the outermost first
+    steps: tuple[int, ...] = ()  # iterations of the client's own loops, the outermost first
     client: str = ""  # "3", or "2/0" for client 0 inside client 2
     source: SourceLine | None = None
     least: float | None = None
@@ -226,7 +226,7 @@ class TapRecord(Record):
 
 
 def _unused(node: dict[str, Any], name: str) -> str:
-    """The name, counted where a value of that name stands there already."""
+    """The name, counted where there is a value of that name already."""
     count = 2
     found = name
     while found in node:

@@ -39,7 +39,7 @@ class ClientRunRecord(Record):
     received_bytes: int | None = None  # what the server sent to it
     error: str | None = None
     flops: float | None = None  # that this client really computed: of dot products and convolutions
-    loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its turns
+    loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its iterations
     elementwise_flops: float | None = None  # the same of elementwise operations and reductions
 
 

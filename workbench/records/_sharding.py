@@ -82,7 +82,7 @@ class ShardingRecord(Record):
         """The arrays by module path: a group before the groups in it, and what is replicated and large first.
 
         Args:
-            depth: How many parts of the paths to tell apart; None goes down to the modules that hold the arrays.
+            depth: How many parts of the paths to distinguish; None goes down to the modules that hold the arrays.
 
         Returns:
             One record per module path, the whole pytree first. A path with one way through it is one group.

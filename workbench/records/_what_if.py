@@ -15,8 +15,8 @@ Change = Literal["added", "removed", "more", "less", "same"]
 class TrafficRecord(Record):
     """The collectives of one kind over the same mesh axes in one stage, in two versions of a program.
 
-    Runs and bytes are of one call of the program, loop turns included, and zero where there are none; `_bytes` is the
-    sum of one device's operands. They are None where a loop of unknown length holds some.
+    Runs and bytes are of one call of the program, all iterations of loops included, and zero where there are none;
+    `_bytes` is the sum of one device's operands. They are None where a loop of unknown length holds some.
     """
 
     kind: PlannedCollectiveKind
@@ -42,7 +42,7 @@ class TrafficRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRecord(Record):
-    """A program with some arguments sharded differently, beside the program as it is; nothing was run.
+    """A program with some arguments sharded differently, next to the program as it is; nothing was run.
 
     `planned` compares what Shardy asks for (sites in the program, a loop's counted once), `compiled` what the
     compiler made of it (None: not compiled). The two are never mixed.

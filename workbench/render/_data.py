@@ -162,7 +162,7 @@ def _title(record: ClientDataRecord) -> str:
 
 
 def tabulate_clients(record: ClientDataRecord) -> "pd.DataFrame":
-    """The record as a pandas table: one row per client, with examples, bytes, skew and one column per class.
+    """The record as a pandas table: one row per client, with examples, bytes, label skew and one column per class.
 
     Example:
         >>> record = ClientDataRecord(clients=("a", "b"), examples=(2, 1), bytes=(8, 4))

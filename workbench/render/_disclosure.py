@@ -1,4 +1,4 @@
-"""What a client discloses: marks where arrows leave it, a sentence, and tables; what stays with it beside that."""
+"""What a client discloses: marks where arrows leave it, a sentence, and tables; what is kept on it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,11 +49,11 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
     """For every way out of a client: "share" or "row", what it is, its types, its bytes."""
     rows = []
     for values in _together(plan.disclosed):
-        first, turns = values[0], _turns(plan, values[0].stage)
+        first, iterations = values[0], _iterations(plan, values[0].stage)
         size = bytes_text(sum(v.size_bytes for v in values))
         form = "row" if first.kind == "row" else "share"
         what = f"its own {_plain(first.name)}" if form == "row" else f"its share of {first.name}{_alone(first)}"
-        rows.append((form, what, types_text(values), f"{count_text(turns)} × {size}" if turns > 1 else size))
+        rows.append((form, what, types_text(values), f"{count_text(iterations)} × {size}" if iterations > 1 else size))
     return rows
 
 
@@ -210,13 +210,13 @@ def _plain(name: str) -> str:
     return name.partition("[")[0] or name
 
 
-def _turns(plan: PlanRecord, stage: str) -> int:
+def _iterations(plan: PlanRecord, stage: str) -> int:
     """How often the loops around a stage run it, as far as they say."""
-    turns, stages = 1, plan.stages
+    iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
-        turns *= inside.trip_count or 1
+        iterations *= inside.trip_count or 1
         stages = inside.body
-    return turns
+    return iterations
 
 
 def _width(content: str) -> float:

@@ -132,7 +132,7 @@ def second_axis(axis: Axis) -> None:
 def stacked_bars(
     axes: Axes, labels: Sequence[str], parts: Mapping[str, Sequence[float]], dark: bool | None, *, first: int = 0
 ) -> None:
-    """Horizontal bars of several parts each, told apart by colour and hatch."""
+    """Horizontal bars of several parts each, distinguished by colour and hatch."""
     left = [0.0] * len(labels)
     for index, (name, values) in enumerate(parts.items()):
         axes.barh(

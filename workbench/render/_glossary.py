@@ -6,7 +6,7 @@ GLOSSARY = {
     "clients": "All members of the group that a function is mapped over; each sees only its own slice of the data.",
     "broadcast": "Every client gets a copy of the server's value; its derivative is a sum over clients.",
     "reduce": "One value per client becomes one value at the server; its derivative is a broadcast.",
-    "loop": "The stages inside are repeated; costs outside of it count every turn.",
+    "loop": "The stages inside are repeated; costs outside of it count every iteration.",
     "branch": "A choice made while the program runs (cond, switch): one of the bodies inside runs.",
     "placement": "A named group of clients that a program can broadcast to, map over and reduce from.",
     "mesh axis": "One named dimension of the grid of devices; arrays are split or repeated along it.",

@@ -48,7 +48,7 @@ class _Card:
 
     @property
     def marks(self) -> tuple[float, int]:
-        """The pitch of the nodes' marks and how many stand in a row."""
+        """The pitch of the nodes' marks and how many are in a row."""
         pitch = 20.0 if len(self.nodes) <= _FEW else 10.0
         return pitch, int((_INNER + 4.0) // pitch)
 
@@ -110,7 +110,7 @@ def render_graph_svg(
 
 
 def _x_of(cards: Sequence[_Card], label: str) -> float:
-    """How far right the card of a group stands."""
+    """How far right the card of a group is."""
     return next(card.x for card in cards if card.label == label)
 
 

@@ -158,7 +158,7 @@ _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
 
 
 def _parts_of(run: RunRecord) -> dict[str, str]:
-    """What the time of a run went into; copies only where a profile tells them apart."""
+    """What the time of a run went into; copies only where a profile distinguishes them."""
     return _PARTS | ({"copy": "copies"} if any(stage.copy_seconds for stage in run.stages) else {})
 
 
@@ -213,7 +213,7 @@ class Chart:
         )  # fmt: skip
 
     def nothing(self, why: str) -> Markup:
-        """What stands where there is nothing to draw."""
+        """What is shown where there is nothing to draw."""
         return text(self._width / 2, HEAD + ROW, why, size=12, class_="wb-fill-muted wb-middle")
 
     def svg(self, body: Markup, legend: Sequence[tuple[str, str, int]], *, label: str, dark: bool | None) -> Markup:

@@ -53,7 +53,7 @@ def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = 
         legend(top, dark, loc="upper left", bbox_to_anchor=(1.0, 1.1))
         title(top, describe_memory(memory), dark)
     else:
-        say_nothing(top, dark, "this backend does not tell how it plans memory")
+        say_nothing(top, dark, "this backend does not report how it plans memory")
     if largest:
         bottom.barh(range(len(largest)), [b.size_bytes for b in largest], color=colour(1), height=0.62)
         bottom.set_yticks(range(len(largest)), [_buffer_name(buffer) for buffer in largest])

@@ -62,7 +62,7 @@ def render_profile_text(profile: ProfileRecord) -> str:
     for held in profile.memory[:4]:
         lines.append(f"  memory of {held.where} {held.allocator}: at most {bytes_text(held.peak_bytes)}")
     for lost in profile.unjoined:
-        beside = " (beside other work)" if lost.overlaps else ""
+        beside = " (next to other work)" if lost.overlaps else ""
         lines.append(f"Not joined: {lost.kind}, {count_text(lost.events)} events, {seconds_text(lost.seconds)}{beside}")
     lines += [profile.error_bar] if profile.error_bar else []
     lines += [f"Note: {note}" for note in profile.notes]

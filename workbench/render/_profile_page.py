@@ -147,7 +147,7 @@ def _line(source: SourceLine | None) -> str:
 
 
 def _unjoined(profile: ProfileRecord) -> Markup:
-    header = ("kind", "events", "seconds", "beside other work")
+    header = ("kind", "events", "seconds", "next to other work")
     rows = [
         (lost.kind, count_text(lost.events), seconds_text(lost.seconds), "yes" if lost.overlaps else "no")
         for lost in profile.unjoined

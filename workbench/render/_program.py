@@ -263,7 +263,7 @@ def _draw_box(box: Box) -> Markup:
 
 
 def _whole_numbers(subtitle: str, width: float) -> str:
-    """The subtitle, or what stands before its work where that does not fit: a number that is cut reads as another."""
+    """The subtitle, or what is before its work where that does not fit: a number that is cut reads as another."""
     return subtitle if text_width(subtitle, 11) <= width else subtitle.partition(" · ")[0]
 
 

@@ -272,8 +272,10 @@ class _Level:
         # What enters and leaves one group of clients is named; a loop passes on what its own level names.
         nested = stage.kind == "clients"
         bottom = inner.place(y + HEADER, *((_named(stage, "inputs"), _named(stage, "outputs")) if nested else ()))
-        turns = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""
-        title = f"{stage.kind}{turns}" if stage.kind != "clients" else f"{count_text(stage.clients)} {stage.placement}"
+        iterations = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""
+        title = (
+            f"{stage.kind}{iterations}" if stage.kind != "clients" else f"{count_text(stage.clients)} {stage.placement}"
+        )
         note = f"{work_text(stage.flops, stage.elementwise_flops)} in all" if stage.flops is not None else ""
         box = Box("frame", stage.kind, stage.path, x0, y, x1 - x0, bottom - y, title, stage.name, note, self.depth)
         self.layout.boxes.insert(place, box)

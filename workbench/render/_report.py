@@ -62,7 +62,7 @@ Piece = ReportText | ReportCode | ReportPicture | ReportImage | ReportTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
-    """A heading and what stands under it."""
+    """A heading and what is under it."""
 
     heading: str
     pieces: tuple[Piece, ...]

@@ -165,7 +165,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
 
     Args:
         record: The shardings of a pytree.
-        depth: How many parts of the paths to tell apart.
+        depth: How many parts of the paths to distinguish.
         most: Groups at most.
 
     Returns:

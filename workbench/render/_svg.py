@@ -114,7 +114,7 @@ def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Ma
 def text(
     x: float, y: float, content: object, *, fit: float | None = None, size: float = 12, **attributes: object
 ) -> Markup:
-    """A line of text with its baseline at `y`; longer than `fit` pixels, it is cut and the whole stands in its tooltip.
+    """A line of text with its baseline at `y`; longer than `fit` pixels, it is cut and the whole is in its tooltip.
 
     Example:
         >>> text(0, 10, "ab", size=11)

@@ -161,7 +161,7 @@ def _field_lines(name: str, held: object, depth: int) -> list[str]:
 
 
 def _amount(name: str, value: object) -> str:
-    """A value with the unit that its field's name tells."""
+    """A value with the unit that its field's name says."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = str(value)
         return text if len(text) <= 200 else text[:199] + "…"

@@ -2,8 +2,8 @@
 
 Drawing code names colours by class (`wb-fill-clients`, `wb-stroke-line`, `wb-fill-muted`), never by value. A picture
 that stands alone gets `svg_style()`, which holds values; a live page gets `css_variables()`, which follows the
-notebook's theme. Hues are Okabe and Ito's, told apart by all common kinds of colour vision; every hue also comes with a
-label or a pattern.
+notebook's theme. Hues are Okabe and Ito's, distinct for all common kinds of colour vision; every hue also comes with
+a label or a pattern.
 """
 
 import functools
@@ -147,7 +147,7 @@ def css_variables() -> Markup:
 
 
 def hatches() -> Markup:
-    """Eight `<pattern>`s `wb-hatch-0` … `wb-hatch-7` that tell series apart without colour."""
+    """Eight `<pattern>`s `wb-hatch-0` … `wb-hatch-7` that distinguish series without colour."""
     shapes = ("", "M0 6L6 0", "M0 0L6 6", "M3 0V6", "M0 3H6", "M0 3H6M3 0V6", "M0 0L6 6M0 6L6 0", "M1 1H2M4 4H5")
     patterns = [
         element(

@@ -57,7 +57,7 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
 
 
 def change_sign(row: TrafficRecord) -> str:
-    """A sign for what became of a collective, beside its word."""
+    """A sign for what became of a collective, next to its word."""
     return _SIGNS[row.change]
 
 

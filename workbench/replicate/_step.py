@@ -108,7 +108,7 @@ def _uneven_message(name: str, replicas: int, uneven: tuple[Uneven, ...]) -> str
         if found.kind == "cond":
             branches = " | ".join(found.collectives)
             return f"`cond`{found.place}, whose branches call: {branches}"
-        return f"`while_loop`{found.place}, whose turns call: {found.collectives[0]} | {found.collectives[1]}"
+        return f"`while_loop`{found.place}, whose iterations call: {found.collectives[0]} | {found.collectives[1]}"
 
     return (
         f"`{name}` lets each of its {replicas} replicas decide by itself whether a collective runs: "

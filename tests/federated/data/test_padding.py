@@ -14,8 +14,8 @@ def ragged():
     )
 
 
-def real(padded, seat):
-    return padded["x"][seat][padded.mask[seat]].tolist()
+def real(padded, slot):
+    return padded["x"][slot][padded.mask[slot]].tolist()
 
 
 def test_padding_is_zero_and_masked_and_examples_keep_their_order():

@@ -354,7 +354,7 @@ class Search:
         """Compiles choices for CPU devices, the most promising first, until no other one promises more than the best.
 
         A plan is optimistic: it misses the collectives of reshardings that the partitioner does in another way. So the
-        choice that looks best is compiled, ranked again, and so on, in turn with others that the plan may underrate.
+        choice that looks best is compiled, ranked again, and so on, alternating with some that the plan may underrate.
         """
         since, best = 0, (True, math.inf)
         self._until = until
@@ -378,7 +378,7 @@ class Search:
                 self._found(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: by turns the best as planned, the best as corrected, and the most different."""
+        """The next choice to compile: the best as planned, as corrected, and the most different, alternating."""
         left = [s for s in self.best(len(self._known)) if s not in self._tried]
         left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         turn = len(self._tried) % 3

@@ -39,7 +39,7 @@ class Beam(Engine):
 
     Clients are a PCollection of batches, the server's values a side input, and the reductions a CombineFn over partial
     results, in the dtype that each reduction states; `reduce_by_key` is a shuffle by key. Loops run here, one pipeline
-    per pass, so a run that fails keeps its finished rounds (`error.run`). Nothing of the data stands in the pipeline
+    per pass, so a run that fails keeps its finished rounds (`error.run`). None of the data is in the pipeline
     itself: rows wait in files of `folder` until a worker reads them, so they need not fit in memory, and workers on
     other machines must see `folder` under the same path. Workers must be able to import `workbench`.
 

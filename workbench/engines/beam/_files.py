@@ -41,7 +41,7 @@ def read_clients(
 
     Raises:
         ProgramError: unless exactly one argument is given as shapes.
-        EngineError: if the source cannot be read, or holds other clients than the program was told.
+        EngineError: if the source cannot be read, or holds other clients than the program has.
     """
     position = argument_of_source("Beam", "source", args)
     struct = args[position]
@@ -62,7 +62,7 @@ def read_clients(
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
                 f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the program "
-                f"was told {' and '.join(map(str, sorted(clients)))}. Each client is in the source once: correct "
+                f"has {' and '.join(map(str, sorted(clients)))}. Each client is in the source once: correct "
                 "the source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)

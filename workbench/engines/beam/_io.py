@@ -45,7 +45,7 @@ class _SaveClient(beam.DoFn):
 
 
 def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]]:
-    """A client's id and leaves, of the shapes and dtypes that the program was told.
+    """A client's id and leaves, of the shapes and dtypes that the program has.
 
     Raises:
         ValueError: if the element is no pair, its id no str or int, or its data are of other shapes or dtypes.

@@ -20,14 +20,14 @@ _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 @dataclasses.dataclass(frozen=True)
 class BeamPass:
-    """A pass as it stands in its folder: what each of the stage's outputs is."""
+    """A pass as it is stored in its folder: what each of the stage's outputs is."""
 
     digest: str
     kept: int
     merges: tuple[str, ...]
     keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
     filed: tuple[tuple[int, int], ...]  # rows that are read from the clients' own files: position, leaf
-    size: int  # seats of a batch
+    size: int  # slots of a batch
 
 
 class ComputeBatch(beam.DoFn):
@@ -69,9 +69,9 @@ class ComputeBatch(beam.DoFn):
         if not self.spec.filed:
             return rows
         clients = [load_arrays(path) for path in json.loads((folder / f"files-{batch}.json").read_text())]
-        seats = [*clients, *clients[:1] * (self.spec.size - len(clients))]
+        slots = [*clients, *clients[:1] * (self.spec.size - len(clients))]
         for position, leaf in self.spec.filed:
-            rows.insert(position, np.stack([client[leaf] for client in seats]))
+            rows.insert(position, np.stack([client[leaf] for client in slots]))
         return rows
 
 

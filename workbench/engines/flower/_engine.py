@@ -172,12 +172,12 @@ class Flower(Engine):
         try:
             replies = self._ask([ask for ask, _ in asked], lambda: work.recorder.check(work.stage, 0.0))
         except NodeFailure as error:
-            raise work.failed(asked[error.seat][1], error, self._place(error.seat)) from error
+            raise work.failed(asked[error.slot][1], error, self._place(error.slot)) from error
         work.recorder.stage(work.stage, "messages", time.perf_counter() - started)
         self._note_sent(work)
         expected = work.partial_avals
-        for seat, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
-            self._add(work, batch, reply, seat, expected)
+        for slot, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
+            self._add(work, batch, reply, slot, expected)
         labels = zip(kept, work.phase.kept, work.function(1).out_names, strict=False)
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
@@ -189,21 +189,21 @@ class Flower(Engine):
         asked = []
         started = time.perf_counter()
         written = {name for kind, name in sources if kind == "own" and name in {n for n, _ in self._columns.values()}}
-        for seat, batch in enumerate(batches(rows, work.clients, size, work.stage)):
+        for slot, batch in enumerate(batches(rows, work.clients, size, work.stage)):
             parts = iter(batch.rows)
             sent, named = [], []
             for kind, name in sources:
                 part = next(parts) if kind != "held" else None
                 if kind == "own" and name not in written:
                     assert part is not None
-                    self._save(seat, name, part)
+                    self._save(slot, name, part)
                 elif kind == "sent":
                     sent.append(part)
                 named.append(f"sent:{len(sent) - 1}" if kind == "sent" else f"{kind}:{name}")
             shared = list(range(len(sent), len(sent) + len(work.shared)))
             names = [*(name or f"row {i}" for i, (_, name) in enumerate(sources)), *(f"shared {i}" for i in shared)]
-            ask = dataclasses.replace(common, rows=named, names=names, shared=shared, seat=seat)
-            ask.sent, ask.drop = [*sent, *work.shared], self._to_drop.pop(seat, [])
+            ask = dataclasses.replace(common, rows=named, names=names, shared=shared, slot=slot)
+            ask.sent, ask.drop = [*sent, *work.shared], self._to_drop.pop(slot, [])
             asked.append((ask, Batch(batch.index, batch.clients, [])))
         for x, (kind, name) in zip(work.rows, sources, strict=True):
             if kind == "own" and not isinstance(x, ReadRows):
@@ -236,15 +236,15 @@ class Flower(Engine):
         return "sent", ""
 
     def _key(self, x: np.ndarray) -> Hashable:
-        """Slices of an argument, one per turn of a loop, are made again; their place in memory is not."""
+        """Slices of an argument, one per iteration of a loop, are made again; their place in memory is not."""
         return x.__array_interface__["data"], x.shape, x.strides
 
-    def _save(self, seat: int, name: str, rows: np.ndarray) -> None:
+    def _save(self, slot: int, name: str, rows: np.ndarray) -> None:
         assert self._running is not None
-        np.save(self._running.data / str(seat) / f"{name}.npy", rows)
+        np.save(self._running.data / str(slot) / f"{name}.npy", rows)
 
-    def _add(self, work: Pass, batch: Batch, reply: NodeReply, seat: int, expected: Sequence[Any]) -> None:
-        where = f"{self._place(seat)}, {reply.told['where']}"
+    def _add(self, work: Pass, batch: Batch, reply: NodeReply, slot: int, expected: Sequence[Any]) -> None:
+        where = f"{self._place(slot)}, {reply.told['where']}"
         values = []
         for x, aval in itertools.zip_longest(reply.values, expected):
             values.append(_as_expected(x, aval, work, batch, where))
@@ -266,15 +266,15 @@ class Flower(Engine):
         assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
         pairs = list(zip(wanted, nodes, strict=True))
-        asks = [Ask(fetch=[rows.name for rows, count in pairs if seat < count]) for seat in range(max(nodes))]
+        asks = [Ask(fetch=[rows.name for rows, count in pairs if slot < count]) for slot in range(max(nodes))]
         try:
             replies = self._ask(asks, lambda: recorder.check("", 1.0))
         except NodeFailure as error:
             message = (
-                f"client {error.seat} on {self._place(error.seat)} could not give the rows that stayed there: {error}. "
+                f"client {error.slot} on {self._place(error.slot)} could not give the rows that stayed there: {error}. "
                 "The server, or the caller of the program, reads them: run it again, or let the program reduce them."
             )
-            raise EngineError(message, client=error.seat) from error
+            raise EngineError(message, client=error.slot) from error
         given = [iter(reply.values) for reply in replies]
         brought = []
         for rows, count in pairs:
@@ -300,11 +300,11 @@ class Flower(Engine):
         assert self._running is not None
         while self._dropped:
             name = self._dropped.pop()
-            for seat in range(self._running.nodes):
-                self._to_drop.setdefault(seat, []).append(name)
+            for slot in range(self._running.nodes):
+                self._to_drop.setdefault(slot, []).append(name)
 
-    def _place(self, seat: int) -> str:
-        return f"node {seat}" if self.runtime == "simulation" else f"supernode {seat}"
+    def _place(self, slot: int) -> str:
+        return f"node {slot}" if self.runtime == "simulation" else f"supernode {slot}"
 
 
 def _most_clients(plan: Plan) -> int:

@@ -30,7 +30,7 @@ _LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
 def export_app(
     fn: Callable[..., Any], folder: str | Path, *args: object, platforms: Sequence[str] | None = None
 ) -> Path:
-    """Writes a program as a Flower app: a ServerApp that walks the plan, a ClientApp that runs one stage when asked.
+    """Writes a program as a Flower app: a ServerApp that interprets the plan, a ClientApp that runs its stages.
 
     Every function of the plan is StableHLO with its versions, in text files that are checked before they run; there is
     no pickled code, and `flwr run <folder>` needs flwr, JAX and numpy only. Arguments whose rows the clients read are
@@ -220,8 +220,8 @@ def _of_one(x: dict[str, Any]) -> list[int]:
 
 _README = """# {name}: an exported program as a Flower app
 
-One ServerApp that walks the plan, one ClientApp that runs one stage when it is asked. Every function is StableHLO in
-`workbench_app/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
+One ServerApp that interprets the plan, one ClientApp that runs one stage when it is asked. Every function is StableHLO
+in `workbench_app/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
 
 ## Try it on this machine
 

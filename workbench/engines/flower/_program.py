@@ -26,11 +26,11 @@ class Use:
     server: bool = False
     axis: int = 0
 
-    def join(self, other: "Use", turns: int = 0) -> None:
-        """Also reads it as another does, who sees it without its first `turns` axes."""
+    def join(self, other: "Use", iterations: int = 0) -> None:
+        """Also reads it as another does, who sees it without its first `iterations` axes."""
         self.clients |= other.clients
         self.server |= other.server
-        self.axis = max(self.axis, other.axis + turns)
+        self.axis = max(self.axis, other.axis + iterations)
 
 
 class Stages:
@@ -204,7 +204,7 @@ class FlowerBlock:
         pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)
         for i, (v, atom) in enumerate(pairs):
             if not isinstance(atom, Literal) and atom in self.uses:
-                self.uses[atom].join(block.uses[v], turns=int(i >= len(operands) - sliced))
+                self.uses[atom].join(block.uses[v], iterations=int(i >= len(operands) - sliced))
         return block.described
 
     def _loop(self, step: Step, kind: str, more: dict[str, Any]) -> None:

@@ -229,10 +229,10 @@ class Deployment(Runtime):
         try:
             return super().ask(asks, seconds, check)
         except ProcessEndedError as error:
-            kind, _, seat = error.process.partition(" ")
+            kind, _, slot = error.process.partition(" ")
             if kind != "supernode":
                 raise
-            raise NodeFailure(int(seat), f"left: {error}") from error
+            raise NodeFailure(int(slot), f"left: {error}") from error
 
     def start(self, check: Callable[[], Any]) -> None:
         """Starts the SuperLink, the SuperNodes, and the app that talks to the engine."""

@@ -34,7 +34,7 @@ def main() -> None:
 def start_ray(options: dict[str, Any], patience: float) -> None:
     """Starts Ray, and again if it does not answer; Flower takes the Ray that runs.
 
-    A raylet of Ray 2.55 ends when one of its helpers takes more than 15 seconds to start, and nobody tells the driver.
+    A raylet of Ray 2.55 ends when one of its helpers takes more than 15 seconds to start; the driver is not notified.
     """
     import ray
 

@@ -143,7 +143,7 @@ class Spark(Engine):
                 jobs.forget()
 
     def _opened(self) -> Any:
-        """A session with settings of its own, beside that of the user."""
+        """A session with settings of its own, next to that of the user."""
         if isinstance(self.session, str):
             if self._started is not None and not _session.alive(self._started):
                 self.close()
@@ -547,7 +547,7 @@ class _Jobs:
 
         Raises:
             ProgramError: unless exactly one argument is given as shapes.
-            EngineError: if the table cannot be read, or holds other clients than the program was told.
+            EngineError: if the table cannot be read, or holds other clients than the program has.
         """
         position = argument_of_source("Spark", "table", args)
         try:
@@ -580,7 +580,7 @@ class _Jobs:
         ids = sorted(table.select("client").toArrow().column("client").to_pylist())
         if len(ids) != clients or len(set(ids)) != len(ids):
             message = (
-                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them different, and the program was told "
+                f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them different, and the program has "
                 f"{clients}. Each client is in the table once: correct the table, or the shapes and `clients` of "
                 "the program."
             )
@@ -642,8 +642,8 @@ class _Clients(ClientReader):
         for row in self.frame.sort("batch").toLocalIterator():
             batch = [decode(bytes(row[f"c{i}"]), (shape,))[0] for i, shape in enumerate(shapes)]
             first = row["batch"] * self.size
-            for seat, identity in enumerate(self.ids[first : first + self.size]):
-                yield identity, jax.tree.unflatten(self._tree, [x[seat] for x in batch])
+            for slot, identity in enumerate(self.ids[first : first + self.size]):
+                yield identity, jax.tree.unflatten(self._tree, [x[slot] for x in batch])
 
 
 def leaf_names(struct: object) -> list[str]:

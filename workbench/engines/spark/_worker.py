@@ -33,7 +33,7 @@ class SparkPass:
     """One pass over the clients: what comes in, and what each output of its function is."""
 
     digest: str
-    size: int  # seats of a batch
+    size: int  # slots of a batch
     sources: tuple[str, ...]  # per row argument the column of the table, or "" for rows that came with the server's
     rows: Shapes  # of a batch
     made: Shapes  # rows of all clients that the server made
@@ -102,9 +102,9 @@ class Compute:
         values = decode(self.server.value, (*spec.shared, *spec.made))
         shared, made = values[: len(spec.shared)], values[len(spec.shared) :]
         for record in batches:
-            for seat, number in enumerate(record.column("batch").to_pylist()):
+            for slot, number in enumerate(record.column("batch").to_pylist()):
                 try:
-                    operands = [np.int32(number), *self._rows(record, seat, number, made), *shared]
+                    operands = [np.int32(number), *self._rows(record, slot, number, made), *shared]
                     reply = run_task(Task(spec.digest, self.stage.value, operands))
                 except Exception as error:
                     message = f"[batch {number}] {type(error).__name__}: {' '.join(str(error).split())}"
@@ -125,11 +125,11 @@ class Compute:
         if merged:
             yield from self._keyed(part, merged)
 
-    def _rows(self, record: pa.RecordBatch, seat: int, number: int, made: list[np.ndarray]) -> list[np.ndarray]:
+    def _rows(self, record: pa.RecordBatch, slot: int, number: int, made: list[np.ndarray]) -> list[np.ndarray]:
         rows, waiting = [], iter(made)
         for source, shape in zip(self.spec.sources, self.spec.rows, strict=True):
             if source:
-                rows += decode(record.column(source)[seat].as_buffer(), (shape,))
+                rows += decode(record.column(source)[slot].as_buffer(), (shape,))
                 continue
             some = next(waiting)[number * self.spec.size : (number + 1) * self.spec.size]
             fill = np.repeat(some[:1], self.spec.size - len(some), axis=0)
@@ -178,13 +178,13 @@ class Merge:
         total: list[np.ndarray] = []
         for record in batches:
             kinds, numbers, keys = (record.column(name).to_pylist() for name in ("kind", "number", "key"))
-            for seat, (kind, number, key) in enumerate(zip(kinds, numbers, keys, strict=True)):
-                row = record.slice(seat, 1)
+            for slot, (kind, number, key) in enumerate(zip(kinds, numbers, keys, strict=True)):
+                row = record.slice(slot, 1)
                 if kind == REPLY:
                     yield row
                     continue
                 names, shapes = merges_of(self.spec, kind, number)
-                values = decode(record.column("payload")[seat].as_buffer(), shapes)
+                values = decode(record.column("payload")[slot].as_buffer(), shapes)
                 if open_row is not None and open_row[0] == (kind, number, key):
                     total = merge(names, total, values)
                     continue
@@ -224,25 +224,25 @@ class Pack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` calls once per partition."""
-        number, seats = None, []
+        number, slots = None, []
         for record in batches:
-            for seat, index in enumerate(record.column("index").to_pylist()):
+            for slot, index in enumerate(record.column("index").to_pylist()):
                 if index // self.size != number:
-                    if seats:
-                        yield self._packed(number, seats)
-                    number, seats = index // self.size, []
-                seats.append(self._client(record, seat))
-        if seats:
-            yield self._packed(number, seats)
+                    if slots:
+                        yield self._packed(number, slots)
+                    number, slots = index // self.size, []
+                slots.append(self._client(record, slot))
+        if slots:
+            yield self._packed(number, slots)
 
-    def _client(self, record: pa.RecordBatch, seat: int) -> list[np.ndarray]:
+    def _client(self, record: pa.RecordBatch, slot: int) -> list[np.ndarray]:
         return [
-            read_cell(record.column(name)[seat], name, shape, record.column("client")[seat].as_py())
+            read_cell(record.column(name)[slot], name, shape, record.column("client")[slot].as_py())
             for name, shape in zip(self.columns, self.leaves, strict=True)
         ]
 
-    def _packed(self, number: int | None, seats: list[list[np.ndarray]]) -> pa.RecordBatch:
-        filled = [*seats, *seats[:1] * (self.size - len(seats))]
+    def _packed(self, number: int | None, slots: list[list[np.ndarray]]) -> pa.RecordBatch:
+        filled = [*slots, *slots[:1] * (self.size - len(slots))]
         columns: dict[str, Any] = {"batch": pa.array([number], pa.int32())}
         for i, leaf in enumerate(zip(*filled, strict=True)):
             columns[f"c{i}"] = pa.array([encode(leaf)], pa.binary())

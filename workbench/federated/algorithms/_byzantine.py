@@ -164,7 +164,7 @@ def _squared_distances(rows: jax.Array) -> jax.Array:
 
 
 def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
-    """Krum's score of everybody present; infinite for the others."""
+    """Krum's score of every client present; infinite for the others."""
     clients = len(present)
     others = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
     near = jnp.sort(jnp.where(others, distances, jnp.full_like(distances, jnp.inf)), axis=1)

@@ -86,7 +86,7 @@ def _fill(own: np.ndarray, rows: int, cached: int, random: np.random.Generator) 
 
 
 def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
-    """Gives the rows of each batch in turn to every group of as many other workers as have room."""
+    """Gives the rows of each batch, one after the other, to every group of as many other workers as have room."""
     workers, batch = before.shape
     copies = cached * workers // rows
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):

@@ -41,7 +41,7 @@ def fedbuff(
 
     The clients whose updates fill the buffer of a round are those of weight above 0 in its batches. Each of them has
     trained from the parameters that it fetched when it last delivered, and fetches the new ones afterwards. An update
-    that is s server steps old counts 1 / √(1 + s). If everybody delivers in every round, this is `fedavg`. Moves the
+    that is s server steps old counts 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Moves the
     bytes of `fedavg`.
 
     Args:

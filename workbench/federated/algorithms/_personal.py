@@ -47,7 +47,7 @@ def ditto(
         loss: `loss(params, batch)`, a scalar.
         clients: How many there are. Those of weight 0 are absent from a round and keep what they hold.
         client_optimizer: Of the shared model's local steps.
-        strength: λ; 0 is everybody alone, a large one everybody with the shared model.
+        strength: λ; 0 is every client alone, a large one all clients with the shared model.
         personal_optimizer: Of the own model's steps; default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.

@@ -86,7 +86,7 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
     if not inner.bounded:
         message = (
             f"`gaussian_mean` was put around {inner.name!r}, in which one client can weigh more than its clipped "
-            "update (a memory of earlier rounds, a scale taken from everybody, or rows that are compared). Then the "
+            "update (a memory of earlier rounds, a scale taken from all clients, or rows that are compared). Then the "
             "noise hides nobody: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
         )
         raise ProgramError(message)

@@ -55,7 +55,7 @@ def streaming_diloco(
         clients: How many replicas there are; all take part in every round.
         inner_optimizer: Of the replicas; `optax.adamw` in the paper.
         outer_optimizer: Of the server, one state per fragment. Default: `outer_nesterov()`.
-        fragments: How many; the arrays of the parameters are dealt to them in turn (the paper's strided pattern).
+        fragments: How many; the arrays of the parameters are dealt to them one by one (the paper's strided pattern).
         delay: How many steps a replica takes between sending a fragment and receiving it, τ.
         keep: How much of its own value a replica keeps when it receives a fragment, α; 0.5 in the paper with a delay.
         aggregator: As in `fedavg`; `quantized_mean(4)` in the spirit of the paper's 4-bit numbers.

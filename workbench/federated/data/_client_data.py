@@ -25,7 +25,7 @@ class ClientData:
         name: What the data are, for titles.
         label: The field that holds class numbers, None where there is none.
         classes: Names of the classes 0, 1, … in `label`; empty where they have none.
-        metadata: What is known about a client beside its examples (a writer's age, a hospital's town), per client id.
+        metadata: What else is known about a client (a writer's age, a hospital's town), per client id.
     """
 
     arrays: Mapping[str, ClientArrays]

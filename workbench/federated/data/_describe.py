@@ -7,7 +7,7 @@ from workbench.records import ClientDataRecord, FieldRecord
 
 
 def describe(data: ClientData) -> ClientDataRecord:
-    """Counts what every client holds, and how skewed it is.
+    """Counts what every client holds, and how heterogeneous that is.
 
     Label skew is the total variation distance between a client's label shares and those of all examples together:
     half the sum of absolute differences, 0 when they agree, near 1 when a client sees only rare classes. Size skew is
@@ -63,7 +63,7 @@ def _label_counts(data: ClientData) -> tuple[np.ndarray | None, tuple[str, ...]]
     held = [fields[data.label] for fields in data.arrays.values()]
     values, index = np.unique(np.concatenate(held), return_inverse=True)
     if data.classes and values.dtype.kind in "iu" and values.size and 0 <= values[0] <= values[-1] < len(data.classes):
-        # Named classes keep their seat even where nobody holds any.
+        # Named classes keep their slot even where nobody holds any.
         index, classes = values[index].astype(np.int64), data.classes
     else:
         classes = tuple(str(value) for value in values)

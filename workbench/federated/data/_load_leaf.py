@@ -131,7 +131,7 @@ def _leaves(rows: Any) -> Any:
 
 
 def _one_number_kind(arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """JSON does not tell 1 from 1.0: a field that is fractional at one client is so at all."""
+    """JSON does not distinguish 1 from 1.0: a field that is fractional at one client is so at all."""
     kinds: dict[str, set[str]] = {}
     for held in arrays.values():
         for field, value in held.items():

@@ -126,7 +126,7 @@ def _from_table(
     missing = [name for name in (client, *kept) if name not in there]
     if missing or not kept:
         absent = (
-            f"lacks the column(s) {', '.join(map(repr, missing))}" if missing else f"has no column beside {client!r}"
+            f"lacks the column(s) {', '.join(map(repr, missing))}" if missing else f"has no column except {client!r}"
         )
         message = (
             f"{source} {absent}; its columns are {', '.join(map(repr, there))}. It needs the column of client ids and "

@@ -30,7 +30,7 @@ def load_tokens(
         path: JSON lines (`.jsonl`), or what `datasets` writes: `.arrow` (streamed or not) and `.parquet`, which need
             the extra `data`; or a folder of these, such as that of `save_to_disk`, read in the order of names.
         length: Tokens of a sequence.
-        client: The field that says whose each row is; None deals the rows out in turn.
+        client: The field that says whose each row is; None deals the rows out one by one.
         field: The field with the ids of a row.
         clients: To how many clients the rows are dealt out, without `client`.
         separator: A token between the rows of a client, such as that of the end of a text.

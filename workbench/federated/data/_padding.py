@@ -22,7 +22,7 @@ class Padded:
         arrays: Per field `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
         mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
         counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
-        clients: The clients' ids; an empty seat has the id "".
+        clients: The clients' ids; an empty slot has the id "".
     """
 
     arrays: Mapping[str, Any]
@@ -72,7 +72,7 @@ def pad_clients(
             on the key and its id only, not on who else is in the cohort. None keeps the order.
         examples: Pad to this many per client instead of the longest of `data`: keeps shapes equal from cohort to
             cohort, so that nothing recompiles.
-        multiple_of: Add empty seats (no examples, count 0) until this divides the number of clients.
+        multiple_of: Add empty slots (no examples, count 0) until this divides the number of clients.
 
     Returns:
         Arrays, mask and counts; dtypes as in `data`.
@@ -90,18 +90,18 @@ def pad_clients(
     _check_sizes(data, batch_size=batch_size, epochs=epochs, examples=examples, multiple_of=multiple_of)
     longest = max(1, int(data.counts.max())) if examples is None else examples
     width = longest if batch_size is None else -(-longest // batch_size) * batch_size
-    seats = -(-len(data) // multiple_of) * multiple_of
+    slots = -(-len(data) // multiple_of) * multiple_of
     arrays = {
-        field: np.zeros((seats, epochs * width, *value.shape[1:]), value.dtype) for field, value in data[0].items()
+        field: np.zeros((slots, epochs * width, *value.shape[1:]), value.dtype) for field, value in data[0].items()
     }
-    mask = np.zeros((seats, epochs * width), bool)
-    for seat, (client, held) in enumerate(data.arrays.items()):
-        _fill(arrays, mask, seat, held, orders=_orders(client, int(data.counts[seat]), epochs, key))
+    mask = np.zeros((slots, epochs * width), bool)
+    for slot, (client, held) in enumerate(data.arrays.items()):
+        _fill(arrays, mask, slot, held, orders=_orders(client, int(data.counts[slot]), epochs, key))
     if batch_size is not None:
         steps = epochs * width // batch_size
-        arrays = {field: value.reshape(seats, steps, batch_size, *value.shape[2:]) for field, value in arrays.items()}
-        mask = mask.reshape(seats, steps, batch_size)
-    empty = seats - len(data)
+        arrays = {field: value.reshape(slots, steps, batch_size, *value.shape[2:]) for field, value in arrays.items()}
+        mask = mask.reshape(slots, steps, batch_size)
+    empty = slots - len(data)
     counts = np.append(data.counts, np.zeros(empty, np.int64)).astype(np.int32)
     return Padded(arrays=arrays, mask=mask, counts=counts, clients=data.clients + ("",) * empty)
 
@@ -113,14 +113,14 @@ def _orders(client: str, count: int, epochs: int, key: Key | None) -> list[np.nd
 
 
 def _fill(
-    arrays: dict[str, np.ndarray], mask: np.ndarray, seat: int, held: ClientArrays, *, orders: list[np.ndarray]
+    arrays: dict[str, np.ndarray], mask: np.ndarray, slot: int, held: ClientArrays, *, orders: list[np.ndarray]
 ) -> None:
     width = mask.shape[1] // len(orders)
     for epoch, order in enumerate(orders):
         place = slice(epoch * width, epoch * width + len(order))
-        mask[seat, place] = True
+        mask[slot, place] = True
         for field, value in held.items():
-            arrays[field][seat, place] = value[order]
+            arrays[field][slot, place] = value[order]
 
 
 def _check_sizes(
@@ -146,7 +146,7 @@ def _check_sizes(
     if text:
         message = (
             f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} hold text. Devices hold "
-            "numbers only: turn text into numbers first (for words `tokenize`), or leave the field out."
+            "numbers only: make numbers of text first (for words `tokenize`), or leave the field out."
         )
         raise DataError(message)
     if examples is not None and data.counts.max() > examples:

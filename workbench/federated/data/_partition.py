@@ -70,7 +70,7 @@ def dirichlet(
 
     By default each class is split by proportions drawn from `Dirichlet(alpha)` over the clients, which makes sizes
     ragged too (Yurochkin et al. 2019); clients left with fewer than `min_examples` then receive random examples of the
-    largest ones. With `equal_sizes`, each client in turn draws its own class mixture from
+    largest ones. With `equal_sizes`, each client, one after the other, draws its own class mixture from
     `Dirichlet(alpha * share of each class)` and fills its equal share from what is left, as in Hsu et al. 2019.
     The two read `alpha` on different scales: with 10 balanced classes, Hsu's `alpha=1` is 0.1 per class.
 
@@ -101,8 +101,8 @@ def dirichlet(
     _check_enough("dirichlet", len(labels), clients, min_examples)
     if not alpha > 0:
         message = (
-            f"`dirichlet` was given alpha={alpha}. The concentration must be positive: use 0.1 for strong skew, 1 for "
-            "mild, math.inf for none."
+            f"`dirichlet` was given alpha={alpha}. The concentration must be positive: use 0.1 for strong label skew, 1 "
+            "for mild, math.inf for none."
         )
         raise DataError(message)
     rng = np.random.default_rng(seed)

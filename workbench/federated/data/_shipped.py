@@ -151,11 +151,11 @@ def _digits() -> Examples:
 def digits(
     clients: int = 64, *, alpha: float = 0.3, seed: int = 0, test_fraction: float = 0.2, min_examples: int = 1
 ) -> Split:
-    """Real handwritten digits held by clients whose labels are skewed: the data of the first notebook.
+    """Real handwritten digits held by clients with heterogeneous labels: the data of the first notebook.
 
     Args:
         clients: Number of clients.
-        alpha: Dirichlet concentration over clients, per digit: 0.1 is strong skew, `inf` none.
+        alpha: Dirichlet concentration over clients, per digit: 0.1 is strong label skew, `inf` none.
         seed: Decides the test examples and who holds what.
         test_fraction: Share of the 1797 examples held out for testing.
         min_examples: No client has fewer.

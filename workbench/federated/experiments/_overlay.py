@@ -49,7 +49,7 @@ def values_of(history: History, metric: str) -> np.ndarray | None:
 
 
 def outcomes_of(results: Any) -> dict[str, dict[int, tuple[str, str]]]:
-    """How every run stands, and why it ended early, by name and seed; empty where nobody knows."""
+    """The state of every run, and why it ended early, by name and seed; empty where nobody knows."""
     if isinstance(results, SweepResult):
         table = results.trials
         rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))

@@ -31,7 +31,7 @@ class Settings:
     Args (of the constructor):
         algorithm: One of `ALGORITHMS`.
         clients: How many hold data.
-        alpha: Dirichlet concentration of the labels: 0.1 is strong skew, `inf` none.
+        alpha: Dirichlet concentration of the labels: 0.1 is strong label skew, `inf` none.
         participation: Chance of each client to be asked in a round.
         local_steps: Steps of 16 examples that a client takes in a round.
         learning_rate: Of the clients.

@@ -1,4 +1,4 @@
-"""Builds the tree: frames give functions and lines, scopes stand between them where they were opened."""
+"""Builds the tree: frames give functions and lines, scopes are between them where they were opened."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterable
@@ -149,7 +149,7 @@ def _scope_node(node: _Node, scope: Scope) -> _Node:
 
 
 def _next(item: Item, depth: int) -> Scope | None:
-    """The scope that an item enters next, unless it is a loop that stands further down."""
+    """The scope that an item enters next, unless it is a loop that is further down."""
     if item.taken >= len(item.scopes):
         return None
     scope = item.scopes[item.taken]

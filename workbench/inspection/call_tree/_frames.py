@@ -84,7 +84,7 @@ def trim(
 
 
 def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tuple[str, str]]:
-    """Files and functions that stand above a program's own function in the stacks of its operations."""
+    """Files and functions that are above a program's own function in the stacks of its operations."""
     found: set[tuple[str, str]] = set()
     for stack in stacks:
         start = next((i for i, frame in enumerate(stack) if is_named(frame, name)), 0)

@@ -28,7 +28,7 @@ _NOTES = (
 
 
 class _Site(NamedTuple):
-    """Where an equation stands: its frames, and everything that is open around it."""
+    """The place of an equation: its frames, and everything that is open around it."""
 
     stack: tuple[Frame, ...]
     scopes: tuple[Scope, ...]
@@ -67,7 +67,7 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
     items += _constants(jaxpr, site, name)
     notes: list[str] = list(_NOTES)
     if any(item.at_least for item in items):
-        notes.append("a loop whose length is not known before it runs is counted as one turn")
+        notes.append("a loop whose length is not known before it runs is counted as one iteration")
     return build_tree([i for i in items if i.amounts.any], name=name, made_from="jaxpr", notes=tuple(notes))
 
 
@@ -82,8 +82,8 @@ def _entered(outer: _Site, equation: JaxprEqn, name: str) -> _Site:
         scopes += (Scope(primitive, "loop", depth, _length(equation)),)
     elif primitive in _MARKED:
         grid = getattr(equation.params.get("grid_mapping"), "grid", None)
-        turns = float(math.prod(grid)) if grid else None
-        scopes += (Scope(primitive.removesuffix("_jaxpr"), "loop" if grid else "scope", depth, turns),)
+        iterations = float(math.prod(grid)) if grid else None
+        scopes += (Scope(primitive.removesuffix("_jaxpr"), "loop" if grid else "scope", depth, iterations),)
     if primitive == "shard_map":
         sizes = {**sizes, **dict(equation.params["mesh"].shape)}
     return _Site(stack, scopes, f"{outer.name_stack}/{equation.source_info.name_stack}", sizes)

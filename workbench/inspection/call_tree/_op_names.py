@@ -98,7 +98,7 @@ def _bare(part: str) -> str:
 
 
 def _split(name: str) -> list[str]:
-    """Parts between slashes that stand in no parentheses: scopes may hold both, as `vmap(BTNH,BSNH->BNTS)`."""
+    """Parts between slashes that are in no parentheses: scopes may hold both, as `vmap(BTNH,BSNH->BNTS)`."""
     if "(" not in name:
         return name.split("/") if name else []
     parts, depth, start = [], 0, 0

@@ -47,7 +47,7 @@ def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float
 
     Returns:
         The tree; the seconds of an instruction are shared by the nodes that it is split over, and those of instructions
-        that are on no node stand on a node of their own.
+        that are on no node get a node of their own.
 
     Example:
         >>> from workbench.records import CallNodeRecord

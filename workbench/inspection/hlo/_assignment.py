@@ -1,7 +1,7 @@
 """The compiler's own peak of memory, divided over the instructions whose values it is reserved for.
 
 XLA plans memory as allocations: one per argument, one per result that is no argument's, and an arena in which
-temporaries share addresses. It hands out that plan beside the program (`serialized_buffer_assignment_proto`).
+temporaries share addresses. It hands out that plan next to the program (`serialized_buffer_assignment_proto`).
 """
 
 import heapq
@@ -48,7 +48,7 @@ def divide_peak(
 
     Args:
         hlo: The module.
-        compiled: What it was read from: a `jax.stages.Compiled` tells the compiler's plan of memory, text does not.
+        compiled: What it was read from: a `jax.stages.Compiled` has the compiler's plan of memory, text does not.
         stats: What its `memory_analysis()` returned, or None.
         peak_bytes: The peak that the compiler states; None where it states none.
         at_peak: The values that are alive at the peak of the reconstructed schedule.

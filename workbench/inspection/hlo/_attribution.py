@@ -122,7 +122,7 @@ class StageFinder:
         return several or (() if stage is None else (stage,))
 
     def witnesses(self, collective: Instruction) -> list[Instruction]:
-        """The instructions that told the stages of a collective which lost its own name."""
+        """The instructions that gave the stages of a collective which lost its own name."""
         return self._witnesses.get(collective, [])
 
     def is_inferred(self, instruction: Instruction) -> bool:

@@ -84,7 +84,7 @@ class CallTreeReader:
         notes = [f"{self._peak_note}; an argument of the program is counted at the line that reads it first"]
         items = list(self._items())
         if any(item.at_least for item in items):
-            notes.append("a loop whose length is not known before it runs is counted as one turn")
+            notes.append("a loop whose length is not known before it runs is counted as one iteration")
         if any(0 < item.share < 1 for item in items):
             notes.append("fused instructions and combined collectives are split over the lines of their parts")
         return build_tree(items, name=self._name, made_from="compiled", notes=tuple(notes))
@@ -173,7 +173,7 @@ class CallTreeReader:
             yield self._item(source, amounts, operation=record.kind, of=instruction.name, share=share)
 
     def _combined(self, instruction: Instruction) -> list[Instruction]:
-        """For every operand of a combined collective what tells its place: the element of its result, or its maker."""
+        """For every operand of a combined collective what gives its place: the element of its result, or its maker."""
         computation = self._hlo.computations[instruction.computation]
         users = [user for user, _ in computation.users[instruction.name]]
         users += [taker for user in users if user.opcode.endswith("-done") for taker, _ in computation.users[user.name]]
@@ -280,7 +280,7 @@ class CallTreeReader:
         return found
 
     def _stage_named(self, op_name: str) -> str | None:
-        """The stage that a name stack passes through, where the plan tells the calls that lead to its clients."""
+        """The stage that a name stack passes through, where the plan has the calls that lead to its clients."""
         if not self._stage_calls:
             return None
         if op_name not in self._stage_of:
@@ -299,9 +299,9 @@ class CallTreeReader:
 
     def _times(self, computation: str) -> float:
         times = self._runs.executions[computation]
-        return times if not math.isnan(times) else self._turns(computation)
+        return times if not math.isnan(times) else self._iterations(computation)
 
-    def _turns(self, computation: str) -> float:
+    def _iterations(self, computation: str) -> float:
         """Executions with every loop of unknown length taken once."""
         caller = self._runs.callers.get(computation)
         if caller is None:

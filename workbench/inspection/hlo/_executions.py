@@ -137,7 +137,7 @@ class _LoopValues:
         self._start = self._outside.by_name[loop.operands[0]]
 
     def solve(self, left: _Linear | None, right: _Linear | None, direction: str) -> float | None:
-        """The number of turns until `left direction right` fails."""
+        """The number of iterations until `left direction right` fails."""
         if left is None or right is None:
             return None
         if left.slope == 0:
@@ -152,8 +152,8 @@ class _LoopValues:
         if direction in ("GT", "GE"):
             value, step, bound, direction = -value, -step, -bound, {"GT": "LT", "GE": "LE"}[direction]
         if direction == "NE":
-            turns = (bound - value) / step if step else -1
-            return turns if turns >= 0 and turns == int(turns) else None
+            iterations = (bound - value) / step if step else -1
+            return iterations if iterations >= 0 and iterations == int(iterations) else None
         if direction not in ("LT", "LE"):
             return None
         if value > bound or (value == bound and direction == "LT"):

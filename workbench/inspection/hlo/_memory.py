@@ -29,7 +29,7 @@ _STEPS_MIN, _STEPS_PER_INSTRUCTION = 100_000, 40
 
 
 class _TooManyStepsError(Exception):
-    """A walk through computations that call each other again and again."""
+    """A pass through computations that call each other again and again."""
 
 
 class Buffer(NamedTuple):

@@ -50,14 +50,14 @@ def inspect_module(
         mesh: The mesh that it was compiled for, to name the axes of collectives. Without it they stay unnamed.
         platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
         available_bytes: Memory of one device, for the question whether the program fits.
-        plan: The program's plan. Its stages tell the calls that lead to their clients' work, which is compiled without.
+        plan: The program's plan. Its stages have the calls that lead to their clients' work, which is compiled without.
         peak_bytes: The peak of memory that the compiler stated, where `compiled` is text, which does not hold it.
 
     Returns:
         The module. Its `notes` say what could not be known: loops of unknown length, custom calls, an unknown backend.
 
     Raises:
-        InspectionError: if what was given is no compiled program, or if its text is cut off.
+        InspectionError: if `compiled` is no compiled program, or if its text is cut off.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -133,7 +133,7 @@ def _no_hlo(fact: str) -> str:
 
 
 def _devices_of(compiled: Any) -> list[Any]:
-    """The devices in the order in which the module counts them; empty where the runtime does not tell."""
+    """The devices in the order in which the module counts them; empty where the runtime does not say."""
     try:
         return list(compiled.runtime_executable().local_devices())
     except (AttributeError, RuntimeError, NotImplementedError):

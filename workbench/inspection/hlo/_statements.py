@@ -173,7 +173,7 @@ def _outside(joiner: _Joiner, line: str) -> Statement | None:
 
 
 def _is_plain(line: str) -> bool:
-    """Whether a line is whole in itself, told without looking at every character of it."""
+    """Whether a line is whole in itself, decided without looking at every character of it."""
     return (
         line.count("{") == line.count("}")
         and line.count("(") == line.count(")")

@@ -53,7 +53,7 @@ class Instruction:
         return parse_shape(self.shape_text)
 
     def attribute(self, name: str) -> str | None:
-        """The text of an attribute's value: what stands between its braces, or up to the next comma."""
+        """The text of an attribute's value: what is between its braces, or up to the next comma."""
         match = re.search(rf"[\s,]{name}=(?:\{{([^}}]*)\}}|([^\s,}}]+))", self.attributes)
         return None if match is None else match[1] if match[1] is not None else match[2]
 
@@ -132,7 +132,7 @@ def parse_hlo(text: str) -> Hlo:
         elif statement.kind == "computation":
             current = _computation(statement)
             if current.name in computations:
-                raise InspectionError(_cut_off(f"computation `{current.name}` stands twice", len(computations)))
+                raise InspectionError(_cut_off(f"computation `{current.name}` is there twice", len(computations)))
             computations[current.name] = current
         elif statement.kind == "module":
             header = statement.text
@@ -274,7 +274,7 @@ def _complete(computations: dict[str, Computation], text: str) -> Computation:
 
 
 def _fault(computation: Computation, computations: dict[str, Computation]) -> str | None:
-    """What is missing from a computation, or stands twice in it."""
+    """What is missing from a computation, or is in it twice."""
     roots = sum(instruction.root for instruction in computation.instructions)
     if roots != 1:
         return f"computation `{computation.name}` has {roots or 'no'} ROOT"
@@ -286,7 +286,7 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
             lost = [f"%{operand}" for operand in instruction.operands if operand not in defined]
             lost += [f"computation %{callee}" for _, callee in instruction.called if callee not in computations]
             if lost:
-                return f"`{instruction.name}` reads {', '.join(lost)}, which stands nowhere before it"
+                return f"`{instruction.name}` reads {', '.join(lost)}, which is not defined before it"
         defined.add(instruction.name)
         for callee in instruction.calls("calls") if instruction.opcode == "fusion" else ():
             taken = sum(inner.opcode == "parameter" for inner in computations[callee].instructions)

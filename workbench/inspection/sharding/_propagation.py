@@ -140,7 +140,7 @@ def _planned(found: Any, sizes: dict[str, int]) -> PlannedCollectiveRecord:
 
 
 def _stage(op_name: str) -> str | None:
-    """The innermost stage of the plan that an operation's name scopes tell."""
+    """The innermost stage of the plan that an operation's name scopes give."""
     found = _STAGE.findall(op_name)
     return found[-1] if found else None
 

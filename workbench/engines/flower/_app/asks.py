@@ -8,11 +8,11 @@ import numpy as np
 
 
 class NodeFailure(RuntimeError):
-    """A node raised, left, or did not answer; `seat` is its number among the nodes of the run."""
+    """A node raised, left, or did not answer; `slot` is its number among the nodes of the run."""
 
-    def __init__(self, seat: int, what: str) -> None:
+    def __init__(self, slot: int, what: str) -> None:
         super().__init__(what)
-        self.seat = seat
+        self.slot = slot
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Ask:
     drop: list[str] = field(default_factory=list)
     fetch: list[str] = field(default_factory=list)
     sent: list[Any] = field(default_factory=list)
-    seat: int = 0
+    slot: int = 0
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
         return [held[name].numpy() for name in ask["fetch"]], _told(0.0, 0.0)
     stage = load_stage(ask["blob"] or stage_bytes(ask["digest"]))
     arrays = [sent[str(i)].numpy() for i in range(len(sent))]
-    operands = [np.int32(ask["seat"]), *(_row(source, arrays, held, context) for source in ask["rows"])]
+    operands = [np.int32(ask["slot"]), *(_row(source, arrays, held, context) for source in ask["rows"])]
     operands += [arrays[i] for i in ask["shared"]]
-    named = zip(["seat", *ask["names"]], operands, stage.inputs, strict=True)
+    named = zip(["slot", *ask["names"]], operands, stage.inputs, strict=True)
     typed = [as_typed(x, aval, f"`{name}`") for name, x, aval in named]
     started = time.perf_counter()
     outputs = stage(typed)
@@ -62,8 +62,8 @@ def _row(source: str, sent: list[np.ndarray], held: dict[str, Array], context: C
     """One operand with an axis of this node's clients: the node's own, kept from before, or from the server."""
     kind, _, name = source.partition(":")
     if kind == "own":
-        name, *turns = name.split("/")
-        return column(context, name)[tuple(int(turn) for turn in turns)]
+        name, *iterations = name.split("/")
+        return column(context, name)[tuple(int(iteration) for iteration in iterations)]
     return held[name].numpy() if kind == "held" else sent[int(name)]
 
 

@@ -48,14 +48,14 @@ def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_sec
     replies = list(grid.send_and_receive(messages, timeout=timeout_seconds))
     found = {reply.metadata.reply_to_message_id: reply for reply in replies}
     answers = []
-    for seat, message in enumerate(messages):
+    for slot, message in enumerate(messages):
         reply = found.get(message.metadata.message_id)
         if reply is None:
-            raise NodeFailure(seat, f"did not answer within {timeout_seconds:g} s")
+            raise NodeFailure(slot, f"did not answer within {timeout_seconds:g} s")
         if reply.has_error():
-            raise NodeFailure(seat, f"Flower says: {reply.error.reason or reply.error.code}")
+            raise NodeFailure(slot, f"Flower says: {reply.error.reason or reply.error.code}")
         if error := reply.content["told"]["error"]:
-            raise NodeFailure(seat, str(error))
+            raise NodeFailure(slot, str(error))
         answers.append(_reply(reply))
     return answers
 

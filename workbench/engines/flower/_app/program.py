@@ -1,4 +1,4 @@
-"""An exported plan, walked: server stages here, each client stage at the nodes, loops as Python loops."""
+"""An interpreter of an exported plan: server stages here, each client stage at the nodes, loops as Python loops."""
 
 import itertools
 import json
@@ -18,19 +18,19 @@ AskAll = Callable[[Sequence[Ask]], list[NodeReply]]
 
 
 class Own:
-    """An input that only the nodes have; `turns` are the positions in loops over its leading axes."""
+    """An input that only the nodes have; `iterations` are the positions in loops over its leading axes."""
 
-    def __init__(self, name: str, turns: tuple[int, ...] = ()) -> None:
+    def __init__(self, name: str, iterations: tuple[int, ...] = ()) -> None:
         self.name: str = name
-        self.turns: tuple[int, ...] = turns
+        self.iterations: tuple[int, ...] = iterations
 
-    def __getitem__(self, turn: int) -> "Own":
-        return Own(self.name, (*self.turns, turn))
+    def __getitem__(self, iteration: int) -> "Own":
+        return Own(self.name, (*self.iterations, iteration))
 
     @property
     def source(self) -> str:
         """For an ask."""
-        return "/".join([f"own:{self.name}", *map(str, self.turns)])
+        return "/".join([f"own:{self.name}", *map(str, self.iterations)])
 
 
 class HeldRows:
@@ -49,7 +49,7 @@ class HeldRows:
 
 
 class Stack(list[Any]):
-    """Values of a loop's turns, some of them held."""
+    """Values of a loop's iterations, some of them held."""
 
 
 class FlowerProgram:
@@ -94,7 +94,7 @@ class FlowerProgram:
         rows, shared = operands[: op["rows"]], self._here(operands[op["rows"] :])
         rows = [x if isinstance(x, Own | HeldRows) else self._here([x])[0] for x in rows]
         kept = [f"r{next(self._names)}" for _ in op["kept_avals"]]
-        asks = [self._ask_of(op, seat, rows, shared, kept) for seat in range(op["clients"])]
+        asks = [self._ask_of(op, slot, rows, shared, kept) for slot in range(op["clients"])]
         started = time.perf_counter()
         replies = self.ask(asks)
         self._note(op, replies, time.perf_counter() - started)
@@ -105,7 +105,7 @@ class FlowerProgram:
         held = [HeldRows(name, op, i, self._dropped.append) for i, name in enumerate(kept)]
         return [*held, *(finish(totals) if finish else [])]
 
-    def _ask_of(self, op: dict[str, Any], seat: int, rows: list[Any], shared: list[Any], kept: list[str]) -> Ask:
+    def _ask_of(self, op: dict[str, Any], slot: int, rows: list[Any], shared: list[Any], kept: list[str]) -> Ask:
         while self._dropped:
             name = self._dropped.pop()
             for node in range(self.described["nodes"]):
@@ -114,10 +114,10 @@ class FlowerProgram:
         for x in rows:
             sources.append(x.source if isinstance(x, Own | HeldRows) else f"sent:{len(sent)}")
             if not isinstance(x, Own | HeldRows):
-                sent.append(x[seat : seat + 1])
+                sent.append(x[slot : slot + 1])
         numbers = list(range(len(sent), len(sent) + len(shared)))
-        drop = self._to_drop.pop(seat, [])
-        ask = Ask(op["digest"], rows=sources, names=op["names"], shared=numbers, kept=kept, drop=drop, seat=seat)
+        drop = self._to_drop.pop(slot, [])
+        ask = Ask(op["digest"], rows=sources, names=op["names"], shared=numbers, kept=kept, drop=drop, slot=slot)
         ask.sent = [*sent, *shared]
         return ask
 
@@ -129,19 +129,19 @@ class FlowerProgram:
     def _scan(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
         consts, carries = op["consts"], op["carries"]
         fixed, carry, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
-        turns = []
-        for turn in reversed(range(op["length"])) if op["reverse"] else range(op["length"]):
-            results = self._turn(op["body"], [*fixed, *carry, *(x[turn] for x in xs)], carries)
+        iterations = []
+        for iteration in reversed(range(op["length"])) if op["reverse"] else range(op["length"]):
+            results = self._iterate(op["body"], [*fixed, *carry, *(x[iteration] for x in xs)], carries)
             carry = results[:carries]
-            turns.append(results[carries:])
-        turns = turns[::-1] if op["reverse"] else turns
-        return [*carry, *(_stacked([ys[i] for ys in turns], aval) for i, aval in enumerate(op["stacked_avals"]))]
+            iterations.append(results[carries:])
+        iterations = iterations[::-1] if op["reverse"] else iterations
+        return [*carry, *(_stacked([ys[i] for ys in iterations], aval) for i, aval in enumerate(op["stacked_avals"]))]
 
     def _while(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
         first, second = op["conditions"], op["conditions"] + op["bodies"]
         for_condition, for_body, carry = operands[:first], operands[first:second], operands[second:]
         while bool(self._here(self._block(op["condition"], [*for_condition, *carry]))[0]):
-            carry = self._turn(op["body"], [*for_body, *carry], len(carry))
+            carry = self._iterate(op["body"], [*for_body, *carry], len(carry))
         return carry
 
     def _cond(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:
@@ -149,8 +149,8 @@ class FlowerProgram:
         branches = op["branches"]
         return self._block(branches[min(max(int(index), 0), len(branches) - 1)], operands[1:])
 
-    def _turn(self, body: dict[str, Any], operands: list[Any], carries: int) -> list[Any]:
-        """One turn of a loop; of the outermost one, what it carries on is kept for the case that a later one fails."""
+    def _iterate(self, body: dict[str, Any], operands: list[Any], carries: int) -> list[Any]:
+        """One iteration of a loop; what the outermost one carries on is kept for the case that a later one fails."""
         self._loops += 1
         try:
             results = self._block(body, operands)
@@ -172,10 +172,10 @@ class FlowerProgram:
         if not wanted:
             return [np.stack(x) if isinstance(x, Stack) else x for x in values]
         nodes = max(held.clients for held in wanted.values())
-        asks = [Ask(fetch=[h.name for h in wanted.values() if seat < h.clients], seat=seat) for seat in range(nodes)]
+        asks = [Ask(fetch=[h.name for h in wanted.values() if slot < h.clients], slot=slot) for slot in range(nodes)]
         given = [iter(reply.values) for reply in self.ask(asks)]
         brought = {
-            name: _restored(np.concatenate([next(given[seat]) for seat in range(held.clients)]), held.aval)
+            name: _restored(np.concatenate([next(given[slot]) for slot in range(held.clients)]), held.aval)
             for name, held in wanted.items()
         }
 

@@ -1,4 +1,4 @@
-"""The ServerApp: walks this project's program over the nodes and writes its results."""
+"""The ServerApp: interprets this project's program over the nodes and writes its results."""
 
 # pyright: reportMissingImports=false
 
@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         results = program.run()
     except NodeFailure as error:
         carried = {f"carried-{i}": x for i, x in enumerate(program.carried)}
-        _write(folder, carried, program, f"node {error.seat}: {error}")
+        _write(folder, carried, program, f"node {error.slot}: {error}")
         raise
     _write(folder, results, program, "")
     print(f"results in {folder}", flush=True)

@@ -67,7 +67,7 @@ def load_stage(data: bytes) -> CompiledStage:
 
 
 def stage_bytes(digest: str) -> bytes:
-    """The stage of this project with this digest: files of a Flower app are text, so its bytes stand there in base64.
+    """The stage of this project with this digest: files of a Flower app are text, so its bytes are there in base64.
 
     Raises:
         ValueError: if there is none, or if the file was changed.
