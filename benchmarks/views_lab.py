@@ -20,9 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
-import nbformat
 from chromium import open_browser
-from lab import open_notebook, run_lab
+from lab import open_notebook, run_lab, write_notebook
 from playwright.sync_api import Page
 
 ROUNDS, RATE = 60, 10
@@ -95,15 +94,8 @@ ASK = """async expression => {
 }"""
 
 
-def write(root: Path, name: str, *cells: str) -> str:
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, root / name)
-    return name
-
-
 def clients(page: Page, address: str, root: Path) -> None:
-    open_notebook(page, address, write(root, "live.ipynb", LIVE))
+    open_notebook(page, address, write_notebook(root, "live.ipynb", LIVE))
     page.evaluate(WATCH)
     page.evaluate(RUN, 0)
     page.wait_for_timeout(1000 * (1 + ROUNDS / RATE) + 4000)
@@ -119,7 +111,7 @@ def clients(page: Page, address: str, root: Path) -> None:
 
 
 def transformer(page: Page, address: str, root: Path) -> None:
-    open_notebook(page, address, write(root, "transformer.ipynb", TRANSFORMER, OPEN))
+    open_notebook(page, address, write_notebook(root, "transformer.ipynb", TRANSFORMER, OPEN))
     page.evaluate(RUN, 0)
     began = page.evaluate(RUN, 1)
     page.wait_for_selector("section.wb [data-stage]", timeout=120_000)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from workbench.federated import algorithms
@@ -24,6 +25,18 @@ class Case(NamedTuple):
     make: Callable[[Loss, Any], Algorithm]
     start: Callable[[Any], Any] = lambda params: params
     batches: Callable[[Any], Any] = lambda batches: batches
+
+
+def regression(clients: int, steps: int = 4, batch: int = 4) -> dict[str, Any]:
+    """Batches of a linear regression with full masks; client i weighs i + 1."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(clients, steps, batch, 2)).astype(np.float32)
+    return {
+        "x": jnp.asarray(x),
+        "y": jnp.asarray(x @ np.array([1, -2], np.float32) + 0.1),
+        "mask": jnp.ones((clients, steps, batch), bool),
+        "weight": jnp.arange(1.0, clients + 1),
+    }
 
 
 def _first_path(params: Any) -> str:

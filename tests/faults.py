@@ -8,11 +8,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+
+def living(pids: Iterable[int]) -> set[int]:
+    """Those of some processes that run."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.add(pid)
+    return found
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 from playwright.sync_api import Error, Page
 from workbench_widgets._bundle import LABEXTENSION, labextension_files
 
@@ -99,6 +100,14 @@ def serve(
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+def write_notebook(root: Path, name: str, *cells: str) -> str:
+    """Writes a notebook of code cells; returns its name."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(made, root / name)
+    return name
 
 
 def open_notebook(page: Page, address: str, name: str, seconds: float = 120, *, place: str = "lab/tree") -> None:

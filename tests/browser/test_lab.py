@@ -1,21 +1,13 @@
 import shutil
 from pathlib import Path
 
-import nbformat
 import pytest
-from lab import open_notebook, run_all, set_theme
+from lab import open_notebook, run_all, set_theme, write_notebook
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-
-
-def notebook(root: Path, name: str, *cells: str) -> str:
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, root / name)
-    return name
 
 
 IMPORTS = "import records_examples as examples, workbench_widgets"
@@ -24,7 +16,7 @@ IMPORTS = "import records_examples as examples, workbench_widgets"
 def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_the_theme(
     lab_page: Page, lab: str, lab_root: Path
 ):
-    name = notebook(
+    name = write_notebook(
         lab_root, "program.ipynb", IMPORTS, "view = workbench_widgets.ProgramView(examples.fedavg_record())\nview"
     )
     open_notebook(lab_page, lab, name)
@@ -51,7 +43,7 @@ def follow(change):
     view.guarded(lambda: 1 / 0 if change["new"].get("stage") == "2" else view.select(client=3, stage="1"))()
 view.observe(follow, "selection")
 view"""
-    name = notebook(lab_root, "errors.ipynb", IMPORTS, code)
+    name = write_notebook(lab_root, "errors.ipynb", IMPORTS, code)
     open_notebook(lab_page, lab, name)
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
@@ -63,7 +55,7 @@ view"""
 
 def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_root: Path):
     code = "workbench_widgets.Explorer(examples.fedavg_record(4096), gradient=examples.gradient_record(4096))"
-    open_notebook(lab_page, lab, notebook(lab_root, "explorer.ipynb", IMPORTS, code))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "explorer.ipynb", IMPORTS, code))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     view.get_by_role("tab", name="HLO").click()
@@ -81,7 +73,7 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
 
 def test_keys_in_a_view_do_not_edit_the_notebook(lab_page: Page, lab: str, lab_root: Path):
     cells = (IMPORTS, "workbench_widgets.Explorer(examples.fedavg_record())")
-    open_notebook(lab_page, lab, notebook(lab_root, "keys.ipynb", *cells))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "keys.ipynb", *cells))
     assert run_all(lab_page) == []
     count = "() => window.jupyterapp.shell.currentWidget.content.model.cells.length"
     before = lab_page.evaluate(count)
@@ -108,7 +100,7 @@ def slow_step(x):
     time.sleep(120)
     return x
 wb.show(slow_step)(1.0)"""
-    open_notebook(lab_page, lab, notebook(lab_root, "stop.ipynb", cell))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "stop.ipynb", cell))
     lab_page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     expect(lab_page.locator(".jp-OutputArea")).to_contain_text("slow_step: tracing", timeout=90_000)
     stop = lab_page.locator(".jp-OutputArea").get_by_role("button", name="Stop")
@@ -119,7 +111,7 @@ wb.show(slow_step)(1.0)"""
 
 def test_two_views_share_one_copy_of_the_bundle(lab_page: Page, lab: str, lab_root: Path):
     show = "workbench_widgets.Explorer(examples.fedavg_record())"
-    open_notebook(lab_page, lab, notebook(lab_root, "shared.ipynb", IMPORTS, show, show))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "shared.ipynb", IMPORTS, show, show))
     assert run_all(lab_page) == []
     expect(lab_page.locator("section.wb")).to_have_count(2)
     assert lab_page.evaluate("() => globalThis.__workbenchLoaded.size") == 1
@@ -128,7 +120,7 @@ def test_two_views_share_one_copy_of_the_bundle(lab_page: Page, lab: str, lab_ro
 
 def test_closing_the_output_ends_the_view(lab_page: Page, lab: str, lab_root: Path):
     cells = (IMPORTS, "view = workbench_widgets.ProgramView(examples.fedavg_record())", "view")
-    open_notebook(lab_page, lab, notebook(lab_root, "closing.ipynb", *cells))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "closing.ipynb", *cells))
     assert run_all(lab_page) == []
     expect(lab_page.locator("section.wb")).to_have_count(1)
     lab_page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
@@ -181,7 +173,7 @@ def drive():
 view = workbench_widgets.RunView(run)
 threading.Thread(target=drive, daemon=True).start()
 view"""
-    open_notebook(lab_page, lab, notebook(lab_root, "live.ipynb", IMPORTS, code))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "live.ipynb", IMPORTS, code))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 40 of 40 rounds", timeout=60_000)

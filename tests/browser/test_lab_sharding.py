@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
-from lab import open_notebook, run_all, set_theme
+from lab import open_notebook, run_all, set_theme, write_notebook
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
@@ -33,11 +32,8 @@ with jax.set_mesh(mesh):
 def test_specs_are_tried_from_menus_and_the_propagation_is_played(
     lab_page: Page, lab: str, lab_root: Path, tmp_path: Path
 ):
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SETUP.strip())])
-    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, lab_root / "sharding.ipynb")
     (lab_root / "04-shardings-and-meshes.ipynb").write_text("{}")
-    open_notebook(lab_page, lab, "sharding.ipynb")
+    open_notebook(lab_page, lab, write_notebook(lab_root, "sharding.ipynb", SETUP.strip()))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     view.locator('[data-leaf="1"]').click()  # w["up"]

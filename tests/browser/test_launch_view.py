@@ -1,16 +1,15 @@
 """The launch view in a page, and in a real JupyterLab with real processes."""
 
-import contextlib
 import os
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
 import workbench_widgets
 from accessibility import nameless, weak_contrasts
+from faults import living
 from harness import Harness
-from lab import open_notebook, run_all, set_theme
+from lab import open_notebook, run_all, set_theme, write_notebook
 from launch_examples import FakeLaunched, graph
 from playwright.sync_api import Locator, Page, expect
 
@@ -123,22 +122,6 @@ STATUS = """() => {
 }"""
 
 
-def write(root: Path, name: str, *cells: str) -> str:
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, root / name)
-    return name
-
-
-def living(pids: set[int]) -> set[int]:
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.add(pid)
-    return found
-
-
 def printed_pids(page: Page) -> set[int]:
     return {
         int(word) for line in page.evaluate(STATUS).splitlines() if line.startswith("pids") for word in line.split()[1:]
@@ -149,7 +132,7 @@ def printed_pids(page: Page) -> set[int]:
 def test_in_jupyterlab_a_program_is_drawn_launched_watched_and_stopped_while_a_cell_awaits_it(
     lab_page: Page, lab: str, lab_root: Path
 ):
-    open_notebook(lab_page, lab, write(lab_root, "stop.ipynb", PROGRAM, LAUNCH, "codes = await launched"))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "stop.ipynb", PROGRAM, LAUNCH, "codes = await launched"))
     running = "() => void window.jupyterapp.commands.execute('notebook:run-all-cells')"
     lab_page.evaluate(running)
     before, view = lab_page.locator("section.wb").nth(0), lab_page.locator("section.wb").nth(1)
@@ -177,7 +160,7 @@ def test_in_jupyterlab_a_program_is_drawn_launched_watched_and_stopped_while_a_c
 @pytest.mark.parametrize("how", ["restarted", "killed"])
 def test_nothing_of_a_program_is_left_when_its_kernel_is_gone(lab_page: Page, lab: str, lab_root: Path, how: str):
     cells = (PROGRAM, LAUNCH, "import os; print('kernel', os.getpid())")
-    open_notebook(lab_page, lab, write(lab_root, f"{how}.ipynb", *cells))
+    open_notebook(lab_page, lab, write_notebook(lab_root, f"{how}.ipynb", *cells))
     assert run_all(lab_page) == []
     pids = printed_pids(lab_page)
     assert len(pids) == 3

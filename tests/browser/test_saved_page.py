@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
+from lab import write_notebook
 from playwright.sync_api import Browser, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.notebook]
@@ -18,9 +18,7 @@ workbench_widgets.Explorer(examples.fedavg_record())"""
 
 
 def test_page_of_an_executed_notebook_is_interactive_offline(browser: Browser, tmp_path: Path) -> None:
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)])
-    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, tmp_path / "lecture.ipynb")
+    write_notebook(tmp_path, "lecture.ipynb", CODE)
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "widgets", ROOT / "tests")))
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", "lecture.ipynb"]
     subprocess.run(command, cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": paths}, capture_output=True)

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from dask_library import import_distributed
+from dask_library import dask_cluster
 
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch import DaskEngine, RayEngine
@@ -24,13 +24,7 @@ def agent():
 
 @pytest.fixture(scope="module")
 def dask_client():
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=6, processes=False, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with dask_cluster(2, 6) as (_, client):
         yield client
 
 

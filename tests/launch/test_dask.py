@@ -5,7 +5,7 @@ import signal
 
 import launch_nodes as nodes
 import pytest
-from dask_library import import_distributed
+from dask_library import dask_cluster
 from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
 
 from workbench.errors import MissingDependencyError, NodeError, ProgramError
@@ -22,18 +22,7 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch):
 
 @pytest.fixture(scope="module")
 def client():
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=2,
-            processes=False,
-            resources={"SEAT": 1},
-            dashboard_address=":0",
-            silence_logs=50,
-        ) as cluster,
-        distributed.Client(cluster) as connected,
-    ):
+    with dask_cluster(1, 2, resources={"SEAT": 1}) as (_, connected):
         yield connected
 
 
@@ -67,13 +56,7 @@ def test_a_node_runs_where_its_resources_are(client):
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 1], ids=["fails", "restarts"])
 def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_policy_says(limit):
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster, direct_to_workers=True) as connected,
-    ):
+    with dask_cluster(2, 2, processes=True, direct=True) as (_, connected):
         program = Program("lost")
         counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=limit))
         with launch(program, DaskEngine(connected), on_failure="continue") as launched:
@@ -93,13 +76,7 @@ def test_a_service_whose_worker_is_killed_is_reported_and_restarted_only_as_its_
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_takes_few_calls_with_it_and_the_others_reach_the_next_one():
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster, direct_to_workers=True) as connected,
-    ):
+    with dask_cluster(2, 2, processes=True, direct=True) as (_, connected):
         check_that_a_lost_service_takes_few_calls_with_it(
             DaskEngine(connected), lambda pid: os.kill(pid, signal.SIGKILL), LONG
         )
@@ -107,13 +84,7 @@ def test_a_worker_that_is_killed_takes_few_calls_with_it_and_the_others_reach_th
 
 @pytest.mark.parametrize("what", ["client", "cluster"])
 def test_when_dask_is_closed_under_a_program_calls_end_and_so_does_the_program(what):
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=4, processes=False, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as connected,
-    ):
+    with dask_cluster(1, 4) as (cluster, connected):
         program = Program("cut")
         counter = program.add_node(ServiceNode(nodes.Counter))
         launched = launch(program, DaskEngine(connected), on_failure="continue")
@@ -133,13 +104,7 @@ def test_when_dask_is_closed_under_a_program_calls_end_and_so_does_the_program(w
 
 @pytest.mark.slow
 def test_a_task_whose_worker_is_killed_is_not_run_again_behind_our_back():
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as connected,
-    ):
+    with dask_cluster(2, 2, processes=True) as (_, connected):
         program = Program("lost")
         node = program.add_node(PyNode(nodes.log_pid_then_idle))
         with launch(program, DaskEngine(connected), on_failure="continue") as launched:

@@ -4,7 +4,7 @@ import sys
 
 import launch_nodes as nodes
 import pytest
-from dask_library import import_distributed
+from dask_library import dask_cluster
 from ray_stand_in import StandInRay
 
 from workbench.errors import NodeError, NodeTimeoutError
@@ -15,13 +15,7 @@ LONG = 180.0  # seconds after which something is broken; nothing here waits so l
 
 @pytest.fixture(scope="module")
 def dask_client():
-    distributed = import_distributed()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=6, processes=False, dashboard_address=":0", silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with dask_cluster(2, 6) as (_, client):
         yield client
 
 

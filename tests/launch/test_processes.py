@@ -13,6 +13,7 @@ import threading
 import launch_nodes as nodes
 import psutil
 import pytest
+from faults import living
 
 from workbench.errors import NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, Restart, ServiceNode, launch
@@ -22,15 +23,6 @@ LONG = 120.0  # seconds after which something is broken; nothing here waits so l
 
 def pids(launched):
     return {int(state.where.split()[1]) for state in launched.state()}
-
-
-def alive(found):
-    living = set()
-    for pid in found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                living.add(pid)
-    return living
 
 
 def counter_program(**options):
@@ -45,8 +37,8 @@ def test_each_node_has_its_own_process_and_none_is_left_after_stop():
     with launch(program, "processes") as launched:
         found = {launched.client(counter).pid(), launched.client(other).pid()}
         assert len(found | {os.getpid()}) == 3
-        assert found == pids(launched) == alive(found)
-    assert alive(found) == set()
+        assert found == pids(launched) == living(found)
+    assert living(found) == set()
 
 
 def test_a_killed_node_is_reported_with_its_signal_and_no_process_is_left():
@@ -59,7 +51,7 @@ def test_a_killed_node_is_reported_with_its_signal_and_no_process_is_left():
         launched.wait(LONG)
     assert "was killed by signal 9 (SIGKILL)" in str(caught.value)
     assert launched.exit_codes == {"main/0": -9, "main/1": 0}
-    assert alive(found) == set()
+    assert living(found) == set()
 
 
 def test_a_killed_node_is_restarted_and_its_clients_find_it_again():
@@ -95,7 +87,7 @@ def test_a_process_that_is_frozen_by_a_signal_is_reported_as_hung_and_killed():
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(NodeError, match=r"'main/0' \(hung\)"):
         launched.wait(LONG)
-    assert alive({pid}) == set()
+    assert living({pid}) == set()
 
 
 def test_a_node_that_ignores_stop_is_killed_after_the_grace():
@@ -105,7 +97,7 @@ def test_a_node_that_ignores_stop_is_killed_after_the_grace():
     assert nodes.eventually(lambda: launched.state()[0].state == "running")
     found = pids(launched)
     launched.stop(grace_seconds=0.1)
-    assert alive(found) == set()
+    assert living(found) == set()
     assert launched.exit_codes == {"main/0": -9}
 
 
@@ -219,11 +211,11 @@ def test_when_the_parent_dies_by_a_signal_no_process_and_no_folder_is_left(signa
     process, found = started_script(folder, "stay")
     assert len(list(folder.glob("wb-*"))) == 1
     shared = shared_memory(found)
-    assert alive(found) == found
+    assert living(found) == found
     process.send_signal(signal_number)
     process.wait(LONG)
     process.stdout.close()
-    assert nodes.eventually(lambda: not alive(found))
+    assert nodes.eventually(lambda: not living(found))
     assert nodes.eventually(lambda: {file.name for file in folder.iterdir()} == {"orphans.py"})
     assert nodes.eventually(lambda: not any(os.path.exists(name) for name in shared))  # noqa: PTH110
 
@@ -241,7 +233,7 @@ def test_when_the_parent_ends_without_stop_no_process_is_left_and_nothing_hangs(
     process, found = started_script(tmp_path, "leave")
     assert process.wait(LONG) == 0
     process.stdout.close()
-    assert nodes.eventually(lambda: not alive(found))
+    assert nodes.eventually(lambda: not living(found))
 
 
 NESTED = """
@@ -283,7 +275,7 @@ def test_killed_kernel_that_a_process_started_leaves_the_folder_of_that_process(
         assert process.stdout is not None
         found = {int(word) for word in process.stdout.readline().split()}
         assert len(found) == 2
-        assert nodes.eventually(lambda: not alive(found))
+        assert nodes.eventually(lambda: not living(found))
         assert nodes.eventually(lambda: [file.name[:5] for file in sorted(folder.iterdir())] == ["neste", "pymp-"])
         assert len(list(folder.glob("pymp-*/listener-*"))) == 1
         process.kill()
@@ -300,7 +292,7 @@ def dropped_program(engine):
 
 def left_of(engine, before):
     if engine == "processes":
-        return alive({process.pid for process in psutil.Process().children(recursive=True)} - before["processes"])
+        return living({process.pid for process in psutil.Process().children(recursive=True)} - before["processes"])
     return {thread for thread in threading.enumerate() if thread.name.startswith("processes:")} - before["threads"]
 
 
@@ -365,7 +357,7 @@ def test_sixteen_processes_start_work_and_end():
         assert launched.client(counter).add(0) == 150
         found = pids(launched)
         assert len(found) == 16
-    assert alive(found) == set()
+    assert living(found) == set()
 
 
 def test_a_process_gets_the_whole_workbench_as_soon_as_its_node_asks_for_it():

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
+from algorithm_registry import regression
 
 from workbench.federated import algorithms
 
@@ -62,17 +62,6 @@ COMPARED: dict[str, Callable[[int], algorithms.Algorithm]] = {
     "FedAvg, geometric median": _fedavg(algorithms.geometric_median(iterations=2)),
     "FedAvg, signs with error feedback": _fedavg(algorithms.error_feedback(algorithms.scaled_sign())),
 }
-
-
-def regression(clients: int, steps: int = 4, batch: int = 4) -> dict[str, Any]:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(clients, steps, batch, 2)).astype(np.float32)
-    return {
-        "x": jnp.asarray(x),
-        "y": jnp.asarray(x @ np.array([1, -2], np.float32) + 0.1),
-        "mask": jnp.ones((clients, steps, batch), bool),
-        "weight": jnp.arange(1.0, clients + 1),
-    }
 
 
 def start() -> dict[str, Any]:

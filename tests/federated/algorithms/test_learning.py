@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from algorithm_registry import regression
 
 import workbench as wb
 from workbench.federated import algorithms
@@ -28,17 +29,6 @@ def squared(w: Any, batch: Any) -> Any:
 
 def quadratics(steps: int = STEPS) -> dict[str, Any]:
     return {name: jnp.tile(value[:, None], (1, steps)) for name, value in (("a", CURVATURE), ("b", CENTRE))}
-
-
-def regression(clients: int, steps: int, batch: int = 4) -> dict[str, Any]:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(clients, steps, batch, 2)).astype(np.float32)
-    return {
-        "x": jnp.asarray(x),
-        "y": jnp.asarray(x @ np.array([1, -2], np.float32) + 0.1),
-        "mask": jnp.ones((clients, steps, batch), bool),
-        "weight": jnp.arange(1.0, clients + 1),
-    }
 
 
 def rounds_of(algorithm: algorithms.Algorithm, batches: Any, rounds: int, start: Any = 0.0) -> Any:

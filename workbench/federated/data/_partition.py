@@ -101,8 +101,8 @@ def dirichlet(
     _check_enough("dirichlet", len(labels), clients, min_examples)
     if not alpha > 0:
         message = (
-            f"`dirichlet` was given alpha={alpha}. The concentration must be positive: use 0.1 for strong label skew, 1 "
-            "for mild, math.inf for none."
+            f"`dirichlet` was given alpha={alpha}. The concentration must be positive: use 0.1 for strong label skew, "
+            "1 for mild, math.inf for none."
         )
         raise DataError(message)
     rng = np.random.default_rng(seed)
