@@ -26,24 +26,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # The quick suite is what runs without arguments: a test of each kind, from packages whose tests need no second process.
 QUICK = ("cli", "cost", "inspection", "mesh", "records", "render", "repository", "widgets")
-LONG = ("browser", "lab", "notebook", "slow")
+LONG = "not (browser or lab or notebook or slow)"
+# Left out of it: what compiles dozens of programs.
+COMPILING = (
+    "cost/test_cost_scaling.py",
+    "cost/test_cost_scaling_programs.py",
+    "inspection/call_tree/test_programs.py",
+    "inspection/test_numbers.py",
+    "inspection/what_if",
+    "mesh/test_placements.py::test_nested_placements",
+    "repository/test_browserless.py",
+)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without arguments, keeps the quick tests; what is named by a path, `-k` or `-m` always runs."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS  # by a path, not by the value of an option
-    if named or config.getoption("--everything") or config.option.keyword or config.option.markexpr:
-        return
-    here = config.rootpath / "tests"
-    quick = {
-        item
-        for item in items
-        if item.path.is_relative_to(here)
-        and item.path.relative_to(here).parts[0] in QUICK
-        and not any(item.get_closest_marker(mark) for mark in LONG)
-    }
-    config.hook.pytest_deselected(items=[item for item in items if item not in quick])
-    items[:] = [item for item in items if item in quick]
+def pytest_configure(config: pytest.Config) -> None:
+    """Without arguments, collects the quick tests; what is named by a path, `-k` or `-m` always runs."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS  # by a path, and not by the value of an option
+    if not (named or config.getoption("--everything") or config.option.keyword or config.option.markexpr):
+        config.args = [str(config.rootpath / "tests" / name) for name in QUICK]
+        config.option.markexpr = LONG
+        config.option.ignore = [str(config.rootpath / "tests" / name) for name in COMPILING]
+        config.option.deselect = [f"tests/{name}" for name in COMPILING]
 
 
 @pytest.fixture(scope="session")

@@ -67,6 +67,10 @@ Argument: TypeAlias = Any
 """What a user's function is called with or returns: trees of arrays, and static values of any type."""
 
 
+Foreign: TypeAlias = Any
+"""An object of a library that is an extra, and so not there where types are checked: Spark, Dask, Ray, h5py, …"""
+
+
 class ArrayLikeType(Protocol):
     """What has a shape and a dtype: an array, a tracer, a `jax.ShapeDtypeStruct`, the type of a variable."""
 

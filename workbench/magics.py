@@ -9,12 +9,9 @@ measured or inspected. Options are keyword arguments, written with or without co
 """
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.errors import ProgramError
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -26,11 +23,11 @@ def load_ipython_extension(shell: Any) -> None:
 class _Magic:
     """One magic: runs what comes before the call, and gives the call to a function of `workbench`."""
 
-    def __init__(self, shell: "InteractiveShell", name: str) -> None:
+    def __init__(self, shell: Any, name: str) -> None:
         self._shell, self._name = shell, name
         self.__doc__ = f"Gives the call in the last line to `workbench.{name}`; options are its keyword arguments."
 
-    def __call__(self, line: str, cell: str | None = None) -> Any:
+    def __call__(self, line: str, cell: str | None = None) -> object:
         """Runs the code and returns what `workbench` made of its last call."""
         from workbench import api  # only now: `%load_ext workbench` does not have to import JAX
 
@@ -53,7 +50,7 @@ class _Magic:
         return getattr(api, self._name)(function, **keywords)(*arguments, **named)
 
 
-def _take_call(cell: str, name: str, shell: "InteractiveShell") -> ast.Call:
+def _take_call(cell: str, name: str, shell: Any) -> ast.Call:
     """Runs everything but the last line of a cell, and returns the call in it."""
     tree = ast.parse(cell)
     last = tree.body.pop() if tree.body else None

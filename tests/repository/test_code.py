@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import warnings
 from functools import cache
 
 import pytest
@@ -17,6 +18,7 @@ from packaging.utils import canonicalize_name
 from repository_files import ROOT, project, python_files
 
 import workbench
+from workbench._jax_compat import warn_of_newer_jax
 
 SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
 LIBRARY = python_files("workbench", "widgets")
@@ -130,6 +132,22 @@ def test_import_of_the_workbench_prints_nothing_and_starts_no_device_and_no_fron
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_modules_of_the_user_named_like_our_folders_change_nothing(tmp_path):
+    for name in ("widgets", "workbench_course", "records", "render"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('the module of the user was imported')")
+    code = "import workbench as wb, workbench_widgets; wb.render.to_pandas; wb.show; workbench_widgets.Explorer"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("version", "warns"), [((0, 10, 2), False), ((0, 12, 9), False), ((0, 13, 0), True)])
+def test_a_jax_newer_than_those_that_were_tried_warns_and_is_not_refused(version, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_newer_jax(version)
+    assert [f"this is JAX {version[0]}.{version[1]}" in str(each.message) for each in caught] == [True] * warns
+
+
 def test_records_are_drawn_without_jax():
     done = python("import sys; sys.modules['jax'] = None; import workbench.records, workbench.render")
     assert (done.returncode, done.stderr) == (0, "")
@@ -169,3 +187,24 @@ def test_what_is_declared_is_imported():
     used |= {library for library, module in spelt.items() if module in imported_anywhere()}
     unused = declared - used - NOT_IMPORTED.keys() - {project()["name"]}
     assert sorted(unused) == []
+
+
+# Imported where an extra's library brings it, or where whoever calls has it: `workbench.testing` runs under pytest.
+BROUGHT = {
+    "apache_beam": "apache-beam",
+    "dp_accounting": "dp-accounting",
+    "google": "federated-language",
+    "libtpu": "jax",
+    "mlflow": "mlflow-skinny",
+    "orbax": "orbax-checkpoint",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+    "uvicorn": "flwr",
+}
+NOT_DECLARED = {"pytest", "typing_extensions"}  # the second for type checkers alone
+
+
+def test_what_is_imported_is_declared():
+    declared = {Requirement(line).name for lines in project()["optional-dependencies"].values() for line in lines}
+    found = {module for module in imported_anywhere() - ALLOWED - NOT_DECLARED if module.isidentifier()}
+    assert sorted({BROUGHT.get(module, module.replace("_", "-")) for module in found} - declared) == []

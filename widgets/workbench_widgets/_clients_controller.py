@@ -149,6 +149,6 @@ def _mean(values: np.ndarray) -> float:
     return float(known.mean()) if known.size else np.nan
 
 
-def _plain(value: Any) -> float | None:
+def _plain(value: float) -> float | None:
     """JSON has no NaN."""
     return float(value) if np.isfinite(value) else None

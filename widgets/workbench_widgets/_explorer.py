@@ -211,12 +211,12 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         state.update((f"clients/{name}", value) for name, value in self.courses.state().items())
         return state
 
-    def _turned(self, change: Any) -> None:
+    def _turned(self, change: Mapping[str, Mapping[str, object]]) -> None:
         """Another tab is open, which may have missed rounds."""
         if change["new"].get("view") != change["old"].get("view"):
             self.refresh()
 
-    def _listen(self, monitor: Monitor) -> Any:
+    def _listen(self, monitor: Monitor) -> Callable[[], None]:
         me = weakref.ref(self)
 
         def arrived(_sample: object) -> None:

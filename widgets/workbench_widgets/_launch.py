@@ -51,7 +51,7 @@ class LaunchedLike(Protocol):
         """The lines of a node's log."""
         ...
 
-    def stop(self) -> Any:
+    def stop(self) -> object:
         """Ends all nodes."""
         ...
 

@@ -69,7 +69,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
     bind = primitive.bind
 
-    def changed(*args: object, **params: object) -> Any:
+    def changed(*args: object, **params: object) -> object:
         mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
         return bind(*args, **({**params, "policy": policy} if mine else params))
 
@@ -86,7 +86,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
 
 def jit_cache_size(fn: object) -> int | None:
     """How many compiled versions the cache of a `jax.jit` function holds; None for what has no such cache."""
-    count: Any = getattr(fn, "_cache_size", None)
+    count: Callable[[], int] | None = getattr(fn, "_cache_size", None)
     return None if count is None else int(count())
 
 

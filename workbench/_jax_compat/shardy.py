@@ -62,7 +62,7 @@ def read_dumped(text: str) -> ShardyProgram:
         return read_module(module)
 
 
-def compile_with_dump(program: Any, directory: Path) -> None:
+def compile_with_dump(program: object, directory: Path) -> None:
     """Compiles, for present devices, letting the compiler write its Shardy stages under `directory`."""
     options: dict[str, Any] = {"xla_dump_to": str(directory), **_DUMP_OPTIONS}
     if not isinstance(program, jax.stages.Lowered):

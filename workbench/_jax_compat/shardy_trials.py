@@ -394,7 +394,7 @@ def _trip_count(op: _ir.Operation) -> float:
     return 1.0
 
 
-def _constant(value: Any, loop: _ir.Operation, block: Any) -> int | None:
+def _constant(value: Any, loop: _ir.Operation, block: _ir.Block) -> int | None:
     if isinstance(value, _ir.BlockArgument):
         if value.owner != block:
             return None

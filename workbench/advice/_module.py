@@ -5,9 +5,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.inspection import explain_program
+from workbench.plan import ChunkSize
 from workbench.records import (
     CollectiveRecord,
     GainRecord,
@@ -38,7 +39,7 @@ class Compiled:
     module: ModuleRecord
     planner: "SearchProgram | None" = None  # prices the program with other specs, where that is possible
     traces: int | None = None  # how often the function was compiled in this process; None where nothing counts it
-    chunk_size: Any = "auto"  # as the user gave it; None for all clients of a device together
+    chunk_size: ChunkSize = "auto"  # as the user gave it; None for all clients of a device together
     recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
     wrapper: str = "jax.jit"  # what compiles the user's function: "jax.jit", "nnx.jit"
     is_gradient: bool = False  # whether the function is a derivative itself, as `jax.grad` returns it

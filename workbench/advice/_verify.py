@@ -415,7 +415,7 @@ def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
         donate: int | tuple[int, ...] | str = (),
         specs: dict[str, Any] | None = None,
         chunk_size: Any = _SAME,
-        policy: Any = None,
+        policy: Callable[..., object] | None = None,
         rewrite: Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]] | None = None,
         static: bool = False,
         partitionable: bool = False,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
+from workbench._types import Argument, KeyPath
 from workbench.aot._locations import drop_callers
 from workbench.aot._parse import parse_target
 from workbench.errors import MeshError, ProgramError
@@ -118,7 +119,7 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
     strange: dict[str, str] = {}
     uneven: dict[str, str] = {}
 
-    def moved(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
+    def moved(path: KeyPath, leaf: Argument) -> jax.ShapeDtypeStruct:
         sharding = getattr(leaf, "sharding", None)
         if not isinstance(sharding, NamedSharding):
             return jax.ShapeDtypeStruct(jax.numpy.shape(leaf), jax.dtypes.result_type(leaf))

@@ -68,7 +68,7 @@ class LoadedProgram:
         self.module: jax.export.Exported = module
         self.__name__: str = header["name"]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: Any) -> Any:
         """Runs it.
 
         Raises:

@@ -1,7 +1,7 @@
 """Stored runs as one interactive page."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class _Ended:
 
     resume = stop = pause
 
-    def subscribe(self, callback: object) -> Any:
+    def subscribe(self, callback: object) -> Callable[[], None]:
         """Nobody will be called."""
         return lambda: None
 

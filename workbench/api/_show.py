@@ -2,8 +2,9 @@
 
 import contextvars
 import sys
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import jax
 
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
     from workbench_widgets import Explorer, PlayerView, Playground, RunsView, WorkbenchWidget
 
     from workbench.api._traced import Traced
+
+
+class Waiting(TypedDict, total=False):
+    """How a view follows what it asked for, and ends it."""
+
+    progress: Callable[[str, float], None]
+    cancel: threading.Event
+
 
 # Options of `inspect` that trying other shardings has no use for.
 _OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
@@ -220,7 +229,7 @@ def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., Progr
     remembered = {"mesh": current_mesh(), **{k: v for k, v in options.items() if k not in ("target", "chip")}}
     context = contextvars.copy_context()
 
-    def compile_for(target: str, **waiting: Any) -> ProgramRecord:
+    def compile_for(target: str, **waiting: Unpack[Waiting]) -> ProgramRecord:
         return context.copy().run(lambda: shapes.inspect(**{**remembered, **waiting, "target": target}))
 
     return compile_for
@@ -232,10 +241,10 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
     remembered = {"mesh": current_mesh(), **options}
     context = contextvars.copy_context()
 
-    def advise(**waiting: Any) -> AdviceRecord:
+    def advise(**waiting: Unpack[Waiting]) -> AdviceRecord:
         return context.copy().run(lambda: found(**waiting))
 
-    def found(**waiting: Any) -> AdviceRecord:
+    def found(**waiting: Unpack[Waiting]) -> AdviceRecord:
         known = {k: v for k, v in remembered.items() if v is not None}
         planner, recompile = planner_of(shapes, known), recompiler(shapes, known)
         chunk = chunk_of(shapes, known)

@@ -82,7 +82,7 @@ def record_of_thing(x: object, question: str, **options: Any) -> Any:  # the rec
     raise InspectionError(message)
 
 
-def compare(*programs: Any) -> ComparisonRecord:
+def compare(*programs: object) -> ComparisonRecord:
     """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
 
     Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives

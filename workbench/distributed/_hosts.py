@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from workbench._types import Foreign
 from workbench.distributed._merge import merge_runs
 from workbench.distributed._synchronize import TIMEOUT_SECONDS
 from workbench.errors import EngineError, MeshError, MissingDependencyError, needs_library
@@ -129,7 +130,7 @@ def start_hosts(
 class Hosts:
     """Processes that are hosts of one JAX program."""
 
-    def __init__(self, cluster: Any, before: set[int]) -> None:
+    def __init__(self, cluster: Foreign, before: set[int]) -> None:
         self._cluster, self._before, self._client = cluster, before, None
         self.processes: list[psutil.Process] = []
 
@@ -142,7 +143,7 @@ class Hosts:
     def __len__(self) -> int:
         return 0 if self._client is None else len(self._client.ids)
 
-    def run(self, fn: Callable[..., Any], *args: Any, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Any]:
+    def run(self, fn: Callable[..., Any], *args: object, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Any]:
         """Calls a function on every host at once.
 
         Args:
@@ -200,7 +201,7 @@ class Hosts:
             self._cluster.stop_cluster_sync()
         psutil.wait_procs(self._children(), timeout=10)
 
-    def _open(self) -> Any:
+    def _open(self) -> Foreign:
         if self._client is None:
             message = (
                 "the hosts were asked to run something after they had ended. Hosts do not start again, since JAX joins "
@@ -209,7 +210,7 @@ class Hosts:
             raise EngineError(message)
         return self._client
 
-    def _check_alive(self, client: Any) -> None:
+    def _check_alive(self, client: Foreign) -> None:
         """All hosts that were started are there: ipyparallel forgets one that ended while nothing ran."""
         dead = [i for i, process in enumerate(self.processes) if not _runs(process) or i not in client.ids]
         if not dead:
@@ -273,7 +274,7 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def _error(call: Any) -> BaseException:
+def _error(call: Foreign) -> BaseException:
     try:
         call.get(0)
     except Exception as error:

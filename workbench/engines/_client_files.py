@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import Foreign, PyTree, PyTreeDef
 from workbench.engines._clients import ClientReader, as_avals, wrong_number
 from workbench.errors import DataError, EngineError, MissingDependencyError, ProgramError
 
@@ -32,7 +32,7 @@ class ArrayReader(ClientReader):
 
     def __init__(self, arrays: object) -> None:
         leaves, structure = jax.tree.flatten(arrays)
-        self.structure: Any = structure
+        self.structure: PyTreeDef = structure
         for leaf in leaves:
             if not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")) or not leaf.shape:
                 message = (
@@ -125,7 +125,7 @@ class ParquetReader(ClientReader):
         if first is None:
             raise self._wrong("it holds no row", "write one row for each client")
         leaves, structure = jax.tree.flatten(dict(zip(self.columns, self._arrays(first), strict=True)))
-        self.structure: Any = structure
+        self.structure: PyTreeDef = structure
         self.avals: tuple[Any, ...] = as_avals(leaves, rows=True)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -167,7 +167,7 @@ class ParquetReader(ClientReader):
     def _arrays(self, batch: PyTree[Array]) -> list[np.ndarray]:
         return [self._array(batch.column(name), name) for name in self.columns]
 
-    def _array(self, column: Any, name: str) -> np.ndarray:
+    def _array(self, column: Foreign, name: str) -> np.ndarray:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
         shape, uneven = [len(column)], f"the lists of its column {name!r} have different lengths"

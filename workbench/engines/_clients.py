@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import PyTree, PyTreeDef
 from workbench.errors import EngineError, ProgramError
 
 Pairs = Iterable[tuple[Any, Any]]
@@ -58,7 +58,7 @@ class ClientReader:
             )
             raise ProgramError(message)
         leaves, structure = jax.tree.flatten(first[1])
-        self.structure: Any = structure
+        self.structure: PyTreeDef = structure
         self.avals: tuple[Any, ...] = as_avals(leaves)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:

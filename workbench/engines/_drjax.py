@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench import primitives
-from workbench._types import Argument
+from workbench._types import Argument, Foreign
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted
 
@@ -104,7 +104,7 @@ def _install() -> None:
         theirs = api._replace_api
 
         @functools.wraps(theirs)
-        def bind(module: ModuleType, placed: Any, primitive_functions: object, *, placement: str) -> ModuleType:
+        def bind(module: ModuleType, placed: Foreign, primitive_functions: object, *, placement: str) -> ModuleType:
             call = _importing.get()
             if call is None:
                 return theirs(module, placed, primitive_functions, placement=placement)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from workbench._types import Foreign
 from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch
 from workbench.engines._engine import Engine
@@ -161,7 +162,7 @@ def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:
     return Reply(outputs, threading.current_thread().name, time.perf_counter() - started, 0.0)
 
 
-def _count_workers(pool: Any) -> int:
+def _count_workers(pool: Foreign) -> int:
     known = getattr(pool, "_max_workers", None)
     if known is None and hasattr(pool, "_client"):  # distributed's executor
         known = sum(worker["nthreads"] for worker in pool._client.scheduler_info(n_workers=-1)["workers"].values())

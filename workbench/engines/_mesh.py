@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from workbench import _jax_compat
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
-from workbench.engines._run_recorder import RunRecorder, brief
+from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, ProgramError, WorkbenchError
 from workbench.plan import ChunkSize, check_call, jit, listeners
@@ -69,7 +70,13 @@ class MeshEngine(Engine):
         self._programs: dict[Any, Callable] = {}
         self._jitted: dict[Callable, Callable] = {}
 
-    def run(self, fn: Callable, *args: object, progress: Any = None, cancel: Any = None) -> RunRecord:
+    def run(
+        self,
+        fn: Callable,
+        *args: object,
+        progress: Progress | None = None,
+        cancel: threading.Event | None = None,
+    ) -> RunRecord:
         """As every engine's `run`.
 
         Without a `ClientReader`, progress is reported, and `cancel` looked at, before and after the computation only;

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import Literal, Var
 
-from workbench._types import Atom, PyTree
+from workbench._types import AnyArray, Atom, PyTree
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
 from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, trace_listening
@@ -79,7 +79,7 @@ def _inputs(step: Step) -> Sequence[Any]:
     return step.equation.invars
 
 
-def _read(atom: Atom, values: dict[Var, Any]) -> Any:
+def _read(atom: Atom, values: dict[Var, AnyArray]) -> AnyArray:
     return np.asarray(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else values[atom]
 
 

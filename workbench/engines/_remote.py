@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import jax
@@ -67,7 +68,7 @@ def end_with_parent() -> None:
         threading.Thread(target=_wait_for_end, args=(parent,), name="end with the kernel", daemon=True).start()
 
 
-def _wait_for_end(parent: Any) -> None:
+def _wait_for_end(parent: BaseProcess) -> None:
     sentinel = getattr(parent, "_sentinel", None)
     if sentinel is not None:
         connection.wait([sentinel])

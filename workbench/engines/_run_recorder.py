@@ -25,7 +25,7 @@ class RunRecorder:
         self.moved_bytes = 0
         self.warmup_seconds = 0.0
         self.round_seconds: list[float] = []
-        self.carried: Any = None  # of the outermost loop, after its last finished round
+        self.carried: list[Any] | None = None  # of the outermost loop, after its last finished round
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
         self._clients: dict[tuple[str, Any, str], list[float]] = {}

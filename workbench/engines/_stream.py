@@ -8,7 +8,7 @@ import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from workbench.engines._stage import BatchFunction, dtype_of, from_edge, to_edge
 from workbench.mesh import Layout, find_layout
 from workbench.plan import REDUCTION_OF, ChunkSize, ClientLoop, Phase, Step, resolve_chunk_size
 from workbench.primitives import CallbackErrors
+
+BatchCall: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
+"""A compiled batch: totals and rows of its operands."""
 
 _BATCH_BYTES = 16 << 20  # of rows that are on their way at a time
 _AHEAD = 2  # batches that are read while one is computed
@@ -45,7 +48,7 @@ class StreamedPass(ClientLoop):
         self._merges = [REDUCTION_OF[equation.primitive].merge for equation in equations]
         self._starts = [functools.partial(REDUCTION_OF[equation.primitive].start, equation) for equation in equations]
         rows, everywhere = self.shardings
-        self._compiled: Any = None
+        self._compiled: BatchCall | None = None
         self._errors = CallbackErrors(batch_of_one.name, batch_of_one.stage)
         self._run = jax.jit(self._errors.guarding(self._batch), in_shardings=(None, everywhere, rows, everywhere))
 
@@ -86,14 +89,14 @@ class StreamedPass(ClientLoop):
         _, everywhere = self.shardings
         return [jax.device_put(start(), everywhere) for start in self._starts]
 
-    def compiled(self, totals: list[Any], rows: list[Any], shared: list[Any]) -> Any:
+    def compiled(self, totals: list[Any], rows: list[Any], shared: list[Any]) -> BatchCall:
         """The function of a batch; all batches have the shapes of the first one."""
         if self._compiled is None:
             compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
             self._compiled = functools.partial(self._call, compiled)
         return self._compiled
 
-    def _call(self, compiled: Callable, *operands: Any) -> tuple[list[Any], list[Any]]:
+    def _call(self, compiled: Callable, *operands: object) -> tuple[list[Any], list[Any]]:
         return self._errors.call(compiled, operands, {})
 
     def _batch(

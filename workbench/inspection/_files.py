@@ -10,6 +10,7 @@ import jax.export
 from jax.sharding import AbstractMesh
 
 from workbench import _jax_compat
+from workbench._types import Argument
 from workbench.aot import compile_for_cpu
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import EngineError, InspectionError
@@ -17,7 +18,7 @@ from workbench.inspection._call import LoweredCall, call_of_traced
 from workbench.inspection._program import inspect_call, inspect_lowered, planned_target
 from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import inspect_mesh, propagate_shardings
-from workbench.records import MeshRecord, PlanRecord, ProgramRecord, Record
+from workbench.records import MeshRecord, ModuleRecord, PlanRecord, ProgramRecord, Record
 
 _MESH = re.compile(r"sdy\.mesh @[\w.]+ = <\[(?P<axes>[^\]]*)\]")
 _AXIS = re.compile(r'"(?P<name>[^"]+)"=(?P<size>\d+)')
@@ -71,7 +72,7 @@ def _inspect_lowered(x: jax.stages.Lowered | jax.stages.Compiled, options: dict[
 def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> ProgramRecord:
     args, kwargs = jax.tree.unflatten(x.in_tree, [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in x.in_avals])
 
-    def program(*args: object, **kwargs: object) -> Any:
+    def program(*args: Argument, **kwargs: Argument) -> Argument:
         return x.call(*args, **kwargs)
 
     program.__name__ = x.fun_name
@@ -198,7 +199,7 @@ def _given_mesh(options: dict[str, Any]) -> MeshRecord | None:
 
 
 def _of_module(
-    module: Any, mesh: MeshRecord | None, options: dict[str, Any], *, notes: tuple[str, ...]
+    module: ModuleRecord, mesh: MeshRecord | None, options: dict[str, Any], *, notes: tuple[str, ...]
 ) -> ProgramRecord:
     name = module.name.removeprefix("jit_")
     plan = PlanRecord(name=name, placements=(), stages=())

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from workbench.errors import NodeError, NodeTimeoutError
 from workbench.launch._pool import DaemonPool
+from workbench.launch._values import Value
 
 
 class Endpoint(Protocol):
@@ -15,7 +16,7 @@ class Endpoint(Protocol):
     label: str
     methods: tuple[str, ...]
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` and returns its result or raises what it raised."""
         ...
 
@@ -128,7 +129,7 @@ class Futures:
         return list(self._line.endpoint.methods)
 
 
-def _call(keeps: object, endpoint_call: Callable[..., Any], method: str, /, *args: object, **kwargs: object) -> Any:
+def _call(keeps: object, endpoint_call: Callable[..., Value], method: str, /, *args: object, **kwargs: object) -> Value:
     del keeps
     return endpoint_call(method, args, kwargs)
 

@@ -22,6 +22,7 @@ from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
+from workbench.launch._values import Foreign
 
 _SILENT_SECONDS = 10.0  # without a report from an actor's worker: it is lost
 
@@ -33,7 +34,7 @@ class DaskHost:
         self.specs = (spec,)
         self._spec = spec
         self._engine = engine
-        self._future: Any = None
+        self._future: Foreign = None
         self._address = "-"
         self._attempt = 0
         self._over = True
@@ -142,7 +143,7 @@ class DaskHost:
                 self._over = message["event"] != "finished" or not (self._spec.kind == "service" and self._spec.runs)
             self._engine.emit(message["label"], message["event"], message["detail"])
 
-    def _placed(self, future: Any, attempt: int) -> None:
+    def _placed(self, future: Foreign, attempt: int) -> None:
         try:
             actor = future.result()
         except BaseException:  # whatever kept the actor from being made
@@ -159,7 +160,7 @@ class DaskHost:
                 self._engine.place(self._spec, None)
                 self._end(attempt, "killed", f"The worker {self._address} of {self._spec.label!r} was lost.")
 
-    def _done(self, future: Any, attempt: int) -> None:
+    def _done(self, future: Foreign, attempt: int) -> None:
         distributed = import_module("distributed")
 
         try:
@@ -196,7 +197,7 @@ class DaskEngine:
     name = "dask"
     kills = False
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Foreign) -> None:
         try:
             import_module("distributed")
         except ImportError as error:

@@ -14,6 +14,7 @@ from typing import Any
 from workbench.launch._pickling import pickled
 from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
+from workbench.launch._values import Foreign, Value
 
 _LOOK_SECONDS = 0.25
 _LOST_SECONDS = 15.0  # more than the engine takes to see that a worker is lost
@@ -24,7 +25,7 @@ Look = Callable[[float], Place | None]
 class _Asked:
     """An actor, and what it was asked in order: Dask sends each call by itself, so that they are numbered."""
 
-    def __init__(self, place: Place, actor: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, place: Place, actor: Foreign, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
         self.actor = actor
         self._loop = loop
@@ -53,7 +54,7 @@ class _Asked:
 class _Sent:
     method: str
     asked: _Asked
-    answer: Any  # Future[bytes], until it is opened
+    answer: Foreign  # Future[bytes], until it is opened
 
 
 class DaskEndpoint:
@@ -67,7 +68,7 @@ class DaskEndpoint:
         actor: The class of the actors that hold nodes.
     """
 
-    def __init__(self, client: Any, label: str, methods: tuple[str, ...], look: Look, actor: type) -> None:
+    def __init__(self, client: Foreign, label: str, methods: tuple[str, ...], look: Look, actor: type) -> None:
         self._class = actor
         self.label = label
         self.methods = methods
@@ -81,7 +82,7 @@ class DaskEndpoint:
         self._answered: list[_Sent] = []
         self._wanted = 1
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` and waits for its answer."""
         payload = pickled((method, args, kwargs))
         with self._client.as_current():
@@ -140,7 +141,7 @@ class DaskEndpoint:
             if len(self._answered) >= self._wanted:
                 self._changed.notify()
 
-    def _opened(self, method: str, asked: _Asked, answer: Callable[[], bytes]) -> Any:
+    def _opened(self, method: str, asked: _Asked, answer: Callable[[], bytes]) -> Value:
         try:
             packed = answer()
         except (OSError, RuntimeError, KeyError, CancelledError) as error:  # no such worker, no such actor, given up

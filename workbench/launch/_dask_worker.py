@@ -20,6 +20,7 @@ from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, RequestHandler
 from workbench.launch._runner import NodeRunner
 from workbench.launch._service import parallel_calls
+from workbench.launch._values import Foreign
 
 REPORT_SECONDS = 0.25
 _DIRECT_CALLS = 256
@@ -86,7 +87,7 @@ class _Seat:
                         endpoint.forget()
         self._report()
 
-    def announce(self, actor: Any) -> None:
+    def announce(self, actor: Foreign) -> None:
         """Reports where the actor is, as soon as the worker passes calls to it; with that what happened before."""
         while self._worker.state.actors.get(self._order.key) is not actor and not self._ended.wait(0.0005):
             pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.errors import ProgramError
+from workbench.launch._values import Value
 
 if TYPE_CHECKING:  # spawned processes need no records
     from workbench.records import NodeKind
@@ -186,7 +187,7 @@ def handles_in(value: object) -> Iterator[Handle]:
             yield from handles_in(item)
 
 
-def dereference(value: object, client_of: Callable[[Handle], Any]) -> Any:
+def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
     """`value` with each handle replaced by a client of its node."""
     if isinstance(value, Handle):
         return client_of(value)

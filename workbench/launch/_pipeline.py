@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from workbench.launch._client import CallQueue, Endpoint, not_sent
 from workbench.launch._remote import unreachable
+from workbench.launch._values import Value
 
 _AHEAD_SECONDS = 0.02  # a call is sent ahead if it will probably begin within so long
 _AHEAD_CALLS = 64
@@ -29,7 +30,7 @@ class SendingEndpoint(Endpoint, Protocol):
         """Whether a call can be sent at once; else `send` looks for the service first."""
         ...
 
-    def send(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def send(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Sends a call, which the service begins after those sent before, and returns what stands for its answer."""
         ...
 

@@ -20,6 +20,7 @@ from workbench.launch._program import Program
 from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
+from workbench.launch._values import Foreign
 
 _LOOK_SECONDS = 0.25
 _ALIVE_SECONDS = 1.0  # how often to see whether Ray is still connected
@@ -33,7 +34,7 @@ class RayHost:
     def __init__(self, specs: tuple[NodeSpec, ...], engine: "RayEngine") -> None:
         self.specs = specs
         self._engine = engine
-        self._actor: Any = None
+        self._actor: Foreign = None
         self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not made yet
         self._telling = threading.Lock()
         self._over = True
@@ -156,7 +157,7 @@ class RayHost:
             except TimeoutError:
                 _check_connected()
 
-    def _made(self, attempt: int) -> Any:
+    def _made(self, attempt: int) -> Foreign:
         from workbench.launch._ray_worker import CONTROL_CALLS, RayOrder
 
         _check_connected()

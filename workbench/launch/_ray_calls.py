@@ -9,12 +9,13 @@ from typing import Any
 
 from workbench.launch._pickling import pickled
 from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
+from workbench.launch._values import Foreign, Value
 
 
 class _Place:
     """An actor, and the ways to ask it: Ray makes a new class at each `options`."""
 
-    def __init__(self, actor: Any, label: str) -> None:
+    def __init__(self, actor: Foreign, label: str) -> None:
         self.identity: int = hash(actor)
         self.ask: Callable[[str, bytes], Any] = actor.ask.options(concurrency_group="direct").remote
         # This group has as many threads as the service lets in, so that calls begin in the order sent.
@@ -25,7 +26,7 @@ class _Place:
 class _Sent:
     method: str
     place: _Place
-    reference: Any
+    reference: Foreign
 
 
 class RayEndpoint:
@@ -39,7 +40,7 @@ class RayEndpoint:
         self._place: _Place | None = None
         self._dead: int | None = None  # whose name Ray may not have forgotten yet
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` and waits for its answer."""
         payload = pickled((method, args, kwargs))
         place = self._found(method)
@@ -88,7 +89,7 @@ class RayEndpoint:
         """Looks for the actor again at the next call."""
         self._place = None
 
-    def _opened(self, method: str, place: _Place, answer: Callable[[], bytes]) -> Any:
+    def _opened(self, method: str, place: _Place, answer: Callable[[], bytes]) -> Value:
         ray = import_module("ray")
 
         try:

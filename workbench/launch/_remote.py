@@ -11,12 +11,13 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import managers
-from typing import Any, cast
+from typing import cast
 
 from workbench.errors import NodeError
 from workbench.launch._failures import with_source_lines
 from workbench.launch._pickling import pickled
 from workbench.launch._service import Service
+from workbench.launch._values import Value
 
 CONNECT_SECONDS = 60.0  # how long a call waits for a node that starts or restarts
 
@@ -149,13 +150,13 @@ class RemoteService:
         self.methods = methods
         self._host = host
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` over there; cloudpickle carries what was defined in a notebook."""
         answer = self._host.ask(self.label, method, pickled((method, args, kwargs)))
         return unpacked(answer)
 
 
-def unpacked(answer: bytes) -> Any:
+def unpacked(answer: bytes) -> Value:
     """The result in an answer of a `RequestHandler`; raises the exception that is in it instead."""
     succeeded, value, where = pickle.loads(answer)
     if succeeded:

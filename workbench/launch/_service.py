@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import CURRENT, NodeContext
 from workbench.launch._nodes import NodeSpec
+from workbench.launch._values import Value
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BATCHING = "_workbench_batching"
@@ -134,7 +135,7 @@ class _Batcher:
         args = tuple([call[0][i] for call in batch.calls] for i in range(len(first_args)))
         return args, {name: [call[1][name] for call in batch.calls] for name in first_kwargs}
 
-    def _checked(self, results: Any, calls: int) -> Sequence[Any]:
+    def _checked(self, results: Value, calls: int) -> Sequence[Any]:
         if hasattr(results, "__len__") and len(results) == calls:
             return results
         returned = f"{len(results)} results" if hasattr(results, "__len__") else f"a {type(results).__name__}"

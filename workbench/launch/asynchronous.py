@@ -13,6 +13,7 @@ from workbench.launch._context import current_node
 from workbench.launch._nodes import Handle, PyClassNode, ServiceNode
 from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
+from workbench.launch._values import Value
 
 _WAIT_SECONDS = 0.2  # between two looks at whether the program stops or a client failed
 
@@ -277,7 +278,7 @@ def actor_learner_program(
     return program, learner, table
 
 
-def mixed(old: Any, new: Any, share: float) -> Any:
+def mixed(old: Value, new: Value, share: float) -> Value:
     """The parameters `share` of the way from `old` to `new`.
 
     Example:

@@ -4,10 +4,12 @@ import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from workbench.errors import MissingDependencyError
 from workbench.measurement._nvml import GpuFigures
+
+Answer = TypeVar("Answer")
 
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
@@ -56,7 +58,7 @@ class AmdSmiReader:
         """Lets AMD SMI go."""
         self._ask(self._amdsmi.amdsmi_shut_down)
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _ask(self, question: Callable[[], Answer]) -> Answer | None:
         try:
             return question()
         except self._amdsmi.AmdSmiException:

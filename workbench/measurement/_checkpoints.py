@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import Foreign, PyTree
 from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
 from workbench.measurement._history_file import HistoryFile
@@ -56,7 +56,7 @@ class Checkpoints:
         self.directory = Path(directory).expanduser().absolute()
         self._keep = keep
         self._read_only = read_only  # does not tidy away what another process may be writing
-        self._manager: Any = None
+        self._manager: Foreign = None
         self._lock: int | None = None
         self._history = HistoryFile(self.directory)
         self.program = ""  # of the checkpoint that was read last
@@ -176,7 +176,7 @@ class Checkpoints:
         self.program = about.get("program", "")
         return jax.tree.map(_as_it_was, _rooted(like), state)["state"], history
 
-    def _open(self) -> Any:
+    def _open(self) -> Foreign:
         if self._manager is None:
             ocp = _orbax()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from workbench._types import Argument
 from workbench.errors import ProgramError
 
 
@@ -33,7 +34,7 @@ class Feed:
         batch = self._batch(round)
         return (batch,) if self._key is None else (batch, jax.random.fold_in(self._key, round))
 
-    def _batch(self, round: int) -> Any:
+    def _batch(self, round: int) -> Argument:
         if self._data is None:
             return round
         if callable(self._data):

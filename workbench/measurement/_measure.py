@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
+from workbench._types import Argument, Device
 from workbench.cost import nearest_dtype
 from workbench.errors import EngineError, MeasureError
 from workbench.inspection import measured_tree
@@ -74,7 +75,7 @@ class _Rounds:
 
 
 def measure_compiled(
-    compiled: object,
+    compiled: jax.stages.Compiled,
     args: Sequence[Any],
     module: ModuleRecord,
     *,
@@ -185,7 +186,7 @@ def _measured_tree(
     return measured_tree(module.call_tree, seconds)
 
 
-def _caller(compiled: Any, args: Sequence[Any], module: ModuleRecord) -> Callable[[list[float]], Any]:
+def _caller(compiled: jax.stages.Compiled, args: Sequence[Any], module: ModuleRecord) -> Callable[[list[float]], Any]:
     leaves, tree = jax.tree.flatten(tuple(args))
     donated = [info.donated for info in jax.tree.leaves(compiled.args_info[0])]
     shardings = jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda leaf: leaf is None)
@@ -223,7 +224,7 @@ def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
     return EngineError(message, stage=name)
 
 
-def _placed(leaf: object, sharding: Sharding | None) -> Any:
+def _placed(leaf: Argument, sharding: Sharding | None) -> Argument:
     """The argument where the program wants it, so that moving it there is not measured."""
     if sharding is None or not isinstance(leaf, np.ndarray | jax.Array):
         return leaf
@@ -232,7 +233,7 @@ def _placed(leaf: object, sharding: Sharding | None) -> Any:
     return jax.device_put(leaf, sharding)
 
 
-def _devices_of(compiled: Any) -> list[Any]:
+def _devices_of(compiled: jax.stages.Compiled) -> list[Device]:
     shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
     devices = {device.id: device for sharding in shardings for device in sharding.device_set}
     return [devices[key] for key in sorted(devices) if is_here(devices[key])] or jax.local_devices()[:1]

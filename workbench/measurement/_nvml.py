@@ -4,9 +4,11 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from workbench.errors import MissingDependencyError
+
+Answer = TypeVar("Answer")
 
 _GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
@@ -103,7 +105,7 @@ class NvmlReader:
             msg = "the GPU is lost: it fell off the bus, or was taken away"
             raise RuntimeError(msg) from error
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _ask(self, question: Callable[[], Answer]) -> Answer | None:
         try:
             return question()
         except self._nvml.NVMLError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
+from workbench._types import Argument
 from workbench.cost import classify_operation, collective_seconds, error_bar, predict_operation
 from workbench.errors import InspectionError, ProfileError
 from workbench.inspection import inspect_module
@@ -127,7 +128,7 @@ def _files(path: Path) -> list[Path]:
     return [file for file in found if file.parent == newest]
 
 
-def _given_modules(program: Any) -> list[ModuleRecord]:
+def _given_modules(program: Argument) -> list[ModuleRecord]:
     if program is None:
         return []
     if not isinstance(program, ModuleRecord) and hasattr(program, "inspect"):

@@ -1,6 +1,6 @@
 """The progress bar of a run."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,6 +8,8 @@ from workbench.errors import needs_library
 from workbench.records import RoundRecord
 
 if TYPE_CHECKING:
+    from tqdm import std
+
     from workbench.measurement._rounds import Run
 
 _SHOWN_METRICS = 3
@@ -17,7 +19,7 @@ class Progress:
     """A bar with the first metrics behind it (per-client ones by their mean) and the number of problems."""
 
     def __init__(self, rounds: int, finished: int, *, shown: bool) -> None:
-        self._bar: Any = None
+        self._bar: std.tqdm | None = None
         self._problems = 0
         if shown:
             with needs_library("tqdm", needed_for="A progress bar (`progress=True`)"):

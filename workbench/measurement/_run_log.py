@@ -65,7 +65,7 @@ class RunFolder:
         self._keeps_program = program
         self._about: dict[str, Any] = {}
 
-    def start(self, about: Mapping[str, Any], program: object) -> None:
+    def start(self, about: Mapping[str, Any], program: Mapping[str, Any]) -> None:
         """Makes the folder of the run; one that goes on is gone on with."""
         if self.path is None:
             name = self.name or about["name"]
@@ -79,7 +79,7 @@ class RunFolder:
         self._about |= {"status": "running"}
         self._write()
 
-    def _keep(self, program: Any) -> str:
+    def _keep(self, program: Mapping[str, Any]) -> str:
         assert self.path is not None
         if not self._keeps_program:
             return "the program was not kept (program=False)"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench._types import Foreign
 from workbench.errors import needs_library
 from workbench.records import RoundRecord
 
@@ -48,7 +49,7 @@ class TensorBoardLog:
 
     def __init__(self, folder: str | Path, *, name: str = "") -> None:
         self._folder, self._name = Path(folder), name
-        self._writer: Any = None
+        self._writer: Foreign = None
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
         """Opens the event file."""
@@ -83,7 +84,7 @@ class WandbLog:
 
     def __init__(self, project: str, *, mode: str = "offline", **options: object) -> None:
         self._options = {"project": project, "mode": mode, **options}
-        self._run: Any = None
+        self._run: Foreign = None
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
         """Begins a run."""
@@ -112,7 +113,7 @@ class MlflowLog:
 
     def __init__(self, tracking_uri: str, *, experiment: str = "workbench") -> None:
         self._uri, self._experiment = tracking_uri, experiment
-        self._client: Any = None
+        self._client: Foreign = None
         self._id = ""
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
@@ -149,7 +150,7 @@ class TrackioLog:
 
     def __init__(self, project: str, **options: object) -> None:
         self._options = {"project": project, **options}
-        self._run: Any = None
+        self._run: Foreign = None
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
         """Begins a run."""

@@ -287,7 +287,7 @@ def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
         wire = key & 7
         if wire == _VARINT:
             if index < stop and buffer[index] < 0x80:
-                value: Any = buffer[index]
+                value: int | MessageSpan = buffer[index]
                 index += 1
             else:
                 value, index = _varint(buffer, index, stop)

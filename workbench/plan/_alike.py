@@ -50,7 +50,7 @@ class AlikeRows:
         own = Differs().run(jaxpr, differs)
         self._places.update((v, (step, i)) for i, v in enumerate(step.outputs) if not own[i])
 
-    def _differs(self, atom: Any) -> bool:
+    def _differs(self, atom: object) -> bool:
         return not isinstance(atom, Literal) and atom not in self._made and atom not in self._places
 
     def _make(self, step: Step, position: int) -> AlikeRow | None:

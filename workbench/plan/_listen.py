@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,6 +14,9 @@ from workbench._types import AnyArray
 from workbench.errors import InspectionError, needs_library
 from workbench.mesh import read_here
 from workbench.plan._emissions import Emission
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @jax.tree_util.register_pytree_node_class
@@ -87,7 +90,7 @@ class Captured:
         rows = [read_here(captured.value) for captured in self if captured.name == name]
         return np.ma.stack(rows) if np.ma.isMaskedArray(rows[0]) else np.stack(rows)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> "pd.DataFrame":
         """One row per number: program, call, name, then a column per axis, and the value."""
         with needs_library("pandas", needed_for="`to_pandas`"):
             import pandas as pd

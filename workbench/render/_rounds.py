@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from workbench.records import RoundRecord
 from workbench.render._svg import (
@@ -123,7 +122,7 @@ def _panel(name: str, points: Sequence[Point]) -> Markup:
     )  # fmt: skip
 
 
-def _numbers(value: Any) -> list[float]:
+def _numbers(value: float | tuple) -> list[float]:
     if isinstance(value, tuple):
         return [number for item in value for number in _numbers(item)]
     return [float(value)]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.records import RoundRecord, RunRecord, TimelineRecord
 from workbench.render._rounds import curves
@@ -168,12 +168,12 @@ def plot_run(run: RunRecord, *, dark: bool | None = None) -> "Figure":
     return figure
 
 
-def _per_client(value: Any) -> list[float]:
+def _per_client(value: float | tuple | None) -> list[float]:
     if not isinstance(value, tuple):
         return []
     rows = [list(_flat(row)) for row in value]
     return [sum(row) / len(row) if row else math.nan for row in rows]
 
 
-def _flat(value: Any) -> list[float]:
+def _flat(value: float | tuple) -> list[float]:
     return [number for item in value for number in _flat(item)] if isinstance(value, tuple) else [float(value)]

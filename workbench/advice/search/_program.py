@@ -11,6 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from workbench._jax_compat import shardy, shardy_trials
+from workbench._types import ArrayLikeType
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
@@ -314,7 +315,7 @@ def _common(specs: Sequence[Spec], group: SpecGroup, axes: Mapping[str, int]) ->
     return found if fits(found, group.shape, axes) else ((),) * len(group.shape)
 
 
-def _spec_of(leaf: Any) -> Spec | None:
+def _spec_of(leaf: ArrayLikeType) -> Spec | None:
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return None
@@ -322,7 +323,7 @@ def _spec_of(leaf: Any) -> Spec | None:
     return (*entries, *[()] * (len(leaf.shape) - len(entries)))
 
 
-def _item_bytes(leaf: Any) -> int:
+def _item_bytes(leaf: ArrayLikeType) -> int:
     try:
         return int(jax.numpy.dtype(leaf.dtype).itemsize)
     except TypeError:  # keys of random numbers

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench._processes import temporary_folder
+from workbench._types import Foreign
 from workbench.engines._arguments import check_clients_per_batch
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
@@ -90,14 +91,14 @@ class Beam(Engine):
             raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
         _check(options, runner, clients_per_batch, own_process)
         self.options: list[str] = list(options)
-        self.runner: Any = runner
+        self.runner: Foreign = runner
         self.folder: str | Path | None = folder
         self.clients_per_batch: int = clients_per_batch
         self.check_nan: bool = check_nan
         starts_processes = isinstance(runner, str) and any("multi_processing" in flag for flag in self.options)
         self.own_process: bool = starts_processes or in_broken_kernel() if own_process is None else own_process
-        self.read_from: Any = read_from
-        self.write_to: Any = write_to
+        self.read_from: Foreign = read_from
+        self.write_to: Foreign = write_to
         self._child: Child | None = None
         self.name: str = f"beam ({_runner_name(runner)})"
 
@@ -264,7 +265,7 @@ def _runner_name(runner: object) -> str:
     return name.rpartition(".")[2]
 
 
-def _check(options: Any, runner: object, clients_per_batch: object, own_process: object) -> None:
+def _check(options: Foreign, runner: object, clients_per_batch: object, own_process: object) -> None:
     if "dask" in _runner_name(runner).lower():
         message = (
             f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges outputs that belong apart, "

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from workbench._processes import temporary_folder
+from workbench._types import Foreign
 from workbench.engines._arguments import argument_of_source
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader
@@ -35,7 +36,7 @@ class ClientFiles(ClientReader):
 
 @contextlib.contextmanager
 def read_clients(
-    args: Sequence[Any], folder: Any, pipeline: Callable[[str, Any], None], name: str
+    args: Sequence[Any], folder: Foreign, pipeline: Callable[[str, Any], None], name: str
 ) -> Iterator[list[Any]]:
     """The arguments with the one that is given as shapes read from the source; its files last as long as the run.
 

@@ -11,12 +11,14 @@ from typing import Any
 import apache_beam as beam
 import jax
 import numpy as np
+from jax import Array
 
+from workbench._types import Foreign, PyTree
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines.beam._worker import make_pipeline
 
 
-def run_reading(folder: str, source: Any, struct: Any, runner: object, flags: Sequence[str]) -> None:
+def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: object, flags: Sequence[str]) -> None:
     """Reads all clients of a source: a file for each, and `clients.json` with their ids and file names."""
     with make_pipeline(folder, runner, flags) as pipeline:
         clients = pipeline | "read_from" >> source | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
@@ -24,7 +26,7 @@ def run_reading(folder: str, source: Any, struct: Any, runner: object, flags: Se
         _ = listed | "write the list" >> beam.Map(_write_list, folder)
 
 
-def run_writing(folder: str, sink: Any, batches: int, runner: object, flags: Sequence[str]) -> None:
+def run_writing(folder: str, sink: Foreign, batches: int, runner: object, flags: Sequence[str]) -> None:
     """Gives every client's rows, which wait in files, to a sink as `{"client": id, name: row, …}`."""
     with make_pipeline(folder, runner, flags) as pipeline:
         rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()

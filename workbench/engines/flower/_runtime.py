@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from workbench._processes import SupervisedProcesses, is_removed, remove_with_this_process
 from workbench.engines.flower import _same_user
 from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.errors import EngineError
+
+Result = TypeVar("Result")
 
 _LOG = logging.getLogger("workbench.engines")
 _PATIENCE_SECONDS = 240.0  # for a runtime to start: Ray alone took 15 to 60 s on two busy cores
@@ -155,7 +157,7 @@ class Runtime:
             raise EngineError(message)
         raise NodeFailure(found, error)
 
-    def _receive(self, number: int, check: Callable[[], Any], seconds: float) -> Any:
+    def _receive(self, number: int, check: Callable[[], Result], seconds: float) -> Result:
         """The answer with this number; older ones belong to runs that were cancelled."""
         engine = self._engine
         assert engine is not None

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench._types import Foreign
+
 ASGI = Callable[[Mapping[str, Any], Any, Any], Awaitable[Any]]
 _ESTABLISHED = "01"
 
@@ -68,7 +70,7 @@ def main() -> None:
 
     load = uvicorn.Config.load
 
-    def load_guarded(self: Any) -> None:
+    def load_guarded(self: Foreign) -> None:
         load(self)
         self.loaded_app = only_same_user(self.loaded_app)
 

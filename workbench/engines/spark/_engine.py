@@ -14,7 +14,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from workbench._processes import temporary_folder
-from workbench._types import PyTree
+from workbench._types import Foreign, PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
@@ -35,6 +35,8 @@ from workbench.errors import EngineError, ProgramError
 from workbench.plan import REDUCTION_OF, Plan
 from workbench.primitives import by_key_p
 from workbench.records import RunRecord
+
+Result = TypeVar("Result")
 
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 _MOST_MADE_BYTES = 8 * 2**20  # rows that the server made travel with its values up to here
@@ -87,24 +89,24 @@ class Spark(Engine):
 
     def __init__(
         self,
-        session: Any = "local[2]",
+        session: Foreign = "local[2]",
         *,
         conf: Mapping[str, str] | None = None,
         clients_per_batch: int = 32,
         check_nan: bool = False,
         folder: str | Path | None = None,
-        read_from: Any = None,
+        read_from: Foreign = None,
         write_to: str | Path | Callable[[Any], Any] | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
         _session.check_libraries()
         _check(session, conf, clients_per_batch)
-        self.session: Any = session
+        self.session: Foreign = session
         self.conf: dict[str, str] = dict(conf or {})
         self.clients_per_batch: int = clients_per_batch
         self.check_nan: bool = check_nan
         self.folder: str | Path | None = folder
-        self.read_from: Any = read_from
+        self.read_from: Foreign = read_from
         self.write_to: str | Path | Callable[[Any], Any] | None = write_to
         self.timeout_seconds: float | None = timeout_seconds
         self.name: str = f"spark ({session if isinstance(session, str) else session.sparkContext.master})"
@@ -142,7 +144,7 @@ class Spark(Engine):
                 self._jobs = None
                 jobs.forget()
 
-    def _opened(self) -> Any:
+    def _opened(self) -> Foreign:
         """A session with settings of its own, next to that of the user."""
         if isinstance(self.session, str):
             if self._started is not None and not _session.alive(self._started):
@@ -210,7 +212,7 @@ class _State:
     """Rows that a pass left with the clients: a checkpointed table, and which of its columns these are."""
 
     path: Path
-    frame: Any
+    frame: Foreign
     size: int
     names: dict[str, str]  # of held rows → column
 
@@ -218,7 +220,7 @@ class _State:
 class _Jobs:
     """What one run keeps in Spark, and the jobs of its passes."""
 
-    def __init__(self, session: Any, folder: Path, engine: Spark) -> None:
+    def __init__(self, session: Foreign, folder: Path, engine: Spark) -> None:
         self.session, self.folder, self.engine = session, folder, engine
         self.context = session.sparkContext
         self.tasks = max(1, self.context.defaultParallelism)
@@ -266,7 +268,7 @@ class _Jobs:
                 warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
                 computed = frame.mapInArrow(Compute(spec, self._stages[digest], server), schema_of(spec.kept))
 
-                def job() -> Any:
+                def job() -> Foreign:
                     rows = computed
                     if path is not None:
                         rows.write.parquet(str(path))
@@ -288,13 +290,13 @@ class _Jobs:
         if path is not None:
             self._hold(work, path, size)
 
-    def _sent_once(self, data: bytes) -> Any:
+    def _sent_once(self, data: bytes) -> Foreign:
         """Bytes that every executor needs once: small ones cost a broadcast variable more than they weigh."""
         from workbench.engines.spark._worker import Inline
 
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
 
-    def _spec(self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any]) -> Any:
+    def _spec(self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any]) -> Foreign:
         from workbench.engines.spark._worker import SparkPass, shapes_of
 
         function = work.function(size)
@@ -376,7 +378,7 @@ class _Jobs:
             old.unpersist()
         return frame, named
 
-    def _frame(self, records: list[Any]) -> Any:
+    def _frame(self, records: list[Any]) -> Foreign:
         import pyarrow as pa
 
         with warnings.catch_warnings():
@@ -408,7 +410,7 @@ class _Jobs:
                 writer.close()
         return self.session.read.parquet(str(path)), named
 
-    def _guarded(self, work: Pass, named: Sequence[Batch], job: Callable[[], Any]) -> Any:
+    def _guarded(self, work: Pass, named: Sequence[Batch], job: Callable[[], Result]) -> Result:
         """The job's result; looks ten times a second whether the run was cancelled, and cancels the job then."""
         started = time.perf_counter()
 
@@ -445,7 +447,7 @@ class _Jobs:
             )
             raise EngineError(message, stage=work.stage) from error
 
-    def _take(self, work: Pass, named: Sequence[Batch], spec: Any, table: Any) -> None:
+    def _take(self, work: Pass, named: Sequence[Batch], spec: Foreign, table: Foreign) -> None:
         """The replies of the batches, in order, and the merged partial results."""
         from workbench.engines.spark._worker import KEYED, REPLY, decode, merge, merges_of
 
@@ -527,7 +529,7 @@ class _Jobs:
             brought.append(from_edge(whole, rows.aval.dtype))
         return brought
 
-    def _asked(self, read: Callable[[], Any], rows: RemoteRows, recorder: RunRecorder) -> Any:
+    def _asked(self, read: Callable[[], Result], rows: RemoteRows, recorder: RunRecorder) -> Result:
         check = lambda: recorder.check(rows.stage, 1.0)  # noqa: E731
         try:
             return _in_group(self.context, f"workbench: {rows.label}", read, check)
@@ -565,7 +567,7 @@ class _Jobs:
             raise EngineError(message) from error
         return [reader if i == position else x for i, x in enumerate(args)]
 
-    def _packed(self, source: Any, struct: PyTree[Array]) -> "_Clients":
+    def _packed(self, source: Foreign, struct: PyTree[Array]) -> "_Clients":
         import pyarrow as pa
 
         from workbench.engines.spark._worker import Pack, shapes_of
@@ -599,7 +601,7 @@ class _Jobs:
             each.mapInArrow(Pack(columns, shapes, size), schema).write.parquet(str(path))
         return _Clients(self.session.read.parquet(str(path)), ids, struct, size)
 
-    def _parquet(self, path: str) -> Any:
+    def _parquet(self, path: str) -> Foreign:
         """The files of a folder; a Delta table's would be those of all its versions."""
         log = self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
         if log.getFileSystem(self.context._jsc.hadoopConfiguration()).exists(log):
@@ -612,7 +614,7 @@ class _Jobs:
             raise EngineError(message)
         return self.session.read.parquet(path)
 
-    def write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray], target: Any) -> None:
+    def write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray], target: Foreign) -> None:
         """Gives every client's rows to a table."""
         import pyarrow as pa
 
@@ -629,7 +631,7 @@ class _Jobs:
 class _Clients(ClientReader):
     """Clients of a table, packed by the executors into batches; read here only if the server needs them."""
 
-    def __init__(self, frame: Any, ids: Sequence[Any], struct: PyTree[Array], size: int) -> None:
+    def __init__(self, frame: Foreign, ids: Sequence[Any], struct: PyTree[Array], size: int) -> None:
         self.frame, self.ids, self.size = frame, tuple(ids), size
         self._leaves_of = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in jax.tree.leaves(struct)]
         self._tree = jax.tree.structure(struct)
@@ -656,7 +658,7 @@ def leaf_names(struct: object) -> list[str]:
     return names
 
 
-def _in_group(context: Any, what: str, job: Callable[[], Any], check: Callable[[], None]) -> Any:
+def _in_group(context: Foreign, what: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
     """A job in a thread of its own; whatever ends the waiting cancels it."""
     from pyspark import InheritableThread
 
@@ -688,12 +690,12 @@ def _in_group(context: Any, what: str, job: Callable[[], Any], check: Callable[[
     return results[0]
 
 
-def _forget(sent: Any) -> None:
+def _forget(sent: Foreign) -> None:
     if hasattr(sent, "destroy"):
         sent.destroy()
 
 
-def _cancel(context: Any, group: str) -> None:
+def _cancel(context: Foreign, group: str) -> None:
     with contextlib.suppress(Exception):
         context.cancelJobGroup(group)
 
@@ -712,7 +714,7 @@ def _named(clients: int, size: int, ids: Sequence[Any] | None) -> list[Batch]:
     ]
 
 
-def _record(batch: Batch) -> Any:
+def _record(batch: Batch) -> Foreign:
     import pyarrow as pa
 
     for x in batch.rows:
@@ -734,7 +736,7 @@ def _encoded(arrays: Sequence[Any]) -> bytes:
     return encode(arrays)
 
 
-def _listed(x: np.ndarray) -> Any:
+def _listed(x: np.ndarray) -> Foreign:
     """Rows as a column: numbers, or flat lists; what Spark has no type for is float32."""
     import pyarrow as pa
 
@@ -743,7 +745,7 @@ def _listed(x: np.ndarray) -> Any:
     return pa.array(plain) if plain.ndim == 1 else pa.array(list(plain.reshape(len(plain), -1)))
 
 
-def _check(session: Any, conf: Any, clients_per_batch: object) -> None:
+def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if type(session).__module__.startswith("pyspark.sql.connect"):
         message = (
             "`Spark` was given a session of Spark Connect. A pass sends the server's values as broadcast variables, "

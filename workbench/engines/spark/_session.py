@@ -19,11 +19,11 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from workbench._processes import is_removed, remove_with_this_process
+from workbench._types import Foreign
 from workbench.errors import EngineError, MissingDependencyError
 
 _LEAST_JAVA = 17
@@ -68,7 +68,7 @@ def _java_version(java: str) -> int | None:
 class Started:
     """A session that was started here, and how many engines use it."""
 
-    session: Any
+    session: Foreign
     master: str
     settings: dict[str, str]
     log: Path
@@ -251,7 +251,7 @@ def _stop_quietly(session: object) -> None:
         session.stop()
 
 
-def _process() -> Any:
+def _process() -> Foreign:
     from pyspark import SparkContext
 
     return getattr(SparkContext._gateway, "proc", None)

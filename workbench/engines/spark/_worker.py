@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from workbench._types import Foreign
 from workbench.engines._remote import Task, run_task
 from workbench.engines._run_recorder import find_nan
 
@@ -88,7 +89,7 @@ class Compute:
     results; where there are keys, one row for each that occurs.
     """
 
-    def __init__(self, spec: SparkPass, stage: Any, server: Any) -> None:
+    def __init__(self, spec: SparkPass, stage: Foreign, server: Foreign) -> None:
         self.spec, self.stage, self.server = spec, stage, server
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -249,7 +250,7 @@ class Pack:
         return pa.RecordBatch.from_pydict(columns)
 
 
-def read_cell(cell: Any, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
+def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
     """One client's array from a cell of a table: nested or flat lists, a number, or the bytes of the array.
 
     Raises:

@@ -121,7 +121,7 @@ def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], wei
             message = compressor.encode(row, own)
             return message, jax.tree.map(jnp.subtract, row, compressor.decode(message, form, own))
 
-        def read(total: object, item: Any) -> tuple[Any, None]:
+        def read(total: object, item: tuple[PyTree[Array], jax.Array, jax.Array]) -> tuple[PyTree[Array], None]:
             message, weight, number = item
             row = compressor.decode(message, form, jax.random.fold_in(key, number))
             return jax.tree.map(lambda t, x: t + weight.astype(x.dtype) * x, total, row), None

@@ -1,6 +1,6 @@
 """Reptile and MAML: parameters from which every client gets far with a few steps of its own."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +131,7 @@ def maml(
     )
 
 
-def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Any:
+def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Callable[..., ClientParams]:
     """A `personalize` that trains every client from the server's parameters, for any algorithm that has such.
 
     Example:

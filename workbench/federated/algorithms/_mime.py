@@ -1,7 +1,5 @@
 """Mime-lite: clients take the steps of the server's optimiser, whose statistics only the server changes."""
 
-from typing import Any
-
 import jax
 import optax
 from jax import Array
@@ -59,7 +57,9 @@ def mime_lite(
     def train(shared: Params, batches: Batches) -> PyTree[Array]:
         params, statistics = shared
 
-        def step_of(updates: PyTree[Array], state: PyTree[Array], params: Params = None) -> Any:
+        def step_of(
+            updates: PyTree[Array], state: PyTree[Array], params: Params = None
+        ) -> tuple[PyTree[Array], PyTree[Array]]:
             return optimizer.update(updates, statistics, params)[0], state  # the statistics are not renewed here
 
         fixed = optax.GradientTransformation(lambda params: (), step_of)

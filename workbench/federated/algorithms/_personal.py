@@ -1,20 +1,23 @@
 """Ditto and FedRep: a model, or a part of one, that never leaves its client."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import PyTree, PyTreeDef
 from workbench.errors import ProgramError
 from workbench.federated.algorithms._aggregate import Aggregator, weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm, Loss, ServerState, server_step, with_server_optimizer
 from workbench.federated.algorithms._local import Trained, split_weight, train_locally
 from workbench.federated.algorithms._types import Batches, ClientBatches, ClientParams, Metrics, Params
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
+
+Form: TypeAlias = tuple[Sequence[bool], PyTreeDef]
+"""Which parameters are a client's own, in the order of the tree, and the tree."""
 
 
 class PersonalState(NamedTuple):
@@ -146,7 +149,7 @@ def fedrep(
     combiner = weighted_mean() if aggregator is None else aggregator
     own_optimizer = client_optimizer if head_optimizer is None else head_optimizer
 
-    def split(params: Params) -> tuple[list[Any], list[Any], list[bool], Any]:
+    def split(params: Params) -> tuple[list[Any], list[Any], Sequence[bool], PyTreeDef]:
         found, structure = jax.tree_util.tree_flatten_with_path(params)
         personal = [is_personal(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in found]
         if len(set(personal)) < 2:
@@ -159,12 +162,12 @@ def fedrep(
         shared = [leaf for (_, leaf), mine in zip(found, personal, strict=True) if not mine]
         return shared, [leaf for (_, leaf), mine in zip(found, personal, strict=True) if mine], personal, structure
 
-    def join(shared: list[Any], own: list[Any], form: Any) -> PyTree[Array]:
+    def join(shared: list[Any], own: list[Any], form: Form) -> PyTree[Array]:
         personal, structure = form
         parts = {True: iter(own), False: iter(shared)}
         return structure.unflatten([next(parts[mine]) for mine in personal])
 
-    def train(form: object, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
+    def train(form: Form, shared: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
         head = train_locally(lambda h, batch: loss(join(shared, h, form), batch), own_optimizer, own, batches)
         learned = jax.tree.map(jnp.add, own, head.update)
         body: Trained = train_locally(
@@ -173,7 +176,7 @@ def fedrep(
         kept = jax.tree.map(lambda new, old: jnp.where(weight > 0, new, old), learned, own)
         return body.update, kept, (body.loss, body.squared_drift)
 
-    def form_of(state: PersonalState) -> Any:
+    def form_of(state: PersonalState) -> Form:
         return split(state.server.aggregation[1])[2:]
 
     @program(clients=clients)

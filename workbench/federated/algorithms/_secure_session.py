@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt32
@@ -11,6 +11,9 @@ from workbench.errors import EngineError, ProgramError, needs_library
 from workbench.federated.algorithms._secure_cost import SHARE_BYTES, secure_aggregation_cost
 from workbench.federated.algorithms._shamir import recover_secret, share_secret
 from workbench.records import ProtocolCostRecord
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 
 class Masks(NamedTuple):
@@ -223,7 +226,7 @@ class _Party:
     def agree(self, other: _Keys) -> bytes:
         return _agree(self._masking, other.masking)
 
-    def _cipher(self, receiver: int, sender: int) -> Any:
+    def _cipher(self, receiver: int, sender: int) -> "ChaCha20Poly1305":
         """Of the messages in one direction: each has a key of its own, so that the nonce may be fixed."""
         other = sender if receiver == self.number else receiver
         with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):

@@ -147,7 +147,7 @@ def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], 
         raise ProgramError(message)
     starts = [number * each for number in range(fragments)]
 
-    def cut(first: int, last: int) -> Any:
+    def cut(first: int, last: int) -> Batches:
         return jax.tree.map(lambda x: x[:, first:last], batches)
 
     return [cut(s, s + each - delay) for s in starts], [cut(s + each - delay, s + each) for s in starts]

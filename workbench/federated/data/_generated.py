@@ -3,7 +3,6 @@
 import ast
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -78,7 +77,7 @@ def _draw(font: str, character: str) -> np.ndarray:
     """A character in the middle of a square of twice the final size, ink 1."""
     from matplotlib.ft2font import FT2Font
 
-    face: Any = FT2Font(font)
+    face = FT2Font(font)
     face.set_size(24, 72)
     face.set_text(character, 0)
     face.draw_glyphs_to_bitmap(antialiased=True)

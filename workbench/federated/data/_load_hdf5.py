@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench._types import Foreign
 from workbench.errors import DataError, MissingDependencyError
 from workbench.federated.data._checks import show_ids
 from workbench.federated.data._client_data import ClientData
@@ -64,7 +65,9 @@ def load_tff_hdf5(
         raise source.unreadable(form, found=f"it is damaged ({type(error).__name__}: {error})") from error
 
 
-def _load(source: Source, file: Any, form: str, clients: int | Sequence[str] | None, label: str | None) -> ClientData:
+def _load(
+    source: Source, file: Foreign, form: str, clients: int | Sequence[str] | None, label: str | None
+) -> ClientData:
     import h5py  # pyright: ignore[reportMissingImports]
 
     with file:
@@ -96,7 +99,7 @@ _MOST_PACKED = 1100  # deflate packs up to 1,032 bytes into one
 _SMALL_BYTES = 64 * 2**20
 
 
-def _refuse_links(source: Source, group: Any, names: Sequence[str]) -> None:
+def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
     """A file from elsewhere must not name other files of this machine as client data."""
     import h5py  # pyright: ignore[reportMissingImports]
 
@@ -104,7 +107,7 @@ def _refuse_links(source: Source, group: Any, names: Sequence[str]) -> None:
     source.refuse(f"{name!r} of {group.name!r} is a link into another file" for name in linked)
 
 
-def _outside(dataset: Any) -> str:
+def _outside(dataset: Foreign) -> str:
     """Why a dataset is not read: its numbers lie in other files, or nowhere; "" if it may be."""
     import h5py  # pyright: ignore[reportMissingImports]
 
@@ -133,7 +136,7 @@ def _choose(source: Source, there: list[str], clients: int | Sequence[str] | Non
     return list(clients)
 
 
-def _read(dataset: Any) -> np.ndarray:
+def _read(dataset: Foreign) -> np.ndarray:
     import h5py  # pyright: ignore[reportMissingImports]
 
     if h5py.check_string_dtype(dataset.dtype):

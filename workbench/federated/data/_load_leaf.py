@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def _as_array(rows: list[Any]) -> tuple[np.ndarray, str | None]:
     return value, None
 
 
-def _leaves(rows: Any) -> Any:
+def _leaves(rows: object) -> Iterator[object]:
     if isinstance(rows, list):
         for row in rows:
             yield from _leaves(row)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -98,7 +97,7 @@ def _read(source: Source) -> dict[str, np.ndarray]:
             return _read_members(source, loaded)
 
 
-def _read_members(source: Source, loaded: Any) -> dict[str, np.ndarray]:
+def _read_members(source: Source, loaded: np.lib.npyio.NpzFile) -> dict[str, np.ndarray]:
     source.refuse(f"{_name(n)} is there {times} times" for n, times in Counter(loaded.files).items() if times > 1)
     arrays: dict[str, np.ndarray] = {}
     problems = []

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from workbench._types import Foreign
 from workbench.errors import DataError, MissingDependencyError
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._files import Source, guess_label
@@ -94,7 +94,7 @@ def load_hugging_face(
     if not source.existing(folder=True).is_dir():
         raise source.unreadable(form, found="it is a file")
     try:
-        found: Any = datasets.load_from_disk(str(source.path))
+        found: Foreign = datasets.load_from_disk(str(source.path))
     # Cut-off files surface as pyarrow, JSON, key or system errors, depending on which file is cut.
     except Exception as error:
         raise source.unreadable(form, found=f"`datasets` says {type(error).__name__}: {error}") from error
@@ -114,7 +114,7 @@ def load_hugging_face(
 
 def _from_table(
     source: Source,
-    table: Any,
+    table: Foreign,
     *,
     client: str,
     fields: Sequence[str] | None,
@@ -164,7 +164,7 @@ class _BadRowError(Exception):
         self.row = row
 
 
-def _as_array(column: Any) -> np.ndarray:
+def _as_array(column: Foreign) -> np.ndarray:
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     if isinstance(column, pa.ChunkedArray):
@@ -188,7 +188,7 @@ def _as_array(column: Any) -> np.ndarray:
     raise _BadRowError(message, None)
 
 
-def _as_nested(column: Any) -> np.ndarray:
+def _as_nested(column: Foreign) -> np.ndarray:
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     length = int(lengths[0])
     if (lengths != length).any():

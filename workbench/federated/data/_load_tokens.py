@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from workbench._types import Foreign
 from workbench.errors import DataError, MissingDependencyError
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._files import Source
@@ -134,7 +136,7 @@ def _json_lines(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any
             yield f"line {number} of {file.name}", row
 
 
-def _pyarrow(file: Path) -> Any:
+def _pyarrow(file: Path) -> ModuleType:
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
@@ -168,7 +170,7 @@ def _parquet(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any]]]
     yield from _table(file, table)
 
 
-def _table(file: Path, table: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _table(file: Path, table: Foreign) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
     for batch in table.to_batches():
         for row in batch.to_pylist():

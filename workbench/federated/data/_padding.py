@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench._types import AnyArray
 from workbench.errors import DataError
 from workbench.federated.data._client_data import ClientArrays, ClientData
 from workbench.federated.data._seeds import Key, generator
@@ -25,9 +26,9 @@ class Padded:
         clients: The clients' ids; an empty slot has the id "".
     """
 
-    arrays: Mapping[str, Any]
-    mask: Any
-    counts: Any
+    arrays: Mapping[str, AnyArray]
+    mask: AnyArray
+    counts: AnyArray
     clients: tuple[str, ...]
 
     @property
@@ -35,7 +36,7 @@ class Padded:
         """What to pass to a program: every field, `mask` (bool) and `weight` (float32 `[clients]`, the counts)."""
         return {**self.arrays, "mask": self.mask, "weight": self.counts.astype(np.float32)}
 
-    def __getitem__(self, field: str) -> Any:
+    def __getitem__(self, field: str) -> AnyArray:
         return self.arrays[field]
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """`compare_runs`: what several runs with several seeds say about which is better."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -275,7 +276,7 @@ class RunComparison:
             raise DataError(message)
         return _pandas().DataFrame(rows)
 
-    def figure(self, kind: str = "curves", path: Any = None, **options: Any) -> "Figure":
+    def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Any) -> "Figure":
         """A figure for a paper; see `plot_comparison`."""
         from workbench.federated.experiments._figures import plot_comparison
 

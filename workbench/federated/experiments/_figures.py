@@ -10,6 +10,7 @@ from workbench.render import notebook_figure
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from workbench.federated.experiments._compare_runs import RunComparison
@@ -73,7 +74,7 @@ def plot_comparison(
 
     with matplotlib.rc_context(_STYLE):
         figure = notebook_figure(width_inches, height_inches)
-        axes: Any = figure.subplots()
+        axes: Axes = figure.subplots()
         table = comparison.profile(target) if kind == "profile" else None
         table = comparison.fairness(metric) if kind == "fairness" else table
         for number, name in enumerate(comparison.results):
@@ -102,12 +103,12 @@ def plot_comparison(
     return figure
 
 
-def _curve(axes: Any, curve: "pd.DataFrame", line: dict[str, Any]) -> None:
+def _curve(axes: "Axes", curve: "pd.DataFrame", line: dict[str, Any]) -> None:
     axes.plot(curve["round"] + 1, curve["mean"], **line)
     axes.fill_between(curve["round"] + 1, curve["low"], curve["high"], color=line["color"], alpha=0.2, linewidth=0)
 
 
-def _final(axes: Any, number: int, comparison: "RunComparison", name: str, look: dict[str, Any]) -> None:
+def _final(axes: "Axes", number: int, comparison: "RunComparison", name: str, look: dict[str, Any]) -> None:
     row = comparison.table().set_index("result").loc[name]
     values = list(comparison.finals()[name].values())
     axes.scatter([number] * len(values), values, s=5, color=look["color"], alpha=0.5, linewidths=0)
@@ -116,7 +117,7 @@ def _final(axes: Any, number: int, comparison: "RunComparison", name: str, look:
     axes.plot([number], [row["mean"]], marker="_", markersize=10, color=look["color"])
 
 
-def _label_axes(axes: Any, comparison: "RunComparison", kind: str, metric: str | None, target: float | None) -> None:
+def _label_axes(axes: "Axes", comparison: "RunComparison", kind: str, metric: str | None, target: float | None) -> None:
     if kind == "finals":
         names = list(comparison.results)
         slanted = max(map(len, names)) > 10
@@ -131,5 +132,5 @@ def _label_axes(axes: Any, comparison: "RunComparison", kind: str, metric: str |
         axes.set_ylabel(metric or comparison.metric)
     else:
         axes.set_xlabel("round")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         axes.set_ylabel(comparison.metric)

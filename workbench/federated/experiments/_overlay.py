@@ -19,7 +19,7 @@ RESAMPLES = 1000
 _LIVE = ("ready", "running", "paused")
 
 
-def is_runs(x: Any) -> bool:
+def is_runs(x: object) -> bool:
     """Whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
 
     Example:
@@ -48,7 +48,7 @@ def values_of(history: History, metric: str) -> np.ndarray | None:
     return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
 
 
-def outcomes_of(results: Any) -> dict[str, dict[int, tuple[str, str]]]:
+def outcomes_of(results: "SweepResult | Mapping[str, Any]") -> dict[str, dict[int, tuple[str, str]]]:
     """The state of every run, and why it ended early, by name and seed; empty where nobody knows."""
     if isinstance(results, SweepResult):
         table = results.trials
@@ -172,7 +172,7 @@ def _thinned(length: int) -> list[int]:
     return kept if kept[-1] == length - 1 else [*kept, length - 1]
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: float | np.ndarray) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 

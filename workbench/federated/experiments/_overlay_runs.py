@@ -46,7 +46,7 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
     return compare_runs(named, metric=first, minimize=minimize).record
 
 
-def by_name(results: Any) -> Any:
+def by_name(results: Any) -> "SweepResult | Mapping[Any, Any]":
     """Runs by name and seed, from whatever `overlay_runs` takes."""
     if isinstance(results, SweepResult | Mapping):
         return results
@@ -63,7 +63,7 @@ def by_name(results: Any) -> Any:
     return found
 
 
-def _metrics_of(named: Any) -> list[str]:
+def _metrics_of(named: "SweepResult | Mapping[Any, Any]") -> list[str]:
     if isinstance(named, SweepResult):
         known = [named.metrics(trial, seed) for trial in range(len(named.settings)) for seed in named.seeds]
         return list(dict.fromkeys(name for metrics in known for name in metrics))

@@ -39,7 +39,7 @@ def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
     """
     random = np.random.default_rng(seed)
 
-    def one(name: str, given: Any) -> Any:
+    def one(name: str, given: Any) -> object:
         if hasattr(given, "rvs"):
             return _plain(given.rvs(random_state=random))
         values = _values(name, given)
@@ -66,7 +66,7 @@ def _values(name: str, given: Any) -> list[Any]:
     return values
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     return (
         value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
     )

@@ -6,7 +6,8 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,9 @@ from workbench.federated.experiments._trial_program import (
 )
 from workbench.mesh import make_mesh
 from workbench.plan import ChunkSize
+
+if TYPE_CHECKING:
+    from tqdm import std
 
 Early = Callable[[dict[str, np.ndarray]], bool]
 
@@ -132,7 +136,9 @@ def sweep(
         raise
 
 
-def _check(make: Any, space: Space, *, data: PyTree[Array], batches: PyTree[Array], **counts: Any) -> None:
+def _check(
+    make: Callable[..., object], space: Space, *, data: PyTree[Array], batches: PyTree[Array], **counts: Any
+) -> None:
     seeds, most = counts["seeds"], counts["rounds_per_call"]
     positive = [counts["rounds"]] if most is None else [counts["rounds"], most]
     whole = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
@@ -213,7 +219,7 @@ def _digest(given: object) -> str:
     return found.hexdigest()[:16]
 
 
-def _code_text(code: Any) -> str:
+def _code_text(code: CodeType) -> str:
     """What a function does, the same in every process; functions inside it included."""
     constants = [
         _code_text(c) if hasattr(c, "co_code") else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
@@ -523,7 +529,7 @@ class _Bar:
     """Rounds of all trials."""
 
     def __init__(self, shown: bool, total: int) -> None:
-        self._bar: Any = None
+        self._bar: std.tqdm | None = None
         self._ended = 0
         if shown:
             with needs_library("tqdm", needed_for="A progress bar (`progress=True`)"):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import AnyArray, PyTree
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._space import Setting
 from workbench.federated.experiments._sweep_store import Member, SweepStore
@@ -224,7 +224,7 @@ def unpack_state(leaves: list[np.ndarray], form: object) -> PyTree[Array]:
     return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, wanted, strict=True)])
 
 
-def _restored(leaf: np.ndarray, like: Any) -> Any:
+def _restored(leaf: np.ndarray, like: AnyArray) -> AnyArray:
     if _is_key(like):
         return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(like))
     # numpy's files know no bfloat16 and give back its bytes.

@@ -6,7 +6,7 @@ import math
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from workbench.errors import DataError, needs_library
 from workbench.federated.population._availability import RecordedSessions
 from workbench.federated.population._devices import PHONES, RecordedDevices
 from workbench.records import DeviceClassRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_fedscale_devices(
@@ -120,7 +123,7 @@ def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedS
 class _PlainUnpickler(pickle.Unpickler):
     """Reads containers, numbers and texts; anything that would import or call code is refused."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> NoReturn:
         message = f"it names {module}.{name}, and a trace holds plain numbers only"
         raise pickle.UnpicklingError(message)
 
@@ -151,7 +154,7 @@ def _entries(found: object, names: Sequence[str], path: str | Path) -> list[Mapp
     return rows
 
 
-def _read_table(path: str | Path, names: Sequence[str], reader: str) -> Any:
+def _read_table(path: str | Path, names: Sequence[str], reader: str) -> "pd.DataFrame":
     with needs_library("pandas", needed_for=f"`{reader}`"):
         import pandas as pd
     try:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from workbench.inspection.call_tree._frames import Frame, layer_of, shown_file
 from workbench.inspection.call_tree._items import Amounts, Item, Scope, figures
@@ -45,7 +45,12 @@ _Known: TypeAlias = dict[tuple[_Node, tuple[Scope, ...], CallPass, int], _Node]
 
 
 def build_tree(
-    items: Iterable[Item], *, name: str, made_from: object, notes: tuple[str, ...] = (), file: str | None = None
+    items: Iterable[Item],
+    *,
+    name: str,
+    made_from: Literal["compiled", "jaxpr"],
+    notes: tuple[str, ...] = (),
+    file: str | None = None,
 ) -> CallTreeRecord:
     """The tree of a program.
 
@@ -246,7 +251,7 @@ def _grouped(items: list[Item], key: Callable[[Item], Any]) -> list[tuple[Any, l
 
 def _record(
     root: _Node,
-    made_from: Any,
+    made_from: Literal["compiled", "jaxpr"],
     notes: tuple[str, ...],
     to_line: dict[str, float],
     to_module: dict[str, float],

@@ -1,6 +1,7 @@
 """The call tree of a jaxpr: before anything is compiled."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -129,7 +130,7 @@ def _communicate(
         amounts.sent_bytes["+".join(axes)] = sent
 
 
-def _constants(jaxpr: Any, site: Any, name: str) -> list[Item]:
+def _constants(jaxpr: Jaxpr | ClosedJaxpr, site: Callable[..., _Site], name: str) -> list[Item]:
     """Arrays that the program closes over, at the line that reads them first."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     found = []

@@ -4,10 +4,11 @@ import contextlib
 import gc
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
+from workbench._types import Device
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._assignment import HeldAtPeak, divide_peak
 from workbench.inspection.hlo._attribution import NamedStage, StageFinder
@@ -132,7 +133,7 @@ def _no_hlo(fact: str) -> str:
     )
 
 
-def _devices_of(compiled: Any) -> list[Any]:
+def _devices_of(compiled: Any) -> list[Device]:
     """The devices in the order in which the module counts them; empty where the runtime does not say."""
     try:
         return list(compiled.runtime_executable().local_devices())
@@ -306,7 +307,7 @@ def _once(executions: float | None) -> float:
     return 1.0 if executions is None else executions
 
 
-def _total(amounts: Any) -> float | None:
+def _total(amounts: Iterable[tuple[Any, float | None]]) -> float | None:
     total = 0.0
     for amount, executions in amounts:
         if amount and executions is None:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from workbench._types import Argument
 from workbench.errors import MeshError
 
 Spec = tuple[tuple[str, ...], ...]
@@ -139,7 +140,7 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
     return [plain[number] if number < len(plain) else f"args[{number}]" for number in range(count)]
 
 
-def _shape(leaf: object, mesh: Mesh | AbstractMesh) -> Any:
+def _shape(leaf: Argument, mesh: Mesh | AbstractMesh) -> Argument:
     """A leaf as a shape; a named sharding over another mesh is moved to this one, where its axes exist there too."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
@@ -152,5 +153,5 @@ def _shape(leaf: object, mesh: Mesh | AbstractMesh) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=named)
 
 
-def _dtype(leaf: Any) -> np.dtype:
+def _dtype(leaf: Argument) -> np.dtype:
     return leaf.dtype if hasattr(leaf, "dtype") else jax.numpy.result_type(leaf)

@@ -220,7 +220,7 @@ class WhatIf:
 class _Version:
     """The program with one choice of shardings."""
 
-    lowered: Any
+    lowered: jax.stages.Lowered
     record: ProgramRecord
 
 
