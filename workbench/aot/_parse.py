@@ -92,7 +92,7 @@ def _split(target: str) -> tuple[str, str, int]:
 
 
 def _named_slice(text: str) -> tuple[str, str, int] | None:
-    """A slice by Google Cloud's name (`v5litepod-16`, `v5p-16`), where one topology alone has so many chips."""
+    """A slice by Google Cloud's name (`v5litepod-16`, `v5p-16`), where one topology alone has that number of chips."""
     match = _SLICE.fullmatch(text) if len(text) <= _LONGEST else None
     family = None if match is None else FAMILIES.get(ALIASES.get(match["chip"], match["chip"]))
     if match is None or family is None or family.name not in _COUNTED_IN_CHIPS | _COUNTED_IN_CORES:
