@@ -100,8 +100,8 @@ _is_deleted = _Array.is_deleted
 
 def live_arrays(tree: object) -> list[jax.Array] | None:
     """The leaves, if all are arrays with values: no tracers, not deleted, and nothing that only becomes an array."""
-    leaves = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
     leaves: list[Any] = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
+    try:  # without a loop in Python: every call of a compiled program passes here
         return leaves if leaves and not any(map(_is_deleted, leaves)) else None
     except TypeError:  # something else than an array
         return None
