@@ -182,6 +182,11 @@ def test_correction_that_multiplies_every_p_value_alike_is_refused():
         course.check("21.3", lambda p_values: np.minimum(1, len(p_values) * p_values))
 
 
+def test_image_from_a_unit_without_gradient_is_refused():
+    with pytest.raises(WrongAnswerError, match="values differ"):
+        course.check("24.1", lambda grad_w, grad_b: grad_w[:, 0] / grad_b[0])
+
+
 def test_masks_that_do_not_cancel_are_refused():
     with pytest.raises(WrongAnswerError, match="is not 0"):
         course.check("24.2", lambda key, clients, size: jax.random.bits(key, (clients, size), jnp.uint32))

@@ -102,7 +102,12 @@ def fatal_pairs(answer: object) -> str:
 def reconstruct(answer: object) -> str:
     random = np.random.default_rng(3)
     x, w, b = random.normal(size=6), random.normal(size=(6, 4)), random.normal(size=4)
-    grad_w, grad_b = jax.grad(lambda w, b: ((x @ w + b) ** 2).sum(), argnums=(0, 1))(jnp.asarray(w), jnp.asarray(b))
+    active = jnp.array([0.0, 1.0, 1.0, 1.0])  # the first unit has no gradient
+
+    def loss(w: jax.Array, b: jax.Array) -> jax.Array:
+        return (active * (x @ w + b) ** 2).sum()
+
+    grad_w, grad_b = jax.grad(loss, argnums=(0, 1))(jnp.asarray(w), jnp.asarray(b))
     hint = "Each column of the weights' gradient is x times the bias's gradient of that column: divide."
     expect_values(called(answer, grad_w, grad_b), x, hint, atol=1e-3)
     return "one example's gradient of a layer with a bias *is* the example."
