@@ -1,9 +1,9 @@
 """A plan as a record: what a reader, a view or a cost model needs to know of each stage."""
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -110,17 +110,21 @@ class _Names:
                 suffix = f"[{i}]" if len(outputs) > 1 else ""
                 self.names.setdefault(v, f"{stage.name}{suffix}")
 
-    def value(self, atom: Atom, name: str | None = None) -> ValueRecord:
+    def value(self, atom: Atom, name: str | None = None, argument: str = "") -> ValueRecord:
         aval = type_of(atom)
         known = "" if isinstance(atom, Literal) else self.names.get(atom, "")
         spec = getattr(getattr(aval, "sharding", None), "spec", None)
         return ValueRecord(
             name=name or known or str(atom),
             shape=tuple(aval.shape),
-            dtype=str(aval.dtype),
+            dtype=_dtype_name(aval.dtype),
             size_bytes=math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 4),
             sharding=str(tuple(spec)) if spec is not None and any(entry is not None for entry in spec) else None,
+            argument=argument,
         )
+
+
+_dtype_name = functools.cache(str)  # numpy puts it together anew each time
 
 
 def _stage_record(
@@ -137,7 +141,7 @@ def _stage_record(
     inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in made))
     outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
     jaxpr = _stage_jaxpr(stage, inputs, outputs)
-    work = _work(stage, jaxpr)
+    work = functools.cache(functools.partial(_work, stage, jaxpr))
     arguments = _arguments(stage)
     stack = outer + next((calls for s in stage.steps if (calls := source_stack(s.equation))), ())
     shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
@@ -149,18 +153,18 @@ def _stage_record(
         placement=step.placement.name if step.placement else None,
         clients=step.placement.size if step.placement else 1,
         operation=operation_name(step) if step.kind in ("broadcast", "clients", "reduce") else "",
-        inputs=tuple(flow.value(v).replace(argument=arguments.get(v, "")) for v in inputs),
+        inputs=tuple(flow.value(v, argument=arguments.get(v, "")) for v in inputs),
         outputs=tuple(flow.value(v) for v in outputs),
         consumes=tuple(sorted({flow.made_by.get(v, -1) for v in inputs})),
         moved_bytes=_moved_bytes(stage, shared),
-        flops_per_client=work.flops,
-        elementwise_flops_per_client=work.elementwise_flops,
-        bytes_per_client=work.accessed_bytes,
+        flops_per_client=deferred(lambda: work().flops),
+        elementwise_flops_per_client=deferred(lambda: work().elementwise_flops),
+        bytes_per_client=deferred(lambda: work().accessed_bytes),
         trip_count=step.equation.params.get("length") if step.kind == "loop" else None,
         computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
         stack=stack,
-        jaxpr=deferred(partial(_text, jaxpr.jaxpr)) if jaxpr is not None else "",
+        jaxpr=deferred(functools.partial(_text, jaxpr.jaxpr)) if jaxpr is not None else "",
         body=_body(stage, flow, path, kept_bytes, stack),
     )
 

@@ -43,14 +43,15 @@ def deferred(make: Callable[[], T]) -> T:
     return cast(T, _Deferred(make))
 
 
-def deferring(name: str) -> Callable[[type[R]], type[R]]:
-    """Lets a field of a record hold what `deferred` returns: nobody waits for what nobody reads.
+def deferring(*names: str) -> Callable[[type[R]], type[R]]:
+    """Lets fields of a record hold what `deferred` returns: nobody waits for what nobody reads.
 
     Reading the field, comparing, printing, saving or copying the record makes the value, once.
     """
 
     def decorate(cls: type[R]) -> type[R]:
-        setattr(cls, name, _DeferredField(vars(cls)[name]))
+        for name in names:
+            setattr(cls, name, _DeferredField(vars(cls)[name]))
         return cls
 
     return decorate

@@ -47,7 +47,8 @@ class PlacementRecord(Record):
     slots_per_device: int | None = None  # clients that a device computes, masked ones too; None: the even share
 
 
-@deferring("jaxpr")  # printing it takes as long as the rest of the plan, and few readers look at it
+# Printing and counting take longer than the rest of a plan, and not every reader looks at them.
+@deferring("jaxpr", "flops_per_client", "elementwise_flops_per_client", "bytes_per_client")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord(Record):
     """One stage of a plan.
