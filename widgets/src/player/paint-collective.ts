@@ -155,7 +155,9 @@ export class CollectivePainter {
     this.pen.font = `600 11px ${FONT}`;
     const half = this.pen.measureText(label).width / 2 + 2;
     const cards = { places: this.places, cardWidth: this.cardWidth, width: this.size.width };
-    return labelPlace(half, cards, [from, to], wanted);
+    const inwards = Math.sign(this.size.width / 2 - from[0]) * (half + 5);
+    const upright = this.rows && from[0] === to[0]; // its label stands next to it, not on it
+    return labelPlace(half, cards, [from, to], upright ? { x: from[0] + inwards, y: wanted.y } : wanted);
   }
 
   private device([x, y]: [number, number], device: number, chunks: readonly ReadonlySet<number>[]): void {

@@ -49,14 +49,12 @@ export function lineRoofline(context: ViewContext, lines: LinesRoofline): HTMLEl
   };
   context.onSelection(follow);
   follow();
-  const which = assumed
-    ? `${chip.name} is assumed, since the program names no chip: pass chip="h100" or another`
-    : chip.name;
+  const which = assumed ? ` ${chip.name} is assumed: the program names no chip; pass chip="h100" or another.` : "";
   const rest = without[0]
     ? ` ${plural(without[0], "line")} without matrix products (${(100 * without[1]).toFixed(0)} % of the time) cannot be drawn.`
     : "";
   const text =
-    `${which}, ${formatBandwidth(chip.bandwidth)}. ${plural(dots.length, "line")} of one device; the area of a dot is ` +
+    `${chip.name}, ${formatBandwidth(chip.bandwidth)}.${which} ${plural(dots.length, "line")} of one device; the area of a dot is ` +
     `its predicted time.${rest}`;
   return h("div", {}, svg, h("p", { class: "wb-note" }, text));
 }

@@ -125,19 +125,16 @@ class Cost {
       target.lines && target.roofline
         ? h("details", {}, h("summary", {}, "The same by stage"), this.roofline(target))
         : null;
-    const roofline = picture ? h("div", {}, h("h4", {}, term(this.context, "roofline")), picture, stages) : null;
-    const columns = h(
-      "div",
-      { class: "wb-columns" },
-      h("div", {}, h("h4", {}, this.titleOf(target)), this.total(target), rests),
-      roofline,
-    );
+    const roofline = picture
+      ? h("div", { class: "wb-right" }, h("h4", {}, term(this.context, "roofline")), picture, stages)
+      : null;
     return h(
       "section",
       { class: "wb-target", "aria-label": target.target },
       this.misfit(target),
-      columns,
+      h("div", {}, h("h4", {}, this.titleOf(target)), this.total(target), rests),
       this.stageTable(target, longest, "predicted"),
+      roofline,
     );
   }
 

@@ -48,6 +48,13 @@ export function collectivesTable(
     const { lines, places } = groupOf(node);
     return [h("span", {}, places), lines[0]?.[2] ? h("code", { class: "wb-codebit" }, lines[0][2]) : null];
   };
+  const stages: Column = {
+    key: "stage",
+    title: "stage",
+    text: (node) => figure(node).stages.join(", "),
+    width: "80px",
+    lesser: true,
+  };
   const columns: Column[] = [
     {
       key: "sent",
@@ -77,7 +84,7 @@ export function collectivesTable(
       width: "70px",
       lesser: true,
     },
-    { key: "stage", title: "stage", text: (node) => figure(node).stages.join(", "), width: "80px", lesser: true },
+    ...(module.stages.filter(Boolean).length > 1 ? [stages] : []),
   ];
   const name = (node: number) => {
     const { kind, members } = groupOf(node);

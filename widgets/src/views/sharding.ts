@@ -23,6 +23,7 @@ import { ShardPicture } from "./sharding-picture";
 import { Trial } from "./sharding-trial";
 
 type Mode = "arrays" | "why";
+const FIRST_ROWS = 24;
 const GLYPH = 4; // lines at most in the small picture of a row
 
 /** How an array is cut, as small as a letter: lines where rows and columns are cut. */
@@ -81,9 +82,13 @@ class Sharding {
     main.append(this.tools(), this.table.node);
     replace(detail, this.facts, this.picture.menus, this.picture.node, this.trial.menus, this.trial.desk);
     host.append(node);
-    this.table.expandTo(40, (i) => this.sum(i, (leaf) => this.trial.bytesOf(leaf)));
     const wanted = this.leaves.findIndex(({ path }) => path === context.selection.leaf);
-    this.show(wanted < 0 ? mostTelling(this.leaves) : wanted);
+    const first = wanted < 0 ? mostTelling(this.leaves) : wanted;
+    const outermost = (node: number): number => (this.tree.parent[node] < 0 ? node : outermost(this.tree.parent[node]));
+    const group = outermost(this.tree.leaf.indexOf(first)); // opened before all others, so that it is seen whole
+    const bytes = (node: number) => this.sum(node, (leaf) => this.trial.bytesOf(leaf));
+    this.table.expandTo(FIRST_ROWS, (node) => bytes(node) + (outermost(node) === group ? 1e15 : 0));
+    this.show(first);
     context.onSelection(() => this.follow());
     context.onSettings(() => this.table.draw());
     onReport(context, () => this.table.draw());
