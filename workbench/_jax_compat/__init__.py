@@ -169,13 +169,6 @@ def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
     return names if len(names) == count else ("",) * count
 
 
-@contextlib.contextmanager
-def bound_axes(axis_sizes: dict[str, int]) -> Iterator[None]:
-    """Lets code in the block use collectives over the named axes while it is traced."""
-    with _core.extend_axis_env_nd(list(axis_sizes.items())):
-        yield
-
-
 def drop_dead_code(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """The jaxpr without what only unused outputs need, and which inputs are still used."""
     pruned, used_inputs = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs))

@@ -35,7 +35,6 @@ COPIES = "memory copies and fills"
 NO_INSTRUCTION = "kernels that name no instruction"
 SPARSE_CORE = "SparseCore operations"
 WAITING = "waiting for other chips"
-NO_PROGRAM = "operations outside of any program"
 
 _TIDY_PS = 1000  # neighbours on a TPU overlap by up to a nanosecond of rounding
 

@@ -15,7 +15,6 @@ _CHUNK = 1 << 20
 _LARGEST_EVENT = 1 << 24
 MOST_EVENTS = 2_000_000  # XProf itself writes at most a million
 _DAMAGE = (EOFError, OSError, zlib.error, ValueError, ArithmeticError, TypeError, AttributeError, RecursionError)
-_DERIVED_ARGS = ("long_name", "deduplicated_name")
 
 
 class _Row(NamedTuple):

@@ -305,11 +305,6 @@ def is_user_file(file: str) -> bool:
     return package_of(file) is None
 
 
-def client_count(placement: Placement | None) -> int:
-    """Number of clients of a step; a server counts as one."""
-    return 1 if placement is None else placement.size
-
-
 def loop_bodies(equation: JaxprEqn) -> list[ClosedJaxpr]:
     """The jaxprs of a scan, while or cond that are worth planning, in order."""
     flow = control_flow(equation)

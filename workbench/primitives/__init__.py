@@ -32,7 +32,6 @@ from workbench.primitives._program import program as program
 from workbench.primitives._ragged import scan_ragged as scan_ragged
 from workbench.primitives._reduce import reduce_max as reduce_max, reduce_min as reduce_min, reduce_sum as reduce_sum
 from workbench.primitives._static import (
-    has_static as has_static,
     hide_static as hide_static,
     is_array as is_array,
     refuse_deleted as refuse_deleted,

@@ -63,11 +63,6 @@ def show_static(tree: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.map(lambda x: x.value if isinstance(x, Static) else x, tree, is_leaf=_is_hidden)
 
 
-def has_static(tree: PyTree[Array]) -> bool:
-    """Whether a pytree has leaves that are static parts."""
-    return any(not is_array(leaf) and is_static(leaf) for leaf in jax.tree.leaves(tree))
-
-
 def _is_hidden(x: object) -> bool:
     return isinstance(x, Static)
 

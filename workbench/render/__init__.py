@@ -89,7 +89,6 @@ from workbench.render._overlay import (
 from workbench.render._population import plot_costs as plot_costs
 from workbench.render._profile import render_profile_text as render_profile_text
 from workbench.render._profile_page import (
-    embed_profile_html as embed_profile_html,
     render_profile_html as render_profile_html,
 )
 from workbench.render._program import (

@@ -13,22 +13,6 @@ _OPERATIONS = 40
 _POINTS = 12
 
 
-def embed_profile_html(profile: ProfileRecord, *, height: int = 720) -> Markup:
-    """The page in a frame of its own, for the output of a cell; its styles stay inside.
-
-    Args:
-        profile: From `open_profile`.
-        height: Pixels.
-    """
-    return element(
-        "iframe",
-        srcdoc=str(render_profile_html(profile)),
-        sandbox="",
-        title=f"Profile {profile.name}",
-        style=f"width:100%;height:{height}px;border:0",
-    )
-
-
 def render_profile_html(profile: ProfileRecord) -> Markup:
     """The whole page, with nothing fetched from anywhere.
 
