@@ -30,6 +30,7 @@ from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sh
 from workbench.advice._verify import Recompile, count_traces, is_gradient, verified, wrapper_of
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
+from workbench.plan import ChunkSize
 from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
@@ -74,7 +75,7 @@ def advise_record(
     recompile: Recompile | None = None,
     planner: SearchProgram | None = None,
     fn: Callable | None = None,
-    chunk_size: object = "auto",
+    chunk_size: ChunkSize = "auto",
     at_most: int = 20,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
