@@ -69,6 +69,24 @@ def test_examples_of_a_client_stay():
     assert [kind[1:] for kind in _stays(fedavg, start(), client_data())] == [((4, 3), 48), ((4,), 16)]
 
 
+@pytest.mark.parametrize("form", ["alone", "in a loop", "converted", "returned"])
+def test_weights_whose_sum_leaves_do_not_stay(form: str):
+    @wb.program(clients=4)
+    def weighted(total: Any, data: Any, weight: Any) -> Any:
+        rows, same = wb.map_fn(lambda row, n: (row.sum(), n), (data, weight))
+        weight = same if form == "returned" else weight.astype("float32")
+        return total + wb.reduce_weighted_mean(rows, weight)
+
+    def of_all(data: Any, weight: Any) -> Any:
+        turns = 2 if form == "in a loop" else 1
+        return jax.lax.fori_loop(0, turns, lambda _, total: weighted(total, data, weight), jnp.float32(0))
+
+    weight = np.ones(4, np.int32 if form == "converted" else np.float32)
+    program = of_all if form == "in a loop" else lambda *args: weighted(jnp.float32(0), *args)
+    kept = _stays(program, np.ones((4, 3), np.float32), weight)
+    assert [kind[1:] for kind in kept] == [((3,), 12)]
+
+
 def test_examples_stay_that_only_the_turns_of_a_loop_read():
     assert _stays(rounds, start(), client_data()) == _stays(fedavg, start(), client_data())
 

@@ -1,7 +1,7 @@
 """What a client discloses, and what stays: a plan followed backwards from what the server and the caller read."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.extend.core import Literal
@@ -23,7 +23,8 @@ def find_disclosed(
 
     Returns:
         One record per disclosed value: a client's partial result of a reduction, or a row that the server reads, in
-        program order; `count` is 0, nothing has run. And the inputs that only clients read, as one client holds them.
+        program order; `count` is 0, nothing has run. And the inputs that only clients read, as one client holds them,
+        without those whose rows a reduction takes as they are, such as the weights of a weighted mean.
     """
     records: Records = {}
     read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
@@ -31,6 +32,7 @@ def find_disclosed(
         if path == "0" and step < 0:
             records[path, step, i] = record.replace(name=inputs[i].name)
     leaving = tuple(records[key] for key in sorted(records, key=_place))
+    read |= _inputs_of_clients(plan, reduced=True).keys()
     staying = [_of_one(inputs[i], axis) for i, axis in _inputs_of_clients(plan).items() if i not in read]
     return leaving, tuple(staying)
 
@@ -40,27 +42,52 @@ def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
     return value.replace(shape=shape, size_bytes=value.size_bytes // max(value.shape[axis], 1), sharding=None)
 
 
-def _inputs_of_clients(plan: Plan) -> dict[int, int]:
-    """The inputs that clients read, also inside loops, each with its axis of clients."""
+def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
+    """The inputs that clients read, also inside loops, each with its axis of clients.
+
+    With `reduced`, only those that a reduction takes as they are, or converted to another dtype.
+    """
     axes: dict[Any, int] = {}
+    same: dict[Any, Any] = {}  # what clients return as they got it
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
-            for i, axis in _operands_of_clients(plan, step).items():
-                axes.setdefault(step.equation.invars[i], axis)
+            for i, axis in _operands_of_clients(plan, step, reduced=reduced).items():
+                v = step.equation.invars[i]
+                axes.setdefault(same.get(v, v), axis)
+        elif step.kind == "reduce" and reduced:
+            v = step.equation.invars[0]
+            axes.setdefault(same.get(v, v), 0)
         elif step.kind not in ("server", "broadcast"):
-            for v in step.inputs:
+            same |= {returned: same.get(v, v) for returned, v in _unchanged(step)}
+            for v in () if reduced else step.inputs:
                 axes.setdefault(v, 0)
     return {i: axes[v] for i, v in enumerate(plan.closed.jaxpr.invars) if v in axes}
 
 
-def _operands_of_clients(plan: Plan, step: Step) -> dict[int, int]:
+def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
+    """What a client returns as it got it but for its dtype, each with the variable that it was."""
+    if step.jaxpr is None:
+        return
+    jaxpr = step.jaxpr.jaxpr
+    operands = step.inputs if step.glue else step.equation.invars  # a row operation has its literals inside
+    got = dict(zip(jaxpr.invars, operands, strict=True))
+    for equation in jaxpr.eqns:
+        v = equation.invars[0] if equation.primitive.name == "convert_element_type" else None
+        if v is not None and not isinstance(v, Literal) and v in got:
+            got[equation.outvars[0]] = got[v]
+    for returned, v in zip(step.equation.outvars, jaxpr.outvars, strict=True):
+        if not isinstance(v, Literal) and v in got and not isinstance(got[v], Literal):
+            yield returned, got[v]
+
+
+def _operands_of_clients(plan: Plan, step: Step, *, reduced: bool) -> dict[int, int]:
     flow = control_flow(step.equation)
     assert flow is not None
     first = flow.offset
     sliced = flow.consts + flow.carries if isinstance(flow, Scan) else math.inf  # from there on: one per iteration
     axes: dict[int, int] = {}
     for closed in flow.bodies:
-        for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name)).items():
+        for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name), reduced=reduced).items():
             if not isinstance(step.equation.invars[first + i], Literal):
                 axes[first + i] = axis + (i >= sliced)
     return axes

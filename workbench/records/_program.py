@@ -139,7 +139,8 @@ class PlanRecord(Record):
     chunk_size: int | None = None  # None: every client of a device at once
     chunk_limit: int | None = None  # the chunk size that was asked for, whatever the number of clients
     disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends nothing else
-    kept_local: tuple[ValueRecord, ...] = ()  # inputs that only clients read, as one client holds them
+    # inputs that only clients read and no reduction takes as they are, as one client holds them
+    kept_local: tuple[ValueRecord, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
