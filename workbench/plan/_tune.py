@@ -27,6 +27,7 @@ Size: TypeAlias = int | Literal["auto"] | None
 _CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse ones first: time may end before all were tried
 _UNROLLS = (2, 4)
 _FIRST, _LAST, _FINALISTS = 3, 6, 4  # runs of each candidate at first, and of the few that are left in the end
+_LEAST_SECONDS = 0.02  # of one run: a shorter call is repeated
 _SHARE_OF_FIRST = 0.7  # of the time, for compiling and first runs
 _HOPELESS = 2.0  # a candidate whose first run is this much slower than the best one's is not run again
 _NEAR = 1.15  # who is this near to the best takes part in the last runs
@@ -242,9 +243,12 @@ class Contest:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))
-        return time.perf_counter() - began
+        """Seconds of a call; short ones follow each other, as rounds do, since the first after a pause is slower."""
+        began, calls, taken = time.perf_counter(), 0, 0.0
+        while taken < _LEAST_SECONDS:
+            jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))
+            calls, taken = calls + 1, time.perf_counter() - began
+        return taken / calls
 
     def _winner(self) -> PlanChoiceRecord:
         records = {one: self._record(one) for one in self._timed}
