@@ -60,6 +60,17 @@ def test_a_cpu_computes_some_clients_together_whose_matrices_they_share() -> Non
     assert _chosen(4096, 10, platform="cpu", cores=1) == 1
 
 
+@pytest.mark.parametrize(("rows", "cores", "together"), [(500, 2, 16), (500, 1, 1), (100_000, 2, 1)])
+def test_a_cpu_with_a_second_core_computes_clients_together_whose_tables_fit_its_caches(
+    rows: int, cores: int, together: int
+) -> None:
+    def train(table: jax.Array, items: jax.Array) -> jax.Array:
+        return table - jax.grad(lambda table: (table[items] ** 2).sum())(table)
+
+    shapes = jax.ShapeDtypeStruct((rows, 32), jnp.float32), jax.ShapeDtypeStruct((CLIENTS, 64), jnp.int32)
+    assert _chosen_for(train, shapes, platform="cpu", cores=cores) == min(together, CLIENTS)
+
+
 def test_a_cpu_computes_one_client_at_a_time_that_convolves_with_a_kernel_of_its_own() -> None:
     def train(kernel: jax.Array, image: jax.Array) -> jax.Array:
         own = kernel + image.sum()

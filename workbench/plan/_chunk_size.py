@@ -21,8 +21,11 @@ _CPU_FLOPS_PER_TURN = 4e6
 _CPU_FLOPS_PER_FULL_TURN = 8e7
 _CPU_CLIENTS_TOGETHER = 8
 _CPU_CLIENTS_TOGETHER_SHARING = 32
-# Elements of tables that each client scatters into for itself, per FLOP: above it they decide.
+# Elements of tables that each client scatters into for itself, per FLOP: above it they decide. A second core helps with
+# so many clients, as long as their tables stay in the caches.
 _SCATTERED_PER_FLOP = 0.1
+_CPU_CLIENTS_TOGETHER_SCATTERING = 16
+_CPU_TABLE_BYTES = 4e6
 # An accelerator is filled by as many clients as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30
@@ -41,9 +44,9 @@ def choose_chunk_size(
     On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny, since its
     matrices stay in the caches. Several clients together fill the cores better where most of the work multiplies by
     weights that all clients share (frozen layers, evaluation), and where a device has more than one core and one
-    client's products are too small for it. Convolutions with a kernel of each client's own and scatters into a table
-    of its own (embeddings that are trained) are slow for several. An accelerator wants as many as fit in a quarter of
-    its memory.
+    client's products are too small for it. Convolutions with a kernel of each client's own are slow for several, and so
+    are scatters into a table of its own (embeddings that are trained), unless the device has more than one core and
+    the tables of several fit into the caches. An accelerator wants as many as fit in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
@@ -56,9 +59,12 @@ def _together_on_cpu(phase: Phase, cores: float) -> int:
     flops = sum(_flops(jaxpr) for jaxpr in jaxprs)
     work = max(1.0, flops / max(1, sum(_turns(jaxpr.jaxpr) for jaxpr in jaxprs)))
     counted = _count_products(phase)
-    if counted["own kernels"] or counted["own tables"] > _SCATTERED_PER_FLOP * flops:
-        return 1
     shares, spare = counted["shared"] > 0.5 * counted["all"], cores >= 2
+    if counted["own kernels"]:
+        return 1
+    if counted["own tables"] > _SCATTERED_PER_FLOP * flops:
+        cached = int(_CPU_TABLE_BYTES // counted["largest table"])
+        return max(1, min(_CPU_CLIENTS_TOGETHER_SCATTERING, cached)) if spare else 1
     most = 1
     if shares or spare:
         most = _CPU_CLIENTS_TOGETHER_SHARING if shares and spare else _CPU_CLIENTS_TOGETHER
@@ -94,8 +100,8 @@ def _turns(jaxpr: Jaxpr) -> int:
 def _count_products(phase: Phase) -> dict[str, float]:
     """FLOPs of matrix products: "all", and "shared", those with a factor that is the same for all clients.
 
-    Beside them the FLOPs of convolutions with each client's "own kernels", and the elements of its "own tables" that
-    scatters write to.
+    Beside them the FLOPs of convolutions with each client's "own kernels", the elements of its "own tables" that
+    scatters write to, and the bytes of the "largest table".
     """
     walk = _Products()
     differs: dict[Atom, bool] = {**dict.fromkeys(phase.rows, True), **dict.fromkeys(phase.shared, False)}
@@ -112,7 +118,8 @@ class _Products(Differs):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tally: dict[str, float] = {"all": 0.0, "shared": 0.0, "own kernels": 0.0, "own tables": 0.0}
+        kinds = ("all", "shared", "own kernels", "own tables", "largest table")
+        self.tally: dict[str, float] = dict.fromkeys(kinds, 0.0)
 
     def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
         name = equation.primitive.name
@@ -126,7 +133,9 @@ class _Products(Differs):
             kernel = math.prod(equation.invars[1].aval.shape)
             self.tally["own kernels"] += 2.0 * equation.outvars[0].aval.size * kernel * self.executions
         elif name.startswith("scatter") and any(operands):
-            self.tally["own tables"] += equation.outvars[0].aval.size * self.executions
+            table = equation.outvars[0].aval
+            self.tally["own tables"] += table.size * self.executions
+            self.tally["largest table"] = max(self.tally["largest table"], table.size * table.dtype.itemsize)
         return super().bind(equation, operands)
 
 
