@@ -48,10 +48,9 @@ NUMBERS = [
     ("10.2", 0.0, 0.3),
     ("12.4", 15, 16),
     ("13.4", (5, 0), (5, 5)),
-    ("13.2", 7, 10),
-    ("13.3", 4, 3),
+    ("13.3", 7, 10),
     ("14.1", 3 * 512**2 / 64, 6 * 512**2 / 64),
-    ("14.3", 0.5, 2),
+    ("14.3", 32, 16),
     ("16.3", 5, 0),
     ("16.4", 5, 4),
     ("17.4", np.log(19) / np.log(100), 0.6),
@@ -235,6 +234,19 @@ def test_decoder_that_reads_late_answers_is_refused():
 
     with pytest.raises(WrongAnswerError, match="a late answer was used"):
         course.check("13.1", least_squares)
+
+
+def test_messages_that_serve_one_worker_each_are_refused():
+    def one_row_each(lists):
+        return [{worker: row} for worker, rows in lists.items() for row in rows]
+
+    with pytest.raises(WrongAnswerError, match=r"there are 6 messages .* 3 are enough"):
+        course.check("13.2", one_row_each)
+
+
+def test_product_with_a_whole_hessian_is_refused():
+    with pytest.raises(WrongAnswerError, match="a client discloses 144 bytes"):
+        course.check("03.2", lambda F, w, v: jax.hessian(F)(w) @ v)
 
 
 def test_product_that_gathers_rows_of_blocks_is_refused():

@@ -1,7 +1,6 @@
 """Exercises of notebooks 00 to 03: the JAX you need, placements and primitives, derivatives."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from workbench.course._grading import (
     wrong,
 )
 from workbench.mesh import make_mesh
+from workbench.primitives import broadcast, map_fn, program, reduce_mean
 
 
 @exercise("00.1", "the squared length of a pytree")
@@ -118,14 +118,18 @@ def worst_off(answer: Callable) -> str:
     return "only the worst-off client receives a gradient."
 
 
-@exercise("03.2", "the plan of a program that captures its parameters")
-def captured(answer: Any) -> str:
-    if not hasattr(answer, "walk"):
-        wrong("the answer should be a plan: `wb.trace(...)(w).plan`.")
-    sent = stages(answer, "broadcast")
-    if len(sent) != 1 or not stages(answer, "reduce"):
-        wrong(f"the plan should have one broadcast and a reduction; it has {len(sent)} broadcasts.")
-    return "a captured variable is an explicit broadcast, so the plan is the same."
+@exercise("03.2", "a Hessian times a vector, for the bytes of a gradient")
+def hessian_times_vector(answer: object) -> str:
+    rows = jnp.asarray(np.random.default_rng(3).normal(size=(4, 6)), jnp.float32)
+
+    @program(clients=4)
+    def loss(w: jax.Array) -> jax.Array:
+        return reduce_mean(map_fn(lambda w, row: jnp.log1p(jnp.exp(row @ w)), (broadcast(w), rows)))
+
+    w, v = jnp.linspace(-1.0, 1.0, 6), jnp.arange(6.0)
+    expect_values(called(answer, loss, w, v), jax.hessian(loss)(w) @ v, "Differentiate the gradient along v.")
+    sent = expect_disclosed(plan_of(lambda w, v: called(answer, loss, w, v), w, v), 24)
+    return f"a client sends {sent} bytes, as many as for a gradient; the Hessian would take {4 * 36}."
 
 
 @exercise("03.3", "the gradient of a mean loss, written by hand")

@@ -1,5 +1,7 @@
 """Exercises of notebooks 12, 13 and 24: Byzantine clients, privacy, compression, stragglers, attacks."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,16 +79,24 @@ def decode_blocks(answer: object) -> str:
     return "any seven of ten answers give all blocks."
 
 
-@exercise("13.2", "the workers that take part in the gradient of a coded product")
+@exercise("13.2", "the messages of a group of workers, as few as possible")
+def pair_off(answer: object) -> str:
+    for lists in ({0: [4, 7], 1: [1, 6, 8], 3: [2]}, {2: [5]}, {0: [3, 1], 4: [0, 2]}):
+        messages = called(answer, lists)
+        if not isinstance(messages, Sequence) or not all(isinstance(message, dict) for message in messages):
+            wrong("the messages should be a list of dictionaries, from a worker to the row that it is brought.")
+        for worker, rows in lists.items():
+            if sorted(message[worker] for message in messages if worker in message) != sorted(rows):
+                wrong(f"of the lists {lists}, worker {worker} should get the rows {rows}, each once.")
+        if len(messages) > (needed := max(map(len, lists.values()))):
+            wrong(f"there are {len(messages)} messages for the lists {lists}; {needed} are enough.")
+    return "a group needs as many messages as its longest list."
+
+
+@exercise("13.3", "the workers that take part in the gradient of a coded product")
 def workers_in_gradient(answer: object) -> str:
     expect_number(answer, 7, "Whose block of the result was used?")
     return "only the seven whose answers were used."
-
-
-@exercise("13.3", "the gain of coded shuffling for n = 6 and α = 1/2")
-def shuffle_gain(answer: object) -> str:
-    expect_number(answer, 4, "(α + 1/n) γ with γ = n.")
-    return "each message serves four workers."
 
 
 @exercise("13.4", "pairs of late workers that repetition and the code do not survive")

@@ -140,10 +140,10 @@ def transposed_sum(answer: object) -> str:
     return "the transpose of a sum is a broadcast."
 
 
-@exercise("14.3", "the gathered bytes in bfloat16, as a share of those in float32")
-def bfloat16_share(answer: object) -> str:
-    expect_number(answer, 0.5, "bfloat16 has two bytes.")
-    return "two bytes instead of four; the all-reduce keeps float32."
+@exercise("14.3", "the number of layers that sends least on 2¹⁵ chips")
+def layers_that_send_least(answer: object) -> str:
+    expect_number(answer, 32, "Compare 2 (q − 1) / p + 2 (c − 1) / p for c = p / q².")
+    return "a cube: as many layers as rows and columns."
 
 
 @exercise("14.4", "SUMMA panel by panel, without gathering a row")
