@@ -30,4 +30,4 @@ def family(engine: Any) -> list[psutil.Process]:
 
 def none_left(processes: list[psutil.Process]) -> bool:
     """Whether all of them end soon."""
-    return not psutil.wait_procs(processes, timeout=20)[1]
+    return not psutil.wait_procs(processes, timeout=120)[1]

@@ -13,6 +13,8 @@ import pytest
 
 from workbench._processes import temporary_folder
 
+LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
+
 SCRIPT = """
     import sys, time
     from workbench._processes import temporary_folder
@@ -32,8 +34,8 @@ def test_folder_is_removed_when_the_process_is_killed(tmp_path: Path) -> None:
         assert process.stdout.readline() == "written\n"
         assert [each.name for each in tmp_path.glob("rows-*/inner/*")] == ["rows"]
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
-        until = time.monotonic() + 30
+        process.wait(LONG)
+        until = time.monotonic() + LONG
         while list(tmp_path.iterdir()) and time.monotonic() < until:
             time.sleep(0.02)
     assert list(tmp_path.iterdir()) == []
@@ -69,9 +71,9 @@ def test_cluster_that_works_in_a_folder_is_ended_with_it_and_readers_of_its_logs
         assert process.stdout is not None
         found = [psutil.Process(int(word)) for word in process.stdout.readline().split()]
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        process.wait(LONG)
         try:
-            until = time.monotonic() + 30
+            until = time.monotonic() + LONG
             while list(tmp_path.iterdir()) and time.monotonic() < until:
                 time.sleep(0.02)
             assert list(tmp_path.iterdir()) == []

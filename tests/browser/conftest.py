@@ -8,7 +8,9 @@ import pytest
 from chromium import MISSING, find_browser, open_browser
 from harness import Harness, PageComm
 from lab import run_lab
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
+
+expect.set_options(timeout=30_000)  # for a machine that is busy; what holds at once is not waited for
 
 
 # Of a module, not of the session: while Playwright is open its event loop runs, and no other test could start one.

@@ -125,7 +125,7 @@ import time
 def step(state, round):
     time.sleep(0.03)
     return state + 1, {"loss": 1 / (1 + state)}
-run = wb.Run(step, 0, 10_000, progress=False)
+run = wb.Run(step, 0, 10**6, progress=False)
 run.start(background=True)
 wb.show(run)
 """

@@ -28,10 +28,10 @@ def test_buttons_of_a_run_work_while_a_cell_runs(lab_page: Page, lab: str, lab_r
     expect(status).to_contain_text("running", timeout=60_000)
     expect(lab_page.locator(".jp-InputPrompt").nth(1)).to_have_text("[*]:")  # the cell is at work all the while
     view.get_by_role("button", name="Pause", exact=True).click()
-    expect(status).to_contain_text("paused", timeout=30_000)
+    expect(status).to_contain_text("paused")
     view.get_by_role("button", name="Resume", exact=True).click()
-    expect(status).to_contain_text("running", timeout=30_000)
+    expect(status).to_contain_text("running")
     view.get_by_role("button", name="Stop", exact=True).click()
-    expect(status).to_contain_text("stopped", timeout=30_000)
+    expect(status).to_contain_text("stopped")
     expect(lab_page.locator(".jp-OutputArea-output pre").last).to_have_text("'stopped'")
     assert ask_kernel(lab_page, "run.finished == run.state") == "True"

@@ -128,6 +128,14 @@ def printed_pids(page: Page) -> set[int]:
     }
 
 
+def wait_until_gone(page: Page, pids: set[int]) -> None:
+    for _ in range(1_200):
+        if not living(pids):
+            return
+        page.wait_for_timeout(100)
+    assert not living(pids)
+
+
 @pytest.mark.lab
 def test_in_jupyterlab_a_program_is_drawn_launched_watched_and_stopped_while_a_cell_awaits_it(
     lab_page: Page, lab: str, lab_root: Path
@@ -153,7 +161,7 @@ def test_in_jupyterlab_a_program_is_drawn_launched_watched_and_stopped_while_a_c
     assert living(pids) == pids
     view.get_by_role("button", name="Stop").click()
     expect(view.locator(".wb-big")).to_contain_text("stopped", timeout=120_000)
-    assert not living(pids)
+    wait_until_gone(lab_page, pids)
 
 
 @pytest.mark.lab
@@ -173,8 +181,4 @@ def test_nothing_of_a_program_is_left_when_its_kernel_is_gone(lab_page: Page, la
         lab_page.evaluate(
             "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }"
         )
-    for _ in range(300):
-        if not living(helpers):
-            break
-        lab_page.wait_for_timeout(100)
-    assert not living(helpers)
+    wait_until_gone(lab_page, helpers)

@@ -68,7 +68,7 @@ def test_keys_step_jump_and_play(harness: Harness, played: PlayRecord) -> None:
     expect(counter).to_have_text("step 1 of 6")
     view.get_by_label("Speed").select_option(label="4 ×")
     view.get_by_role("button", name="▶ Play").click()
-    expect(counter).to_have_text("step 6 of 6", timeout=10_000)
+    expect(counter).to_have_text("step 6 of 6")
     expect(view.get_by_role("button", name="▶ Play")).to_have_attribute("aria-pressed", "false")
 
 

@@ -35,7 +35,7 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
     for _ in range(8):
         lab_page.keyboard.press("ArrowRight")
     expect(skew).to_have_attribute("aria-valuetext", "none")
-    expect(held).not_to_have_attribute("aria-label", before or "", timeout=20_000)
+    expect(held).not_to_have_attribute("aria-label", before or "")
     view.get_by_text("More settings").click()
     view.get_by_label("compression").select_option("top 10 %")
     begin.click()
@@ -81,6 +81,6 @@ def test_settings_that_do_not_go_together_are_told_and_nothing_is_lost(
     view.get_by_label("compression").select_option("8 bits")
     view.get_by_role("button", name="Run", exact=True).click()
     told = view.get_by_role("alert").filter(has_text="SCAFFOLD sends two values")
-    expect(told.first).to_be_visible(timeout=30_000)
+    expect(told.first).to_be_visible()
     expect(view.get_by_label("compression")).to_have_value("8 bits")
     expect(view.get_by_role("button", name="Run", exact=True)).to_be_enabled()

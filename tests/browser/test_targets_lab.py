@@ -50,7 +50,7 @@ def opened(page: Page, lab: str, name: str) -> Locator:
     return view
 
 
-def gone(pid: int, seconds: float = 20) -> bool:
+def gone(pid: int, seconds: float = 120) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -69,7 +69,7 @@ def stop(page: Page, view: Locator) -> None:
     """Stops a compilation; no process is left of it."""
     view.get_by_role("button", name="Stop", exact=True).click()
     panel = view.locator(".wb-compile")
-    expect(panel).to_contain_text("Stopped: v5e:4x4", timeout=20_000)
+    expect(panel).to_contain_text("Stopped: v5e:4x4", timeout=60_000)
     expect(panel).to_contain_text("Nothing is left running")
     assert ask_kernel(page, "shared_worker('tpu').pid") == "None"
 

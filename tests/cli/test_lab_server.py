@@ -35,7 +35,7 @@ def address(tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(120)
 
 
 def wait_until_it_answers(server, url, log, patience_seconds=120):

@@ -22,6 +22,7 @@ from workbench.errors import EngineError, MeshError, MissingDependencyError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 TESTS = str(Path(__file__).parent.parent)
+LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def hosts() -> Iterator[Hosts]:
     with start_hosts(2, 4) as started:
         yield started
         processes = [*started.processes, *started._children()]
-    assert not psutil.wait_procs(processes, timeout=20)[1], "a host is left over"
+    assert not psutil.wait_procs(processes, timeout=LONG)[1], "a host is left over"
 
 
 def _cases(tests: str) -> list[Any]:
@@ -201,10 +202,8 @@ def test_a_step_that_one_host_leaves_out_ends_with_an_error(hosts: Hosts) -> Non
             step = synchronized(wb.jit(wb.program(clients=8)(wb.reduce_sum)), timeout_seconds=3.0)
             return float(step(np.ones(8, np.float32))) if jax.process_index() == 0 else 0.0
 
-    began = time.monotonic()
     with pytest.raises(EngineError, match=r"host 0 (raised EngineError: a step did not end within 3 s|raised \w+)"):
-        hosts.run(alone, timeout_seconds=60)
-    assert time.monotonic() - began < 60
+        hosts.run(alone, timeout_seconds=LONG)
     hosts.stop()
     with pytest.raises(EngineError, match="after they had ended"):
         hosts.run(os.getpid)
@@ -222,10 +221,10 @@ def test_hosts_end_with_the_process_that_started_them() -> None:
     assert driver.stdout is not None
     started = [psutil.Process(int(pid)) for pid in driver.stdout.readline().split()]
     driver.send_signal(signal.SIGKILL)
-    driver.wait(10)
+    driver.wait(LONG)
     driver.stdout.close()
     assert len(started) >= 2
-    assert not psutil.wait_procs(started, timeout=30)[1]
+    assert not psutil.wait_procs(started, timeout=LONG)[1]
 
 
 def test_port_that_is_in_use_is_told() -> None:
@@ -253,7 +252,7 @@ def test_host_that_ended_while_nothing_ran_is_an_error_of_the_next_call():
     pytest.importorskip("ipyparallel", reason="the extra `hosts` is not installed")
     with start_hosts(2, 1) as started:
         started.processes[1].kill()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LONG
         while len(started) == 2 and time.monotonic() < deadline:
             time.sleep(0.2)
         with pytest.raises(EngineError, match=r"host .* of 2 ended while nothing ran.*call `start_hosts`"):

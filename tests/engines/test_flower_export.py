@@ -187,7 +187,7 @@ def test_kept_processes_end_with_what_they_started(tmp_path: Path):
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}]); {sleep}"
     processes.start("one", [sys.executable, "-c", code])
     keeper = psutil.Process(processes._supervisor.pid)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while len(family := keeper.children(recursive=True)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     assert len(family) == 2

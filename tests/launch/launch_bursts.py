@@ -1,7 +1,5 @@
 """What holds on every engine that sends calls ahead."""
 
-import time
-
 import launch_nodes as nodes
 
 from workbench.launch import Program, Restart, ServiceNode, launch
@@ -15,9 +13,9 @@ def check_that_a_lost_service_takes_few_calls_with_it(engine, lose, seconds):
         totals = [client.futures.add(1).result(seconds) for _ in range(50)]
         assert totals[-1] == 50  # fast, so that calls are sent ahead
         pid = client.pid()
-        calls = [client.futures.slow(1.0), *(client.futures.add(1) for _ in range(200))]
+        calls = [client.futures.slow(30.0), *(client.futures.add(1) for _ in range(200))]
         assert nodes.eventually(lambda: launched.state()[0].queue_length > 100, seconds)
-        time.sleep(0.3)  # the slow call is on its way to the service: before that, nothing would be lost
+        assert nodes.eventually(lambda: launched.state()[0].active_calls == 1, seconds)  # the slow one: it will be lost
         lose(pid)
         lost = [call for call in calls if call.exception(seconds) is not None]
         assert 1 <= len(lost) <= 66, len(

@@ -1,7 +1,5 @@
 """Least squares for the tests of asynchronous learning, importable by spawned processes."""
 
-import time
-
 import numpy as np
 
 TRUTH = np.array([1.0, -2.0, 0.5])
@@ -18,12 +16,6 @@ def train(params, data):
     for _ in range(5):
         params = params - 0.2 * inputs.T @ (inputs @ params - targets) / len(targets)
     return params
-
-
-def train_unevenly(params, data):
-    pause, examples = data
-    time.sleep(pause)
-    return train(params, examples)
 
 
 def fail_once_started(params, data):

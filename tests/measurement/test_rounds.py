@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -183,6 +184,9 @@ def test_background_run_is_paused_stopped_and_waited_for_from_here():
     assert reached.acquire(timeout=PATIENCE)
     run.pause()
     go_on.release()
+    until = time.monotonic() + PATIENCE
+    while (run.status, run.finished) != ("paused", 1) and time.monotonic() < until:
+        time.sleep(0.01)
     assert not reached.acquire(timeout=0.2)  # no second round while it is paused
     assert (run.status, run.finished) == ("paused", 1)
     run.resume()

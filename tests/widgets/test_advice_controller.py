@@ -62,12 +62,12 @@ def test_stop_cancels_and_is_reported():
 
     def waits(*, progress, cancel):
         started.set()
-        assert cancel.wait(20)
+        assert cancel.wait(60)
         return advises(progress=progress, cancel=cancel)
 
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=waits)
     view.start_advice()
-    assert started.wait(20)
+    assert started.wait(60)
     view.stop_advice()
     assert flushed(view)["advice/job"]["status"] == "stopped"
 

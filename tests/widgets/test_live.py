@@ -56,7 +56,7 @@ def test_a_forgotten_and_closed_run_view_ends_its_thread(monkeypatch):
     mine = [thread for thread in threading.enumerate() if thread not in before and "run-view" in thread.name]
     view.close()
     for thread in mine:
-        thread.join(10)
+        thread.join(60)
     assert len(mine) == 1
     assert not mine[0].is_alive()
 
@@ -66,7 +66,7 @@ def test_a_pause_is_seen_although_no_round_finishes(monkeypatch):
     run = FakeRun(rounds=2)
     view = workbench_widgets.RunView(run)
     run.status = "paused"
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while view.live["status"] != "paused" and time.monotonic() < until:
         time.sleep(0.01)
     assert view.live["status"] == "paused"
@@ -168,7 +168,7 @@ def ask(view, name, **arguments):
     return next(each for each in sent if each["kind"] == "response")
 
 
-def wait_until(holds, seconds=10.0):
+def wait_until(holds, seconds=60.0):
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:
         time.sleep(0.01)

@@ -14,7 +14,7 @@ def test_fast_updates_coalesce_and_the_last_one_arrives():
     outbox = Outbox(send, interval_seconds=0.02)
     for step in range(1000):
         outbox.put(step=step)
-    assert done.wait(10)
+    assert done.wait(60)
     assert sent[-1] == {"step": 999}
     assert len(sent) < 500
 

@@ -29,7 +29,7 @@ class Waiting:
 
     def compile(self, tried, *, progress, cancel):
         self.started.set()
-        assert cancel.wait(20)
+        assert cancel.wait(60)
         self.cancelled.set()
         message = "was stopped"
         raise RuntimeError(message)
@@ -48,12 +48,12 @@ def test_stop_a_new_trial_and_the_end_of_the_view_each_cancel():
         waiting.cancelled.clear()
         waiting.started.clear()
         view.start_trial({})
-        assert waiting.started.wait(20)
+        assert waiting.started.wait(60)
         first = view._trial
         ending()
-        assert waiting.cancelled.wait(20)
+        assert waiting.cancelled.wait(60)
         assert first is not None
-        assert first.wait(20)
+        assert first.wait(60)
         view.stop_trial()
         assert view.wait_for_trial(20)
     assert view.tried is None
