@@ -102,6 +102,34 @@ def test_right_values_with_too_many_stages_are_refused():
         course.check("02.1", three_reductions)
 
 
+def test_mean_of_the_means_of_unequal_pods_is_refused():
+    @wb.program(placements={"pods": 4, "clients": 3})
+    def of_means(x, present):
+        return wb.reduce_mean(wb.reduce_mean(x, where=present, over="clients"), over="pods")
+
+    with pytest.raises(WrongAnswerError, match="Pods with few clients count less"):
+        course.check("02.3", of_means)
+
+
+def test_pods_that_send_every_client_are_refused():
+    @wb.program(placements={"pods": 4, "clients": 3})
+    def of_rows(x, present):
+        return wb.reduce_sum(x * present, over="pods").sum() / wb.reduce_sum(present, over="pods").sum()
+
+    with pytest.raises(WrongAnswerError, match=r"discloses 36 bytes .* at most 8"):
+        course.check("02.3", of_rows)
+
+
+def test_share_that_the_server_computes_is_refused():
+    @wb.program(clients=4)
+    def at_the_server(x):
+        squares = wb.map_fn(lambda own: own**2, x)
+        return wb.reduce_max(squares) / wb.reduce_sum(squares)
+
+    with pytest.raises(WrongAnswerError, match="the server divides"):
+        course.check("02.4", at_the_server)
+
+
 def test_specs_are_graded_by_their_compiled_collectives():
     right = {"up": P(None, "model"), "down": P("model", None)}
     assert course.check("23.3", right)

@@ -110,6 +110,31 @@ def share_above(answer: object) -> str:
     return "each client discloses one number, and not its value."
 
 
+@exercise("02.3", "the mean over the clients that are present, for 8 bytes a pod")
+def mean_of_present(answer: object) -> str:
+    x = jnp.arange(12.0).reshape(4, 3)
+    present = jnp.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    expected = (np.asarray(x) * np.asarray(present)).sum() / 6
+    hint = (
+        "Pods with few clients count less: add values and counts inside each pod, then over the pods, and divide once."
+    )
+    expect_values(called(answer, x, present), expected, hint)
+    sent = expect_disclosed(plan_of(answer, x, present), 8)
+    return f"a pod sends {sent} bytes, however many clients it has."
+
+
+@exercise("02.4", "a program repaired by its error message")
+def largest_share(answer: object) -> str:
+    hint = "Each client divides its own square by the sum of all four; the server returns the largest share."
+    for x in ([1.0, 2.0, 3.0, 4.0], [2.0, 0.0, -1.0, 1.0]):
+        expect_values(called(answer, jnp.array(x)), np.square(x).max() / np.square(x).sum(), hint)
+    if not stages(plan_of(answer, jnp.arange(4.0)), "broadcast"):
+        wrong(
+            "the values are right, but the server divides. Send the sum to the clients, so that each divides its own."
+        )
+    return "a value at the server reaches the clients by a broadcast."
+
+
 @exercise("03.1", "a program that trains for the worst-off client")
 def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
