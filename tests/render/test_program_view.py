@@ -1,12 +1,15 @@
 import re
 import xml.etree.ElementTree as ET
 
+import jax
+import jax.numpy as jnp
 import pytest
 import records_examples as examples
 from records_parts import PARAMETER_BYTES
 
+from workbench import inspect
 from workbench.records import PlanRecord, ProgramRecord, StageRecord
-from workbench.render import describe_program, render_program_svg, render_program_text, stage_details
+from workbench.render import describe_program, render_cost_text, render_program_svg, render_program_text, stage_details
 from workbench.render._program_layout import lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -109,6 +112,24 @@ def test_a_program_without_stages_still_has_a_picture():
     empty = ProgramRecord(name="nothing", target="here", plan=PlanRecord(name="nothing", placements=(), stages=()))
     assert ET.fromstring(render_program_svg(empty)).tag == f"{SVG}svg"
     assert describe_program(empty).startswith("Program nothing on here: no clients, 0 stages")
+
+
+def test_a_program_without_clients_is_one_stage_with_its_name_and_no_server():
+    def train_step(params, x):
+        loss, gradient = jax.value_and_grad(lambda p: jnp.mean((x @ p) ** 2))(params)
+        return params - 0.1 * gradient, loss
+
+    # One goes through a plan, the other is the user's own jit.
+    for fn in (train_step, jax.jit(train_step)):
+        record = inspect(fn, chip="v5e")(jnp.ones((16, 4)), jnp.ones((8, 16)))
+        (stage,) = record.plan.stages
+        assert (stage.kind, stage.name) == ("program", "train_step")
+        assert record.module is not None
+        assert {part.kind for each in record.module.instructions for part in each.by_stage()} <= {"program", ""}
+        drawn = "".join(ET.fromstring(render_program_svg(record, live=True)).itertext())
+        shown = [drawn, render_program_text(record), repr(stage_details(record)), render_cost_text(record.cost)]
+        assert [text for text in shown if re.search(r"\b(server|clients?)\b", text)] == []
+        assert re.search("train_step", drawn)
 
 
 def test_bytes_of_a_loop_count_every_turn():

@@ -45,6 +45,11 @@ TITLES = {
     "overlay": ("Runs", "Several runs over one another, with bands over seeds and paired tests"),
     "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
 }
+_HELP_WITHOUT_CLIENTS = {
+    "program": "The program as one stage: its inputs, outputs, collectives and jaxpr",
+    "mesh": "Devices, mesh axes, and which collectives join them",
+    "player": "The collectives of the program step by step",
+}
 
 
 def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
@@ -53,6 +58,13 @@ def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
     if record.plan.placements or "operations" not in keys:
         return keys
     return [*(key for key in keys if key != "program"), *(key for key in keys if key == "program")]
+
+
+def _help(record: ProgramRecord, key: str) -> str:
+    """What a tab shows."""
+    if record.plan.placements:
+        return TITLES[key][1]
+    return _HELP_WITHOUT_CLIENTS.get(key, TITLES[key][1])
 
 
 _NOT_COMPILED = (
@@ -161,7 +173,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
                 f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
             )
             raise ValueError(message)
-        views = [{"key": key, "title": TITLES[key][0], "help": TITLES[key][1]} for key in _order(record, parts)]
+        views = [{"key": key, "title": TITLES[key][0], "help": _help(record, key)} for key in _order(record, parts)]
         settings = {} if view is None else {"view": view}
         figures = headline(record, [each["key"] for each in views])
         data = {

@@ -31,7 +31,7 @@ from workbench_widgets._headline import CollectiveGroup, group_collectives, sent
 from workbench_widgets._scopes import GroupTree, kind_of, read_call_groups, read_edges, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
 
-KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "", "collective")
+KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "program", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
 HIDDEN = (f"{Path(records.__file__).parents[1]}/", "/site-packages/", "/dist-packages/")  # not the user's own code
 MOST_FILE_LINES = 3_000

@@ -86,6 +86,7 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
     if record.cost is not None and record.cost.seconds is not None:
         chip = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
         rows.append(("time of one call", f"{seconds_text(record.cost.seconds)}{chip} (predicted)"))
+    parts = "a stage or a client" if record.plan.placements else "the stage"
     notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
     blocks = [
         facts(rows),
@@ -95,11 +96,11 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
         if record.cost is not None and record.cost.assumptions
         else None,
         {"form": "note", "title": "Notes", "text": " ".join(notes)} if notes else None,
-        {"form": "note", "title": "Look closer", "text": "Select a stage or a client in the picture: with the mouse, "
+        {"form": "note", "title": "Look closer", "text": f"Select {parts} in the picture: with the mouse, "
          "or with the arrow keys and Enter."},
     ]  # fmt: skip
     kept = [block for block in blocks if block is not None]
-    return {"title": record.name, "kind": "server", "subtitle": "the whole program", "blocks": kept}
+    return {"title": record.name, "kind": "program", "subtitle": "the whole program", "blocks": kept}
 
 
 def _over(axes: tuple[str, ...]) -> str:

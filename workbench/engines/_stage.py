@@ -90,7 +90,7 @@ class BatchFunction(ClientLoop):
 
     def scope_of(self, step: Step) -> str:
         """The scope of a step in the plan that this batch belongs to."""
-        return f"wb:{self.path}{self.plan.stages[step.stage].label}"
+        return self.plan.scope_of(step, self.path)
 
     def run_client_program(self, step: Step, operands: Sequence[jax.Array]) -> list[jax.Array]:
         """A client's function that is a program of its own, evaluated by its plan."""

@@ -96,7 +96,7 @@ def _repeated_note(stage: StageRecord) -> str:
 class _Names:
     """Names of variables: arguments by their name, other values by the stage that makes them."""
 
-    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
+    def __init__(self, plan: Plan, names: Sequence[str], path: str = "") -> None:
         self.names: dict[Var, str] = {}
         for v, name in zip(plan.closed.jaxpr.invars, names, strict=False):
             self.names[v] = name
@@ -108,7 +108,7 @@ class _Names:
             for i, v in enumerate(outputs):
                 self.made_by[v] = stage.index
                 suffix = f"[{i}]" if len(outputs) > 1 else ""
-                self.names.setdefault(v, f"{stage.name}{suffix}")
+                self.names.setdefault(v, f"{plan.shown_name(stage, path)}{suffix}")
 
     def value(self, atom: Atom, name: str | None = None, argument: str = "") -> ValueRecord:
         aval = type_of(atom)
@@ -148,8 +148,8 @@ def _stage_record(
     return StageRecord(
         index=stage.index,
         path=f"{path}{stage.index}",
-        kind=stage.kind,  # pyright: ignore[reportArgumentType]
-        name=stage.name,
+        kind=plan.shown_kind(stage, path),  # pyright: ignore[reportArgumentType]
+        name=plan.shown_name(stage, path),
         placement=step.placement.name if step.placement else None,
         clients=step.placement.size if step.placement else 1,
         operation=operation_name(step) if step.kind in ("broadcast", "clients", "reduce") else "",
@@ -245,8 +245,8 @@ def _body(
     for number, jaxpr in enumerate(closed):
         inner = plan_jaxpr(jaxpr, stage.name)
         suffix = f"[{number}]" if stage.kind == "branch" else ""
-        inside = _Names(inner, names)
         prefix = f"{path}{stage.index}{suffix}."
+        inside = _Names(inner, names, prefix)
         again = _computations(inner, kept_bytes)
         records.extend(_stage_record(inner, each, inside, prefix, again, kept_bytes, outer) for each in inner.stages)
     return tuple(records)

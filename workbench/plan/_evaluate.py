@@ -124,7 +124,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
         return self.alike[id(row)]
 
     def scope_of(self, step: Step) -> str:
-        return f"wb:{self.path}{self.plan.stages[step.stage].label}"
+        return self.plan.scope_of(step, self.path)
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
         return resolve_chunk_size(self.chunk_size, phase, per_shard)

@@ -52,11 +52,6 @@ class Stage:
     steps: tuple[Step, ...]
     source: SourceLine | None
 
-    @property
-    def label(self) -> str:
-        """The end of its name scope."""
-        return f"{self.index}:{self.kind}"
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -67,6 +62,23 @@ class Plan:
     steps: tuple[Step, ...]
     stages: tuple[Stage, ...]
     placements: tuple[Placement, ...]
+
+    def shown_kind(self, stage: Stage, path: str = "") -> str:
+        """The kind of a stage for readers, where `path` is that of the plan: a program without clients has no server.
+
+        The plan of a loop or branch inside a program (its path is not empty) may have no clients and still be the
+        server's.
+        """
+        return stage.kind if path or self.placements else "program"
+
+    def shown_name(self, stage: Stage, path: str = "") -> str:
+        """The name of a stage for readers; a program without clients is one stage, and has its function's name."""
+        return self.name if self.shown_kind(stage, path) == "program" else stage.name
+
+    def scope_of(self, step: Step, path: str = "") -> str:
+        """The name scope of what a step runs: `wb:2.0:clients`."""
+        stage = self.stages[step.stage]
+        return f"wb:{path}{stage.index}:{self.shown_kind(stage, path)}"
 
     @property
     def levels(self) -> int:

@@ -6,7 +6,8 @@ from typing import Literal, get_args
 
 from workbench.records._base import Record, deferring
 
-StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch"]
+# "program" is the one stage of a program without clients, which has no server either
+StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch", "program"]
 STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 

@@ -209,7 +209,8 @@ def _point(
     taken: list[tuple[float, float]],
 ) -> Markup:
     named = "" if stage.name == stage.kind else f" {stage.name}"
-    spoken = f"{stage.kind} stage {stage.stage}{named}: {number(intensity)} FLOPs per byte, bound by {stage.bound}"
+    role = "the whole program" if stage.kind == "program" else f"{stage.kind} stage {stage.stage}"
+    spoken = f"{role}{named}: {number(intensity)} FLOPs per byte, bound by {stage.bound}"
     x, true_y = place
     y = true_y
     while any(abs(x - other) < 90 and abs(y - level) < 17 for other, level in taken):

@@ -63,7 +63,7 @@ def describe_program(record: ProgramRecord) -> str:
     stages = list(record.plan.walk())
     where = f" on {record.target}" if record.target else ""
     if not _has_clients(record):
-        return f"Program {record.name}{where}: no clients, {len(stages)} stage{'s' * (len(stages) != 1)} on the server"
+        return f"Program {record.name}{where}: no clients, {len(stages)} stage{'s' * (len(stages) != 1)}"
     moved = record.plan.moved_bytes
     amount = "an unknown number of bytes" if moved is None else bytes_text(moved)
     count = f"{len(stages)} stage{'s' if len(stages) != 1 else ''}"
@@ -268,7 +268,8 @@ def _whole_numbers(subtitle: str, width: float) -> str:
 
 
 def _stage_group(box: Box, *children: object) -> Markup:
-    spoken = ", ".join(part for part in (f"{box.kind} stage {box.path}", box.title, box.subtitle, box.note) if part)
+    role = "the whole program" if box.kind == "program" else f"{box.kind} stage {box.path}"
+    spoken = ", ".join(part for part in (role, box.title, box.subtitle, box.note) if part)
     return group(*children, data_stage=box.path, data_label=spoken, class_="wb-stage")
 
 

@@ -5,6 +5,7 @@ number, text, marked) or `note` (text).
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,9 @@ def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource 
         _source(stage.source, read_source),
         code("jaxpr of one client" if stage.kind == "clients" else "jaxpr", stage.jaxpr),
     ]
-    subtitle = f"{stage.kind} stage {stage.path}" + (f" · placement {stage.placement}" if stage.placement else "")
+    whole = stage.kind == "program"
+    subtitle = "the whole program" if whole else f"{stage.kind} stage {stage.path}"
+    subtitle += f" · placement {stage.placement}" if stage.placement else ""
     return {
         "title": stage.name or stage.kind,
         "kind": stage.kind,
@@ -53,7 +56,7 @@ def _details(stage: StageRecord, record: ProgramRecord, read_source: ReadSource 
 
 
 def _facts(stage: StageRecord) -> list[tuple[str, str]]:
-    rows = [("placement", stage.placement or "server")]
+    rows = [] if stage.kind == "program" else [("placement", stage.placement or "server")]
     if stage.placement:
         rows.append(("clients", count_text(stage.clients)))
     if stage.trip_count is not None:
@@ -109,17 +112,23 @@ def _name(value: ValueRecord) -> str:
 
 def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
     """The collectives of a stage with the mesh axes they run over, or the statement that it has none."""
-    rows = [
-        [
+    largest_first = sorted(collectives, key=lambda each: -(each.wire_bytes or 0) * (each.executions or 1))
+    counts = Counter(
+        (
             each.kind + (f" ({each.reduction})" if each.reduction else ""),
             axes_text(each.axes),
             bytes_text(each.payload_bytes),
             bytes_text(each.wire_bytes),
             "unknown" if each.executions is None else count_text(each.executions),
-        ]
-        for each in collectives
-    ]
-    made = table("Collectives", ("collective", "mesh axis", "payload", "wire", "executions"), rows)
+        )
+        for each in largest_first
+    )
+    columns = ("collective", "mesh axis", "payload", "wire", "executions")
+    rows: list[tuple[str, ...]] = list(counts)
+    if len(counts) < len(collectives):
+        columns = ("collective", "count", *columns[1:])
+        rows = [(first, count_text(count), *rest) for (first, *rest), count in counts.items()]
+    made = table("Collectives", columns, rows)
     if made is None:
         return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
     shared = [each for each in collectives if len(each.stages) > 1]

@@ -117,7 +117,9 @@ class _Level:
         room = self.x1 - self.x0 - 2 * PAD - 10.0 * len(names)
         widths = [room * weight / sum(weights) for weight in weights]
         inside = self.outer.placement if self.outer is not None and self.outer.kind == "clients" else None
-        titles = [f"each of {self.outer.clients:,} {inside}" if self.outer is not None and inside else "server"]
+        whole = any(stage.kind == "program" for stage in self.stages)
+        here = "all devices" if whole else "server"
+        titles = [f"each of {self.outer.clients:,} {inside}" if self.outer is not None and inside else here]
         titles += [f"{self._size(name):,} {name}" for name in names]
         lanes, x = [], self.x0 + PAD
         for placement, title, lane_width in zip([None, *names], titles, widths, strict=True):
@@ -140,7 +142,7 @@ class _Level:
     def output_lane(self, index: int) -> int | None:
         """The lane in which a stage's outputs are; None for a frame, whose outputs may be in any."""
         stage = self.stages[index]
-        if stage.kind in ("server",):
+        if stage.kind in ("server", "program"):
             return 0
         if stage.kind == "reduce":
             return self._beyond(stage, downstream=True)
@@ -149,7 +151,7 @@ class _Level:
     def input_lane(self, index: int) -> int | None:
         """The lane from which a stage takes its inputs; None for a frame."""
         stage = self.stages[index]
-        if stage.kind == "server":
+        if stage.kind in ("server", "program"):
             return 0
         if stage.kind == "broadcast":
             return self._beyond(stage, downstream=False)

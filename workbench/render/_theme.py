@@ -16,6 +16,7 @@ MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monos
 
 _HUES = {
     "server": ("#5B6776", "#A9B4C2"),
+    "program": ("#5B6776", "#A9B4C2"),  # the one stage of a program without clients
     "broadcast": ("#0072B2", "#56B4E9"),
     "clients": ("#00795A", "#33C79B"),
     "reduce": ("#B84A00", "#FF9A5C"),

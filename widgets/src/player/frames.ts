@@ -13,7 +13,7 @@ export interface PlayedValue {
 }
 export interface PlayedStage {
   path: string;
-  kind: "server" | "broadcast" | "clients" | "reduce" | "loop" | "branch";
+  kind: "server" | "broadcast" | "clients" | "reduce" | "loop" | "branch" | "program";
   name: string;
   clients: number;
   moved_bytes: number;
@@ -92,6 +92,8 @@ function total(stage: PlayedStage): string {
   return `${formatCount(stage.clients)} × ${formatBytes(each)} = ${formatBytes(stage.moved_bytes)}`;
 }
 
+const WORDS = { server: "The server computes", program: "The program computes", loop: "A loop:", branch: "A branch:" };
+
 export function framesOf(played: Played): Frame[] {
   const course = mainCourse(played.courses);
   // The course belongs to the stage that does the most: the first one whose clients return arrays.
@@ -107,8 +109,12 @@ export function framesOf(played: Played): Frame[] {
         one("up", `Every client sends back for ${stage.name}: ${total(stage)}.`),
         one("result", `${stage.name} makes one of ${plural(stage.clients, "value")}${sizeOf(stage)}.`),
       ];
-    const word = stage.kind === "server" ? "The server computes" : stage.kind === "loop" ? "A loop:" : "A branch:";
-    return [one("server", `${word} ${stage.name === "server" ? "with what it has" : stage.name}${sizeOf(stage)}.`)];
+    return [
+      one(
+        "server",
+        `${WORDS[stage.kind]} ${stage.name === "server" ? "with what it has" : stage.name}${sizeOf(stage)}.`,
+      ),
+    ];
   });
 }
 
