@@ -53,8 +53,24 @@ def test_seconds_through_a_switch_use_the_whole_port():
     assert collective_seconds("all-to-all", MEGA, 8, SWITCH) == pytest.approx(7 / 8 * MEGA / 1e9 + 7 * HOP)
 
 
-def test_groups_beyond_the_domain_take_the_network():
-    assert collective_seconds("all-gather", 1.0, 128, TORUS) == pytest.approx(127 / 1e8 + 127 * HOP)
+@pytest.mark.parametrize(
+    ("kind", "inside", "between"),
+    [
+        # Two groups of 64, each a closed ring (2e9 B/s, 32 steps a pass); between them 1e8 B/s for each chip.
+        pytest.param("all-gather", 63 * 2 * MEGA / 2e9 + 32 * HOP, MEGA / 1e8 + HOP, id="all-gather"),
+        pytest.param("reduce-scatter", 63 / 64 * MEGA / 2e9 + 32 * HOP, MEGA / 64 / 2 / 1e8 + HOP, id="reduce-scatter"),
+        pytest.param("all-reduce", 2 * (63 / 64 * MEGA / 2e9 + 32 * HOP), MEGA / 64 / 1e8 + 2 * HOP, id="all-reduce"),
+        pytest.param("all-to-all", 0, 127 / 128 * MEGA / 1e8 + 127 * HOP, id="all-to-all: all over the network"),
+    ],
+)
+def test_groups_beyond_the_domain_take_links_and_the_network(kind, inside, between):
+    assert collective_seconds(kind, MEGA, 128, TORUS) == pytest.approx(inside + between)
+
+
+def test_mean_over_pods_of_v5e_has_seconds():
+    # 35 pods of 256 chips: 255/256 of a gigabyte twice over rings of 2 × 50 GB/s, a 256th of it between pods.
+    links, network = 2 * (255 / 256 * 1e9 / 1e11 + 128 * HOP), 2 * 34 / 35 * 1e9 / 256 / 3.125e9 + 2 * 34 * HOP
+    assert collective_seconds("all-reduce", 1e9, 8960, CHIPS["v5e"]) == pytest.approx(links + network)
 
 
 def test_groups_beyond_the_domain_without_a_known_network_have_no_time():

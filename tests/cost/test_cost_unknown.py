@@ -6,6 +6,7 @@ import pytest
 import workbench as wb
 from workbench.cost import estimate_cost, known_chip, nearest_dtype
 from workbench.records import CollectiveRecord, MemoryRecord, ModuleRecord
+from workbench.render import render_cost_text
 
 
 def module(**changes):
@@ -32,19 +33,30 @@ def seconds(chip, **changes):
     return estimate_cost(module(**changes), chip=known_chip(chip)).seconds
 
 
+def reasons(chip, **changes):
+    """Why seconds are not predicted, of every stage."""
+    cost = estimate_cost(module(**changes), chip=known_chip(chip))
+    assert all(why in render_cost_text(cost) for stage in cost.stages for why in stage.unknown_because)
+    return " ".join(why for stage in cost.stages for why in stage.unknown_because)
+
+
 def test_collective_without_a_published_link_makes_the_total_unknown():
     assert seconds("v5e") is not None
     assert seconds("v3") is None
     assert seconds("H100 PCIe") is None
+    assert reasons("v5e") == ""
+    assert "no bandwidth of v3's links is published" in reasons("v3")
 
 
 def test_collective_beyond_the_fast_links_is_unknown_without_a_network():
-    assert seconds("v5e", group_size=1024) is None  # a pod of v5e has 256 chips, and no published network
-    assert seconds("v6e", group_size=1024) is not None
+    assert seconds("H100", group_size=1024) is None  # NVLink joins 8; what is beyond is not the chip's
+    assert "groups of 1,024 devices exceed the 8 that H100's links join" in reasons("H100", group_size=1024)
+    assert seconds("v5e", group_size=1024) is not None
 
 
 def test_transfer_between_slices_of_unknown_partners_makes_the_total_unknown():
     assert seconds("v5e", kind="send", group_size=0, groups=0, wire_bytes=None) is None
+    assert "no known syntax" in reasons("v5e", kind="send", group_size=0, groups=0, wire_bytes=None)
 
 
 def test_error_bar_of_the_family_is_among_the_assumptions():

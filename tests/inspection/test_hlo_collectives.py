@@ -131,6 +131,24 @@ def test_combined_collective_is_shared_by_the_size_of_its_parts(round_module):
     assert combined.stage_shares == {"2": weights / (weights + FLOAT), "3": FLOAT / (weights + FLOAT)}
 
 
+def test_the_line_with_most_bytes_of_a_combined_collective_comes_first():
+    def step(weights, x):
+        def loss(weights):
+            hidden = x @ weights
+            return hidden.mean()
+
+        return jax.value_and_grad(loss)(weights)
+
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    x = jax.device_put(jnp.ones((16, WIDTH)), NamedSharding(mesh, P("data")))
+    compiled = jax.jit(step).lower(jnp.ones((WIDTH, WIDTH)), x).compile()
+    (combined,) = inspect_module(compiled, mesh=inspect_mesh(mesh)).collectives
+    assert combined.payload_bytes == (WIDTH * WIDTH + 1) * FLOAT
+    code, first = inspect.getsourcelines(test_the_line_with_most_bytes_of_a_combined_collective_comes_first)
+    lines = [code[source.line - first].strip() for source in combined.sources]
+    assert lines == ["hidden = x @ weights", "return hidden.mean()"]
+
+
 def test_flops_of_the_round_are_those_of_two_clients_and_half_the_hidden_layer(round_module):
     products = 2 + 3  # forward; the gradients of both weights and of the hidden layer
     assert round_module.flops == 2 * STEPS * products * 2 * BATCH * WIDTH * WIDTH

@@ -7,9 +7,17 @@ import pytest
 
 import workbench as wb
 from workbench.errors import EngineError, MeasureError
-from workbench.measurement import ReadingOptions, measure_compiled
-from workbench.measurement._measure import _kept
-from workbench.records import ChipRecord, EventRecord
+from workbench.measurement import DeviceEvent, Profile, ReadingOptions, join_profile, measure_compiled
+from workbench.measurement._measure import _kept, _stage_runs
+from workbench.records import (
+    ChipRecord,
+    CollectiveRecord,
+    EventRecord,
+    InstructionRecord,
+    MemoryRecord,
+    ModuleRecord,
+    StagePartRecord,
+)
 
 STEPS = [3, 1, 2, 5, 0, 4, 7, 1, 1, 6, 2, 2, 3, 8, 1, 2, 4, 0, 5, 1, 9, 2, 3, 1]
 
@@ -49,6 +57,31 @@ def test_spans_add_up_to_the_stages(run):
     for kind in ("compute", "collective", "wait"):
         spans = sum(event.seconds for event in run.events if event.kind == kind) / run.rounds
         assert spans == pytest.approx(sum(getattr(stage, f"{kind}_seconds") for stage in run.stages))
+
+
+def test_what_the_compiler_made_of_several_stages_shares_its_seconds_as_its_work():
+    common = {"computation": "main", "shape": "f32[]", "size_bytes": 4, "executions": 1.0, "stage": "1"}
+    parts = (StagePartRecord(stage="1", flops=30.0, accessed_bytes=4), StagePartRecord(stage="2", flops=10.0))
+    fusion = InstructionRecord(name="fusion", opcode="fusion", flops=40.0, stage_parts=parts, **common)
+    copies = tuple(part.replace(flops=0.0, accessed_bytes=size) for part, size in zip(parts, (8, 24), strict=True))
+    copy = InstructionRecord(name="copy", opcode="fusion", stage_parts=copies, **common)
+    reduce = InstructionRecord(name="all-reduce", opcode="all-reduce", **common)
+    sent = CollectiveRecord(
+        name="all-reduce", kind="all-reduce", axes=("clients",), group_size=1, groups=1, payload_bytes=8,
+        wire_bytes=0.0, executions=1.0, stages=("1", "2"), stage_shares={"1": 0.9, "2": 0.1},
+    )  # fmt: skip
+    module = ModuleRecord(
+        name="jit_f", platform="cpu", devices=1, instructions=(fusion, copy, reduce), collectives=(sent,), flops=40.0,
+        accessed_bytes=36.0, memory=MemoryRecord(), attributed_instructions=1, attributed_flops=1, attributed_bytes=1,
+    )  # fmt: skip
+    seconds = {"fusion": 4.0, "copy": 8.0, "all-reduce": 10.0}
+    events = tuple(DeviceEvent(0, name, "jit_f", 1, at, long) for at, (name, long) in enumerate(seconds.items()))
+    leaves = join_profile(Profile(events=events, source="memory"), module).leaves
+    first, second = _stage_runs(leaves, module, {0: "cpu:0"}, 2, ReadingOptions())
+    # Two rounds: 3/4 of 4 s and 1/4 of 8 s; 1/4 and 3/4; the collective as its bytes.
+    assert (first.stage, first.compute_seconds, first.collective_seconds) == ("1", 2.5, 4.5)
+    assert (second.stage, second.compute_seconds, second.collective_seconds) == ("2", 3.5, 0.5)
+    assert (first.flops_per_second, second.flops_per_second) == (15 / 2.5, 5 / 3.5)
 
 
 def test_step_counts_of_the_clients_are_exact(run):

@@ -149,7 +149,7 @@ def test_text_says_what_the_picture_says():
 def test_details_of_a_stage_hold_its_collectives_with_their_axes():
     found = stage_details(examples.fedavg_record())["2"]["blocks"]
     table = next(block for block in found if block.get("title") == "Collectives")
-    assert table["rows"] == [["all-reduce (add)", "clients", "2.54 KiB", "3.81 KiB", "1"]]
+    assert table["rows"] == [["all-reduce (add)", "clients", "2.54 KiB", "3.81 KiB"]]
 
 
 def test_details_say_that_a_stage_does_not_communicate():

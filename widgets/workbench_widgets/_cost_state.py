@@ -93,6 +93,7 @@ def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
             "collective": each.collective_seconds,
             "seconds": each.seconds,
             "bound": each.bound,
+            "unknown": list(each.unknown_because),
         }
         for each in cost.stages
     ]

@@ -154,8 +154,9 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             parts["timeline"], columns = timeline_state(run, record)
             arrays |= {f"timeline/{name}": value for name, value in columns.items()}
         player = player_state(None, record)
-        if player["collectives"] or play is not None:
-            parts["player"] = player | {"can_play": play is not None}
+        has_round = play is not None and bool(record.plan.placements)
+        if player["collectives"] or has_round:
+            parts["player"] = player | {"can_play": has_round}
         can_advise, can_search = advise is not None and record.module is not None, search is not None
         if record.module is not None or record.mesh is not None:  # else a plan alone
             parts["advice"] = {

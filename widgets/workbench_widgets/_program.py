@@ -70,7 +70,8 @@ def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) 
 def overview(record: ProgramRecord) -> Mapping[str, Any]:
     """The panel before anything is chosen: the program as a whole."""
     stages = list(record.plan.walk())
-    rows = [("target", record.target), ("stages", str(len(stages)))]
+    rows = [("target", record.target)]
+    rows += [("stages", str(len(stages)))] if record.plan.placements else []
     rows += [(f"placement {p.name}", f"{p.size:,}{_over(p.mesh_axes)}") for p in record.plan.placements]
     if record.mesh is not None:
         axes = " × ".join(f"{axis.name} {axis.size:,}" for axis in record.mesh.axes)
@@ -92,9 +93,6 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
         facts(rows),
         *disclosed_blocks(record.plan),
         collectives_block(record.module.collectives) if record.module is not None else None,
-        {"form": "note", "title": "The cost assumes", "text": "; ".join(record.cost.assumptions)}
-        if record.cost is not None and record.cost.assumptions
-        else None,
         {"form": "note", "title": "Notes", "text": " ".join(notes)} if notes else None,
         {"form": "note", "title": "Look closer", "text": f"Select {parts} in the picture: with the mouse, "
          "or with the arrow keys and Enter."},

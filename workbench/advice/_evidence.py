@@ -32,7 +32,9 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
         times = [
             None
             if each.executions is None
-            else collective_seconds(each.kind, each.payload_bytes, each.group_size, cost.chip)
+            else collective_seconds(
+                each.kind, each.payload_bytes, each.group_size, cost.chip, across_slices=each.across_slices
+            )
             for each in collectives
         ]
         if all(each is not None for each in times):

@@ -115,8 +115,8 @@ _ROWS = (
         source=f"{_CLOUD}/v4: 2400 Gbps one way over 6 links; one JAX device per chip (megacore)",
     ),
     _tpu(
-        "v5e", _peaks(197, int8=393, int4=788), 16, 819, 400, links=4, domain=256,
-        source=f"{_CLOUD}/v5e; int4: JAX's tpu_info",
+        "v5e", _peaks(197, int8=393, int4=788), 16, 819, 400, links=4, domain=256, dcn=25e9 / 8,
+        source=f"{_CLOUD}/v5e: 6.4 Tbps of data-centre network per pod of 256; int4: JAX's tpu_info",
     ),
     _tpu(
         "v5p", _peaks(459, int8=918, float8=459), 95, 2765, 1200, links=6, domain=8960, dcn=50e9 / 8,

@@ -1,5 +1,7 @@
 """Seconds of a collective from the bandwidth of links: rings, without contention or overlap."""
 
+import math
+
 from workbench.records import ChipRecord
 
 HOP_SECONDS = 1e-6
@@ -36,6 +38,10 @@ def collective_seconds(
     sends every pair its part over n/4 hops on average on a closed ring (n·S/8 through each link) and n·S/4 through the
     middle of an open one; through a switch, S·(n-1)/n leave every port. Every step adds 1 µs.
 
+    A sum or gather over more chips than the links join (k groups of p) goes in three parts: inside every group over the
+    links, between the groups over the data-centre network, where each chip answers for one p-th, and back. Other
+    collectives then send all that they send over that network.
+
     Args:
         kind: As in `CollectiveRecord`.
         payload_bytes: Bytes of one device's operand.
@@ -53,14 +59,17 @@ def collective_seconds(
         158
 
     References:
-        Austin et al., "How to Scale Your Model", 2025, section 3 (sharded matrices).
+        Austin et al., "How to Scale Your Model", 2025, section 3 (sharded matrices) and 5 (across pods).
     """
     if group_size < 2 or payload_bytes == 0 or kind == "recv":
         return 0.0
-    beyond = across_slices or (chip.domain is not None and group_size > chip.domain * chip.devices_per_chip)
+    reach = _reach(chip)
+    beyond = across_slices or group_size > reach
     link = chip.dcn_bytes_per_second if beyond else chip.link_bytes_per_second
     if not link:
         return None
+    if group_size > reach > 1 and not across_slices and kind in ("all-reduce", "all-gather", "reduce-scatter"):
+        return _in_three_parts(kind, payload_bytes, group_size, chip)
     if beyond or chip.topology == "switch":
         return sent_bytes(kind, payload_bytes, group_size) / link + HOP_SECONDS * _steps(kind, group_size, closed=False)
     closed = is_closed_ring(chip, group_size) if closed is None else closed
@@ -70,6 +79,41 @@ def collective_seconds(
     if kind in ("collective-permute", "send"):
         return payload_bytes / link + latency
     return sent_bytes(kind, payload_bytes, group_size) / (2 if closed else 1) / link + latency
+
+
+def _reach(chip: ChipRecord) -> float:
+    """How many devices the chip's links join."""
+    return math.inf if chip.domain is None else chip.domain * chip.devices_per_chip
+
+
+def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False) -> str:
+    """Why `collective_seconds` gives None, in one clause."""
+    if across_slices:
+        return f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published"
+    if group_size > _reach(chip):
+        return (
+            f"its groups of {group_size:,} devices exceed the {_reach(chip):,.0f} that {chip.name}'s links join, and "
+            "no bandwidth of the network beyond is published"
+        )
+    return f"no bandwidth of {chip.name}'s links is published"
+
+
+def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
+    inside = int(_reach(chip))
+    groups = -(-group_size // inside)
+    parts = {
+        "all-reduce": [("reduce-scatter", payload_bytes), ("all-reduce", payload_bytes / inside),
+                       ("all-gather", payload_bytes / inside)],
+        "reduce-scatter": [("reduce-scatter", payload_bytes), ("reduce-scatter", payload_bytes / inside)],
+        "all-gather": [("all-gather", payload_bytes * groups), ("all-gather", payload_bytes)],
+    }[kind]  # fmt: skip
+    # The second part of each is the one between groups.
+    seconds = [
+        collective_seconds(name, amount, groups if i == 1 else inside, chip, across_slices=i == 1)
+        for i, (name, amount) in enumerate(parts)
+    ]
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def sent_bytes(kind: str, payload_bytes: float, group_size: int) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from workbench.cost._clients import client_costs
-from workbench.cost._collectives import collective_seconds
+from workbench.cost._collectives import collective_seconds, why_unpriced
 from workbench.cost._operations import error_bar, nearest_dtype
 from workbench.errors import InspectionError
 from workbench.records import (
@@ -120,8 +120,8 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
             accessed[stage] = _added(accessed.get(stage, 0.0), part.accessed_bytes, executions)
     sent: dict[str, Sent] = {}
     for collective in module.collectives:
-        for stage, share in _shares(collective).items():
-            sent.setdefault(stage, []).append((collective, share))
+        for stage, share in collective.by_stage().items():
+            sent.setdefault(stage or OUTSIDE, []).append((collective, share))
     records = {stage.path: stage for stage in (plan.walk() if plan else ())}
     order = [*records, *sorted((flops.keys() | sent.keys()) - records.keys(), key=lambda path: (path == OUTSIDE, path))]
     return [
@@ -139,13 +139,6 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
         )
         for path in order
     ]
-
-
-def _shares(collective: CollectiveRecord) -> dict[str, float]:
-    if collective.stage_shares:
-        return collective.stage_shares
-    stages = collective.stages or (OUTSIDE,)
-    return dict.fromkeys(stages, 1 / len(stages))
 
 
 def _bytes_by_axis(sent: Sent) -> dict[str, float]:
@@ -223,8 +216,9 @@ def _planned_reduction(
 
 def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
     """The stage with its seconds on a chip."""
+    unknown = tuple(dict.fromkeys(_reasons(stage, sent, chip)))
     if chip is None or peak is None:
-        return stage
+        return stage.replace(unknown_because=unknown)
     compute = None if stage.flops is None else stage.flops / peak
     bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
     memory = None if stage.accessed_bytes is None else stage.accessed_bytes / bandwidth
@@ -245,7 +239,25 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
         collective_seconds=collective,
         collective_seconds_by_axis=by_axis,
         bound=slowest,
+        unknown_because=unknown,
     )
+
+
+def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Iterator[str]:
+    """Why parts of a stage's figures are not predicted."""
+    if stage.flops is None or stage.accessed_bytes is None:
+        yield "the number of iterations of a loop is known only while it runs (the call tree counts one)"
+    for one, share in sent if chip is not None else ():
+        assert chip is not None
+        if _seconds(one, share, chip) is not None:
+            continue
+        if one.wire_bytes is None:
+            why = "who takes part is written in no known syntax"
+        elif one.executions is None:
+            why = "it is in a loop whose number of iterations is not known"
+        else:
+            why = why_unpriced(one.group_size, chip, across_slices=one.across_slices)
+        yield f"{one.kind} over {' × '.join(one.axes) or 'a group that is no mesh axis'}: {why}"
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
@@ -301,4 +313,9 @@ def _assumptions(
     )
     yield error_bar(chip).rstrip(".")
     if chip.domain is not None:
-        yield f"groups of more than {chip.domain} chips take the data-centre network"
+        speed = chip.dcn_bytes_per_second
+        network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"
+        yield (
+            f"groups of more than {chip.domain:,} chips take the data-centre network, {network}; sums and gathers "
+            "use links first, so that each chip sends its part alone"
+        )

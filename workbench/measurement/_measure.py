@@ -139,7 +139,7 @@ def measure_compiled(
         warmup_seconds=warmup_seconds,
         round_seconds=tuple(walls.profiled),
         overhead=statistics.median(walls.profiled) / statistics.median(walls.plain),
-        stages=_stage_runs(joined.leaves, labels, rounds, options),
+        stages=_stage_runs(joined.leaves, module, labels, rounds, options),
         clients=clients,
         events=_kept(spans, options.max_events),
         call_tree=_measured_tree(module, joined, labels, rounds),
@@ -256,19 +256,34 @@ def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> i
 
 
 def _stage_runs(
-    leaves: Iterable[JoinedEvent], labels: Mapping[int, str], rounds: int, options: ReadingOptions
+    leaves: Iterable[JoinedEvent],
+    module: ModuleRecord,
+    labels: Mapping[int, str],
+    rounds: int,
+    options: ReadingOptions,
 ) -> tuple[StageRunRecord, ...]:
+    """Seconds and work by stage: what the compiler fused or combined from several is shared by them."""
+    collectives = {each.name: each.by_stage() for each in module.collectives if each.stages}
     sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for leaf in leaves:
-        total = sums[leaf.stage or UNATTRIBUTED, leaf.event.device]
-        total[leaf.kind] += leaf.work_seconds / rounds
-        total["wait"] += leaf.wait_seconds / rounds
-        if leaf.instruction is not None:
-            executions = leaf.execution_share / rounds
-            total["flops"] += leaf.instruction.flops * executions
-            total["elementwise"] += leaf.instruction.elementwise_flops * executions
+        found, device = leaf.instruction, leaf.event.device
+        if found is not None and found.name in collectives:
+            shares = collectives[found.name]
+        else:
+            shares = {None: 1.0} if found is None else {part.stage: share for part, share in found.time_by_stage()}
+        for stage, share in shares.items():
+            if not share:
+                continue
+            total = sums[stage or UNATTRIBUTED, device]
+            total[leaf.kind] += share * leaf.work_seconds / rounds
+            total["wait"] += share * leaf.wait_seconds / rounds
+        executions = leaf.execution_share / rounds
+        for part in found.by_stage() if found is not None else ():
+            total = sums[part.stage or UNATTRIBUTED, device]
+            total["flops"] += part.flops * executions
+            total["elementwise"] += part.elementwise_flops * executions
             if leaf.kind == "compute":
-                total["bytes"] += leaf.instruction.accessed_bytes * executions
+                total["bytes"] += part.accessed_bytes * executions
     chip = options.chip
     share = 1 / chip.devices_per_chip if chip else 1.0
     peak_flops = chip.peak_flops_per_second.get(nearest_dtype(options.dtype, chip)) if chip else None

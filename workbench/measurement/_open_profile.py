@@ -289,7 +289,9 @@ class _Recorder:
         elif chip is not None and kind == "collective" and module is not None:
             sent = next((found for found in module.collectives if found.name == name), None)
             if sent is not None and sent.group_size > 1:
-                seconds = collective_seconds(sent.kind, sent.payload_bytes, sent.group_size, chip)
+                seconds = collective_seconds(
+                    sent.kind, sent.payload_bytes, sent.group_size, chip, across_slices=sent.across_slices
+                )
         return ProfiledOperationRecord(
             name=name,
             program=program,

@@ -63,6 +63,17 @@ class InstructionRecord(Record):
             ),
         )
 
+    def time_by_stage(self) -> tuple[tuple[StagePartRecord, float], ...]:
+        """The parts of `by_stage` with their share of its seconds: by matrix products where it has any, else by bytes.
+
+        The call tree shares the seconds of a fusion in the same way.
+        """
+        parts = self.by_stage()
+        weights = [part.flops for part in parts] if self.flops else [float(part.accessed_bytes) for part in parts]
+        whole = sum(weights)
+        shares = [weight / whole if whole else 1 / len(parts) for weight in weights]
+        return tuple(zip(parts, shares, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord(Record):
@@ -87,6 +98,13 @@ class CollectiveRecord(Record):
     channel: int | None = None
     across_slices: bool = False  # members of one group lie in different slices of a TPU
     notes: tuple[str, ...] = ()
+
+    def by_stage(self) -> dict[str | None, float]:
+        """Each stage's share of it; even where the compiler combined several and the parts are not known."""
+        if self.stage_shares:
+            return {**self.stage_shares}
+        stages = self.stages or (None,)
+        return dict.fromkeys(stages, 1 / len(stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +184,7 @@ class StageCostRecord(Record):
     collective_seconds_by_axis: dict[str, float] = field(default_factory=dict)  # keys as in `collective_bytes`
     bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
     elementwise_flops: float | None = 0.0  # of elementwise operations and reductions, which `flops` leaves out
+    unknown_because: tuple[str, ...] = ()  # why figures of it are None
 
     @property
     def seconds(self) -> float | None:

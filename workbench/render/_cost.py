@@ -163,6 +163,7 @@ def render_cost_text(cost: CostRecord) -> str:
             f"{bytes_text(amount)} over {axes}" for axes, amount in stage.collective_bytes.items() if amount
         )
         seconds = f", {seconds_text(stage.seconds)} ({stage.bound}-bound)" if stage.seconds is not None else ""
+        seconds += f"; not predicted: {'; '.join(stage.unknown_because)}" if stage.unknown_because else ""
         named = "" if stage.name == stage.kind else f" {stage.name}"
         lines.append(
             f"  {stage.stage} {stage.kind}{named}: {work_text(stage.flops, stage.elementwise_flops)}, "

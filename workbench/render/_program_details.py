@@ -123,12 +123,10 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
         )
         for each in largest_first
     )
-    columns = ("collective", "mesh axis", "payload", "wire", "executions")
-    rows: list[tuple[str, ...]] = list(counts)
-    if len(counts) < len(collectives):
-        columns = ("collective", "count", *columns[1:])
-        rows = [(first, count_text(count), *rest) for (first, *rest), count in counts.items()]
-    made = table("Collectives", columns, rows)
+    columns = ("collective", "count", "mesh axis", "payload", "wire", "executions")
+    rows = [(first, count_text(count), *rest) for (first, *rest), count in counts.items()]
+    says = [i for i in range(len(columns)) if i not in (1, 5) or any(row[i] != "1" for row in rows)]
+    made = table("Collectives", [columns[i] for i in says], [[row[i] for i in says] for row in rows])
     if made is None:
         return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
     shared = [each for each in collectives if len(each.stages) > 1]

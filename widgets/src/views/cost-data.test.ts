@@ -15,6 +15,7 @@ const stage: StageCost = {
   collective: 0,
   seconds: 0,
   bound: "memory",
+  unknown: [],
 };
 
 it("a stage without figures costs nothing", () => {

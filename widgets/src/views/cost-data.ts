@@ -16,6 +16,8 @@ export interface StageCost {
   collective: number | null;
   seconds: number | null;
   bound: string;
+  /** Why figures of it are not predicted. */
+  unknown: string[];
 }
 export interface Scaling {
   placement: string;
@@ -72,7 +74,12 @@ export interface Target {
 /** Whether anything is counted for a stage. */
 export const costsSomething = (stage: StageCost): boolean =>
   Boolean(
-    stage.flops || stage.elementwise || stage.accessed || stage.seconds || Object.values(stage.wire).some(Boolean),
+    stage.unknown.length ||
+      stage.flops ||
+      stage.elementwise ||
+      stage.accessed ||
+      stage.seconds ||
+      Object.values(stage.wire).some(Boolean),
   );
 
 export const axesOf = (stages: readonly StageCost[]): string[] => [

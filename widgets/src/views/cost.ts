@@ -148,7 +148,13 @@ class Cost {
     const unknown = stages.filter(({ seconds }) => seconds === null).map(({ name }) => name);
     if (chip === "no chip" || !unknown.length)
       return 'Seconds need the published figures of a chip: inspect with target="v5e:4x4" or another.';
-    return `Seconds of the call on ${chip} are unknown, because those of ${unknown.join(", ")} are.`;
+    return `Seconds of the call on ${chip} are not predicted, because those of ${unknown.join(", ")} are not.`;
+  }
+
+  /** Why stages lack figures. */
+  private unpriced(stages: StageCost[]): Child {
+    const why = [...new Set(stages.flatMap(({ unknown }) => unknown))];
+    return why.length ? h("p", { class: "wb-note" }, `Not predicted: ${why.join("; ")}.`) : null;
   }
 
   private total(target: Target): HTMLElement {
@@ -252,6 +258,7 @@ class Cost {
       "div",
       {},
       timed ? this.keys(axes, look) : null,
+      timed ? null : this.unpriced(stages),
       h("div", { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": label }, table),
       more,
     );
@@ -296,12 +303,14 @@ class Cost {
       class: "wb-link",
     });
     const time = timed
-      ? [number(formatSeconds(stage.seconds)), h("td", {}, stage.seconds === 0 ? "" : stage.bound)]
+      ? stage.unknown.length
+        ? [number("not predicted"), h("td", { class: "wb-why" }, stage.unknown.join("; "))]
+        : [number(formatSeconds(stage.seconds)), h("td", {}, stage.seconds === 0 ? "" : stage.bound)]
       : null;
     const counted = [
-      number(stage.flops ? formatFlops(stage.flops) : "–"),
-      number(stage.elementwise ? formatFlops(stage.elementwise) : "–"),
-      number(stage.accessed ? formatBytes(stage.accessed) : "–"),
+      number(stage.flops === 0 ? "–" : formatFlops(stage.flops)),
+      number(stage.elementwise === 0 ? "–" : formatFlops(stage.elementwise)),
+      number(stage.accessed === 0 ? "–" : formatBytes(stage.accessed)),
     ];
     return h(
       "tr",

@@ -65,8 +65,8 @@ export function collectivesTable(
       full: most(({ sent }) => sent),
       width: "98px",
     },
-    { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px" },
-    { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 1.2fr)" },
+    { key: "source", title: "source", text: (node) => groupOf(node).places, cell: code, width: "minmax(190px, 2.4fr)" },
+    { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px", lesser: true },
     {
       key: "payload",
       title: "payload",
@@ -75,6 +75,7 @@ export function collectivesTable(
       value: payload,
       full: most((group) => group.payload),
       width: "98px",
+      lesser: true,
     },
     {
       key: "times",
@@ -99,6 +100,7 @@ export function collectivesTable(
     label: "Collectives, largest first",
     parent,
     title: "collective",
+    nameWidth: 190,
     name,
     mark: (node) => badge(context, "instructions", ...names(node)),
     columns,

@@ -22,6 +22,12 @@ interface Buffer {
 
 const EDGE = { left: 70, right: 16, top: 24, bottom: 26 };
 
+/** The end of a name scope, which says more than what all of a program's have in common. */
+function lastParts(opName: string): string {
+  const parts = opName.split("/");
+  return parts.length > 2 ? `…/${parts.slice(-2).join("/")}` : opName;
+}
+
 /** Index of the largest value. */
 export function peakOf(live: ArrayLike<number>): number {
   let peak = 0;
@@ -155,7 +161,7 @@ class Memory {
         },
         { key: "shape", title: "shape", text: (i) => buffers[i].shape, width: "170px" },
         { key: "source", title: "source", text: (i) => buffers[i].place, width: "140px" },
-        { key: "op", title: "op_name", text: (i) => buffers[i].op_name, width: "260px", lesser: true },
+        { key: "op", title: "op_name", text: (i) => lastParts(buffers[i].op_name), width: "260px", lesser: true },
       ],
       sort: { key: "bytes", descending: true },
       choose: (i) => this.chooseBuffer(i),

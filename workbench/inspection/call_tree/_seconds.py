@@ -90,5 +90,7 @@ def _measured(
 def _collective_seconds(record: CollectiveRecord, chip: ChipRecord) -> float:
     if record.executions is None or record.wire_bytes is None:
         return 0.0
-    once = collective_seconds(record.kind, record.payload_bytes, record.group_size, chip)
+    once = collective_seconds(
+        record.kind, record.payload_bytes, record.group_size, chip, across_slices=record.across_slices
+    )
     return 0.0 if once is None else once * record.executions

@@ -107,7 +107,7 @@ class CollectiveReader:
             executions=None if math.isnan(executions) else executions,
             stages=tuple(dict.fromkeys(stage.path for i in around for stage in self._stages.stages(i))),
             stage_shares=self._shares(around, operands),
-            sources=_sources(self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))),
+            sources=self._sources(computation, instruction, around),
             op_names=tuple(dict.fromkeys(i.op_name for i in around if i.op_name)),
             algorithm=_algorithm(instruction.attributes),
             asynchronous=not _SYNCHRONOUS.search(instruction.attributes)
@@ -184,6 +184,22 @@ class CollectiveReader:
         total = sum(sizes.values())
         return {stage: size / total for stage, size in sizes.items()} if total and len(sizes) > 1 else {}
 
+    def _sources(
+        self, computation: Computation, instruction: Instruction, around: list[Instruction]
+    ) -> tuple[SourceLine, ...]:
+        """The lines that ask for a collective; of a combined one those whose operands have most bytes come first."""
+        lines = [self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))]
+        found = {str(line): line for line in lines if line is not None}
+        takers = {int(taker.attribute("index") or 0): taker for taker in around[1:]}
+        weights = dict.fromkeys(found, 0)
+        for index, operand in enumerate(instruction.operands):
+            maker = computation.by_name[operand]
+            taken = self._frames.source(takers[index]) if index in takers else None
+            line = str(taken or self._frames.source(maker))
+            if line in weights:
+                weights[line] += maker.shape.size_bytes
+        return tuple(found[line] for line in sorted(found, key=lambda line: -weights[line]))
+
     def _is_called_asynchronously(self, computation: Computation) -> bool:
         caller = self._runs.callers.get(computation.name)
         return caller is not None and caller.opcode in ("async-start", "call-start")
@@ -241,10 +257,6 @@ def _algorithm(attributes: str) -> str | None:
     strategy, emitter, colors = (p.search(attributes) for p in (_STRATEGY, _EMITTER, _COLORS))
     name = strategy[1] if strategy else emitter[1] if emitter else None
     return f"{name} (colors {colors[1]}, phases {colors[2]})" if name and colors else name
-
-
-def _sources(lines: Iterator[SourceLine | None]) -> tuple[SourceLine, ...]:
-    return tuple({str(line): line for line in lines if line is not None}.values())
 
 
 def _header_count(hlo: Hlo, word: str) -> int:
