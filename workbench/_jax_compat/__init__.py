@@ -5,6 +5,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 
 import contextlib
 import copy
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -301,15 +302,20 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
     return made
 
 
-def user_frames(equation_source: _source_info.SourceInfo) -> list[tuple[str, int, int, int, int, str]]:
+def user_frames(equation_source: _source_info.SourceInfo) -> tuple[tuple[str, int, int, int, int, str], ...]:
     """User frames of a source_info, innermost first: file, line, column, end line, end column, function.
 
     Frames of JAX itself are left out by JAX; the caller leaves out those of this package.
     """
-    return [
+    return _frames_of(equation_source.traceback)
+
+
+@functools.lru_cache(maxsize=1024)  # the operations of one line are asked one after the other
+def _frames_of(traceback: Any) -> tuple[tuple[str, int, int, int, int, str], ...]:
+    return tuple(
         (f.file_name, f.start_line, f.start_column, f.end_line, f.end_column, f.function_name)
-        for f in _source_info.user_frames(equation_source.traceback)
-    ]
+        for f in _source_info.user_frames(traceback)
+    )
 
 
 @contextlib.contextmanager

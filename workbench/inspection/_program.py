@@ -30,6 +30,7 @@ from workbench.inspection.hlo import inspect_module, with_padding, without_colle
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.mesh import chunk_shard
 from workbench.plan import (
+    Chunks,
     ChunkSize,
     Plan,
     choice_record,
@@ -170,13 +171,10 @@ def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
     with on_mesh(version.mesh):
         chunk_size, form = resolve_choice(version.plan, chunk_size, version.of.form_for(chunk_size))
         kept_bytes = kept_bytes_of(chunk_size, form)
-        chunks = list(_chunks(version.plan, chunk_size, kept_bytes))
         return describe_plan(
             version.plan,
             names=version.of.names,
-            chunk_size=max((chunk for _, chunk, _, _ in chunks), default=None),
-            chunk_limit=max((limit for _, _, _, limit in chunks), default=None),
-            slots={name: max(s for other, _, s, _ in chunks if other == name) for name, *_ in chunks},
+            chunks=functools.partial(_chunks, version, chunk_size, kept_bytes),
             kept_bytes=kept_bytes,
             notes=version.notes,
         )
@@ -185,7 +183,17 @@ def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
 _ANY_SHARE = 2**30  # more clients than any device has
 
 
-def _chunks(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
+def _chunks(version: Version, chunk_size: ChunkSize, kept_bytes: float) -> Chunks:
+    with on_mesh(version.mesh):
+        found = list(_chunks_of_phases(version.plan, chunk_size, kept_bytes))
+    return Chunks(
+        size=max((chunk for _, chunk, _, _ in found), default=None),
+        limit=max((limit for _, _, _, limit in found), default=None),
+        slots={name: max(s for other, _, s, _ in found if other == name) for name, *_ in found},
+    )
+
+
+def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
     """Placement, chunk size, slots per device and chunk size without a limit, per phase, those inside loops too."""
     if chunk_size is None:
         return
@@ -201,7 +209,7 @@ def _chunks(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tu
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             for body in loop_bodies(step.equation):
-                yield from _chunks(plan_jaxpr(body, plan.name), chunk_size, kept_bytes)
+                yield from _chunks_of_phases(plan_jaxpr(body, plan.name), chunk_size, kept_bytes)
 
 
 _NO_JAXPR = (

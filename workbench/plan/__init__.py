@@ -12,7 +12,7 @@ from workbench.plan._count import (
     count_jaxpr_work as count_jaxpr_work,
     walk_jaxpr_work as walk_jaxpr_work,
 )
-from workbench.plan._describe import describe_plan as describe_plan
+from workbench.plan._describe import Chunks as Chunks, describe_plan as describe_plan
 from workbench.plan._evaluate import (
     ChunkSize as ChunkSize,
     PlannedCall as PlannedCall,

@@ -1,9 +1,11 @@
 """Choices that were measured, kept on disk for this program, these shapes, devices and versions."""
 
+import functools
 import hashlib
 import importlib.metadata
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,7 +34,10 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
         return None
     cache = _cache()
     # Most programs were never measured: none with arguments like these is there, and nothing is printed and hashed.
-    if cache is None or not any(cache.directory.glob(f"{_shapes(plan)}-*")):
+    if cache is None or not (names := _names(cache.directory)):
+        return None
+    like_these = _shapes(plan)
+    if not any(name.startswith(like_these) for name in names):
         return None
     if (kept := cache.load(_key(plan, form))) is None:
         return None
@@ -65,6 +70,13 @@ def choice_record(chunk_size: object, form: LoopForm, **fields: Any) -> PlanChoi
     return PlanChoiceRecord(**loop_fields(chunk_size, form), **fields)
 
 
+def _names(directory: Path) -> list[str]:
+    try:
+        return [path.name for path in directory.iterdir()]
+    except OSError:
+        return []
+
+
 def _cache() -> DiskCache | None:
     try:
         return DiskCache(cache_directory("plans"), limit_bytes=_LIMIT_BYTES)
@@ -79,10 +91,14 @@ def _key(plan: Plan, form: LoopForm) -> str:
     for other arguments of the same shapes finds the same choice.
     """
     devices = usable_cores(), sorted(device.device_kind for device in jax.devices())
-    versions = [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
-    parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), versions]
+    parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), _versions()]
     program = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(parts)).encode()).hexdigest()
     return f"{_shapes(plan)}-{program}"
+
+
+@functools.cache
+def _versions() -> list[str]:
+    return [importlib.metadata.version(package) for package in ("jax", "jaxlib")]
 
 
 def _shapes(plan: Plan) -> str:

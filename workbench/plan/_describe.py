@@ -3,13 +3,13 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
+from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
@@ -25,13 +25,23 @@ from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageReco
 _MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
 
 
+class Chunks(NamedTuple):
+    """How many clients a device computes together.
+
+    `limit` is what was asked for, whatever the number of clients; `slots` are those of a device by placement, where
+    chunks leave some empty.
+    """
+
+    size: int | None = None
+    limit: int | None = None
+    slots: Mapping[str, int] = MappingProxyType({})
+
+
 def describe_plan(
     plan: Plan,
     *,
     names: Sequence[str] = (),
-    chunk_size: int | None = None,
-    chunk_limit: int | None = None,
-    slots: Mapping[str, int] = MappingProxyType({}),
+    chunks: Callable[[], Chunks] = Chunks,
     kept_bytes: float = math.inf,
     notes: Sequence[str] = (),
 ) -> PlanRecord:
@@ -40,9 +50,7 @@ def describe_plan(
     Args:
         plan: The plan.
         names: The names of its inputs.
-        chunk_size: How many clients a device computes together.
-        chunk_limit: How many were asked for, whatever the number of clients.
-        slots: Slots per device of each placement, where chunks leave some empty.
+        chunks: Returns how many clients a device computes together; called when somebody reads that.
         kept_bytes: Rows that a later level reads are made again there where all of them would take more.
         notes: What else is to be known.
 
@@ -52,28 +60,30 @@ def describe_plan(
     flow = _Names(plan, names)
     variables = plan.closed.jaxpr
     inputs = tuple(flow.value(v) for v in variables.invars)
-    disclosed, kept_local = find_disclosed(plan, inputs)
+    disclosure = functools.cache(functools.partial(find_disclosed, plan, inputs))
+    chunks = functools.cache(chunks)
     made_again = _computations(plan, kept_bytes)
     stages = tuple(_stage_record(plan, stage, flow, "", made_again, kept_bytes) for stage in plan.stages)
     repeated = [stage for top in stages for stage in top.walk() if stage.computations > 1]
     notes = [*notes, *(_repeated_note(stage) for stage in repeated)]
     return PlanRecord(
         name=plan.name,
-        placements=tuple(_placement_record(p, slots.get(p.name)) for p in plan.placements),
+        placements=tuple(_placement_record(p, chunks) for p in plan.placements),
         stages=stages,
         inputs=inputs,
         outputs=tuple(flow.value(v, f"out[{i}]") for i, v in enumerate(variables.outvars)),
-        chunk_size=chunk_size,
-        chunk_limit=chunk_limit,
-        disclosed=disclosed,
-        kept_local=kept_local,
+        chunk_size=deferred(lambda: chunks().size),
+        chunk_limit=deferred(lambda: chunks().limit),
+        disclosed=deferred(lambda: disclosure()[0]),
+        kept_local=deferred(lambda: disclosure()[1]),
         notes=tuple(notes),
     )
 
 
-def _placement_record(placement: Placement, slots: int | None) -> PlacementRecord:
+def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> PlacementRecord:
     layout = find_layout(placement, uneven=True)
     axes = layout.axes if layout else ()
+    slots = deferred(lambda: chunks().slots.get(placement.name))
     return PlacementRecord(name=placement.name, size=placement.size, mesh_axes=axes, slots_per_device=slots)
 
 
@@ -140,8 +150,8 @@ def _stage_record(
     made = {v for s in stage.steps for v in s.outputs}
     inputs = list(dict.fromkeys(v for s in stage.steps for v in s.inputs if v not in made))
     outputs = [v for v in _read_elsewhere(plan, stage) if v in made]
-    jaxpr = _stage_jaxpr(stage, inputs, outputs)
-    work = functools.cache(functools.partial(_work, stage, jaxpr))
+    jaxpr = functools.cache(functools.partial(_stage_jaxpr, stage, inputs, outputs))
+    work = functools.cache(lambda: _work(stage, jaxpr()))
     arguments = _arguments(stage)
     stack = outer + next((calls for s in stage.steps if (calls := source_stack(s.equation))), ())
     shared = {v: s.equation.invars[0] for s in plan.steps if s.kind == "broadcast" for v in s.outputs}
@@ -164,13 +174,13 @@ def _stage_record(
         computations=max(made_again.get(id(s.equation), 1) for s in stage.steps),
         source=stage.source,
         stack=stack,
-        jaxpr=deferred(functools.partial(_text, jaxpr.jaxpr)) if jaxpr is not None else "",
+        jaxpr=deferred(lambda: _text(jaxpr())),
         body=_body(stage, flow, path, kept_bytes, stack),
     )
 
 
-def _text(jaxpr: Jaxpr) -> str:
-    return _jax_compat.pretty_jaxpr(jaxpr, source=True, most=_MOST_EQUATIONS)
+def _text(closed: ClosedJaxpr | None) -> str:
+    return "" if closed is None else _jax_compat.pretty_jaxpr(closed.jaxpr, source=True, most=_MOST_EQUATIONS)
 
 
 def _arguments(stage: Stage) -> dict[Var, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from workbench.plan._interpreter import Cond, Interpreter, Scan, While
+from workbench.plan._interpreter import Cond, InnerCall, Interpreter, Scan, While
 
 
 class Differs(Interpreter[bool]):
@@ -43,6 +43,10 @@ class Differs(Interpreter[bool]):
         index, inputs = flow.split(operands)
         branches = [self.run(branch, inputs) for branch in flow.bodies]
         return [index or any(made) for made in zip(*branches, strict=True)]
+
+    def call(self, flow: InnerCall[bool], operands: Sequence[bool]) -> list[bool]:
+        """Of a call: nothing is made here that would carry its source line."""
+        return self.run(flow.body, operands)
 
     def _loop(
         self, body: ClosedJaxpr, consts: list[bool], carry: list[bool], xs: list[bool], executions: int

@@ -38,6 +38,9 @@ class ValueRecord(Record):
     argument: str = ""  # what the function of one client calls it, "params['w']"; for inputs of clients
 
 
+# Printing, counting and what follows from counting (chunk sizes) take longer than the rest of a plan, and not every
+# reader looks at them: such fields are made when they are read.
+@deferring("slots_per_device")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRecord(Record):
     """A named group of clients; `mesh_axes` are the mesh axes that it is spread over (none: replicated)."""
@@ -48,7 +51,6 @@ class PlacementRecord(Record):
     slots_per_device: int | None = None  # clients that a device computes, masked ones too; None: the even share
 
 
-# Printing and counting take longer than the rest of a plan, and not every reader looks at them.
 @deferring("jaxpr", "flops_per_client", "elementwise_flops_per_client", "bytes_per_client")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord(Record):
@@ -128,6 +130,7 @@ class DisclosedRecord(Record):
     single_client: str = ""  # whose value alone the sum of a plan holds because of a mask: "client 3", or "one client"
 
 
+@deferring("chunk_size", "chunk_limit", "disclosed", "kept_local")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord(Record):
     """A traced program as stages, in program order."""
