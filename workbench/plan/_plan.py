@@ -1,7 +1,6 @@
 """A program as steps: which equation runs at the server, which at the clients, and what has to wait for what."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from workbench import _jax_compat
 from workbench._types import Aval, type_of
 from workbench.mesh import Placement
-from workbench.plan._inline import ROWWISE, inline_calls, uses_primitives
+from workbench.plan._inline import ROWWISE, holds_clients, inline_calls, uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
 from workbench.records import SourceLine, package_of
@@ -19,9 +18,12 @@ from workbench.records import SourceLine, package_of
 _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Step:
-    """One equation with its role. `level` counts the reductions and loops that must end before it can start."""
+    """One equation with its role. `level` counts the reductions and loops that must end before it can start.
+
+    `inputs` are the variables that it reads, `outputs` those that it makes; `stage` is known once all steps are.
+    """
 
     kind: str  # server, broadcast, clients, reduce, loop, branch
     equation: JaxprEqn
@@ -30,16 +32,12 @@ class Step:
     placement: Placement | None = None
     jaxpr: ClosedJaxpr | None = None  # of one client; for rows of elementwise operations a jaxpr made here
     glue: bool = False
+    inputs: list[Var] = dataclasses.field(init=False)
+    outputs: list[Var] = dataclasses.field(init=False)
 
-    @functools.cached_property
-    def inputs(self) -> list[Var]:
-        """Variables that it reads."""
-        return [v for v in self.equation.invars if not isinstance(v, Literal)]
-
-    @functools.cached_property
-    def outputs(self) -> list[Var]:
-        """Variables that it makes."""
-        return list(self.equation.outvars)
+    def __post_init__(self) -> None:
+        self.inputs = [v for v in self.equation.invars if not isinstance(v, Literal)]
+        self.outputs = list(self.equation.outvars)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +86,11 @@ class Plan:
 
 def plan_jaxpr(closed: ClosedJaxpr, name: str) -> Plan:
     """Makes the plan of a closed jaxpr."""
-    pruned = _jax_compat.drop_dead_equations(inline_calls(closed, name))
-    steps = _Levels(pruned).steps()
-    stages, steps = _stages(steps)
+    if holds_clients(closed):
+        closed = inline_calls(closed, name)
+    pruned = _jax_compat.drop_dead_equations(closed)
+    steps = _Levels(pruned).steps() if holds_clients(pruned) else [Step("server", e, 0) for e in pruned.eqns]
+    stages = _stages(steps)
     placements: dict[str, Placement] = {}
     for step in steps:
         if step.placement is not None and not step.glue:
@@ -129,7 +129,9 @@ class _Levels:
         self.shared: set[Var] = set()  # rows that are all alike: broadcasts
 
     def steps(self) -> list[Step]:
-        return _with_late_constants([self._step(equation) for equation in self.closed.eqns])
+        steps = [self._step(equation) for equation in self.closed.eqns]
+        _make_constants_late(steps)
+        return steps
 
     def _step(self, equation: JaxprEqn) -> Step:
         primitive = equation.primitive
@@ -197,19 +199,15 @@ class _Levels:
         return placement if alike and not _has_explicit_type(equation) else None
 
 
-def _with_late_constants(steps: list[Step]) -> list[Step]:
+def _make_constants_late(steps: list[Step]) -> None:
     """Constants are made where they are read first, not at the start of the program."""
     readers: dict[Var, list[int]] = {}
-    moved: list[Step] = []
     for step in reversed(steps):
-        late = step
         if step.kind == "server" and not step.inputs:
             levels = [level for v in step.outputs for level in readers.get(v, ())]
-            late = dataclasses.replace(step, level=min(levels, default=step.level))
-        for v in late.inputs:
-            readers.setdefault(v, []).append(late.level)
-        moved.append(late)
-    return moved[::-1]
+            step.level = min(levels, default=step.level)
+        for v in step.inputs:
+            readers.setdefault(v, []).append(step.level)
 
 
 def _has_explicit_type(equation: JaxprEqn) -> bool:
@@ -233,23 +231,22 @@ def _row_jaxpr(equation: JaxprEqn) -> ClosedJaxpr:
 _ORDER = {"server": 0, "loop": 1, "branch": 1, "broadcast": 2, "clients": 3, "reduce": 4}
 
 
-def _stages(steps: Sequence[Step]) -> tuple[list[Stage], list[Step]]:
-    """Groups steps into stages, ordered by level and within a level as data flows."""
-    groups: dict[tuple, list[int]] = {}
+def _stages(steps: Sequence[Step]) -> list[Stage]:
+    """Groups steps into stages, ordered by level and within a level as data flows, and numbers the steps by them."""
+    groups: dict[tuple, list[Step]] = {}
     first: dict[tuple, int] = {}
     for position, step in enumerate(steps):
         key = _stage_key(position, step)
-        groups.setdefault(key, []).append(position)
+        groups.setdefault(key, []).append(step)
         first.setdefault(key, position)
     ordered = sorted(groups, key=lambda key: (key[0], _ORDER[key[1]], first[key]))
-    placed = list(steps)
     stages = []
     for index, key in enumerate(ordered):
-        for position in groups[key]:
-            placed[position] = dataclasses.replace(placed[position], stage=index)
-        members = tuple(placed[position] for position in groups[key])
+        members = tuple(groups[key])
+        for step in members:
+            step.stage = index
         stages.append(Stage(index, key[1], _stage_name(members), members, _stage_source(members)))
-    return stages, placed
+    return stages
 
 
 def _stage_key(position: int, step: Step) -> tuple:
