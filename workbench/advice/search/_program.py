@@ -39,6 +39,7 @@ class Priced:
     note: str = ""
     flops: float | None = None  # of one device; None where it was compiled
     traffic_seconds: float | None = None  # of its memory traffic; None where it was compiled
+    counts_plan: bool = False  # its memory traffic is the plan's, as the compiler for CPU devices made more
 
 
 class SearchProgram:
@@ -239,14 +240,16 @@ class SearchProgram:
             peak = min(peak, planned.peak_bytes)
         module = as_accelerator(inspect_module(hlo, mesh=self._mesh_record, platform="cpu"))
         cost = estimate_cost(module, None, chip=self.chip, mesh=self._mesh_record, dtype=self.dtype)
+        seconds = _seconds(cost, planned.traffic_seconds)
         return Priced(
             specs=tuple(specs),
-            seconds=_seconds(cost, planned.traffic_seconds),
+            seconds=seconds,
             peak_bytes=peak,
             argument_bytes=_arguments(memory),
             sent=_sent(cost),
             fits=peak is not None and peak <= self.memory_bytes,
             how="compiled" if is_final else "rehearsed",
+            counts_plan=seconds != cost.seconds,
         )
 
     def _attributes(self, assignment: Assignment) -> tuple[dict[int, Spec | None], dict[int, Spec]]:

@@ -151,10 +151,16 @@ class Search:
         )
 
     def _how_notes(self) -> list[str]:
-        if not self._rehearsed:
-            return []
-        chip = self.program.chip.name
-        return [f"rehearsed: compiled for CPU devices, which takes less time, and priced on {chip} as those compiled"]
+        chip, notes = self.program.chip.name, []
+        if self._rehearsed:
+            said = f"compiled for CPU devices, which takes less time, and priced on {chip} as those compiled"
+            notes.append(f"rehearsed: {said}")
+        if any(priced.counts_plan for priced in self._on_cpu.values()):
+            notes.append(
+                "compiled for CPU devices, whose compiler fuses less: memory traffic counts up to that of the plan; "
+                "`inspect` counts all of it"
+            )
+        return notes
 
     @property
     def data_parallel(self) -> tuple[Spec, ...]:
